@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _ABOUT_HOSTS: Final = re.compile(r"\bipexctl (?:doctor|envs|exec|install|run|sync|trust)\b")
 
@@ -66,6 +70,14 @@ def neutralise(text: str) -> str:
 
 def without_colors(text: str) -> str:
     return _COLOR.sub("", text) if "\x1b" in text else text
+
+
+def tilde_path(path: Path) -> str:
+    """A path of the control machine for a message: below the home directory it begins with `~`."""
+    home = os.path.expanduser("~")  # noqa: PTH111  # Path.expanduser raises without a home
+    text = os.fspath(path)
+    inside = home != "/" and (text == home or text.startswith(f"{home}/"))
+    return printable(f"~{text[len(home) :]}" if inside else text)
 
 
 def readable(size: float) -> str:

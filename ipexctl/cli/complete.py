@@ -72,11 +72,13 @@ def _with_prefix(incomplete: str, candidates: Iterable[str]) -> list[str]:
 
 def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
     from ipexctl.hosts.select import HostRequest, select_hosts
+    from ipexctl.sync.root import find_root
 
     params = ctx.params
     request = HostRequest(hosts=params.get("hosts"), hostfile=params.get("hostfile"))
     try:
-        selection = select_hosts(request, environ=os.environ, cwd=Path.cwd())
+        cwd = Path.cwd()
+        selection = select_hosts(request, environ=os.environ, cwd=cwd, project=find_root(None, None, cwd))
     except (UserError, OSError):
         return ()
     return selection.hosts

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
+    from ipexctl.hosts.select import Selection
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import OnStep
     from ipexctl.remote.session_pool import SessionPool
@@ -34,20 +35,36 @@ _MOST_SHOWN = 300
 """Characters of a command that -vv prints; a whole script is longer."""
 
 
-def choose_hosts(
-    targets: Targets, accelerate_hostfile: str | None = None, *, accelerate_found: bool = False
-) -> tuple[Host, ...]:
+def choose_hosts(targets: Targets) -> tuple[Host, ...]:
     """The hosts of this call, in the order of the hostfile or option."""
+    return select(targets).hosts
+
+
+def select(
+    targets: Targets,
+    project: Path | None = None,
+    accelerate_hostfile: str | None = None,
+    *,
+    accelerate_found: bool = False,
+) -> Selection:
+    """The hosts of this call and their source. `project`: the project's root, if it does not depend on the current
+    directory alone."""
     request = replace(_request(targets, accelerate_hostfile), accelerate_found=accelerate_found)
-    selection = select_hosts(request, environ=os.environ, cwd=_cwd())
-    return with_own_address(selection.hosts)
+    cwd = current_directory()
+    if project is None and targets.hosts is None and targets.hostfile is None:
+        from ipexctl.sync.root import find_root
+
+        project = find_root(None, None, cwd)
+    selection = select_hosts(request, environ=os.environ, cwd=cwd, project=project)
+    return replace(selection, hosts=with_own_address(selection.hosts))
 
 
-def host_options(targets: Targets, home: Home | None = None, accelerate_hostfile: str | None = None) -> str:
-    """The command line options that select and connect to the same hosts, for suggested commands."""
-    file = targets.hostfile if targets.hosts is None else None
-    if targets.hosts is None and file is None and accelerate_hostfile:
-        file = Path(accelerate_hostfile)
+def host_options(targets: Targets, home: Home | None = None, hostfile: Path | None = None) -> str:
+    """The command line options that select and connect to the same hosts, for suggested commands.
+
+    `hostfile`: the one that was taken without an option, if another command would not find it.
+    """
+    file = targets.hostfile or hostfile if targets.hosts is None else None
     pairs = (
         ("-H", file),
         ("--hosts", targets.hosts),
@@ -65,7 +82,7 @@ def host_options(targets: Targets, home: Home | None = None, accelerate_hostfile
 
 def with_call_options(host: Host, targets: Targets) -> Host:
     """The host of a run's record, with the connection options of this call applied."""
-    return overridden(host, _request(targets), _cwd())
+    return overridden(host, _request(targets), current_directory())
 
 
 def _request(targets: Targets, accelerate_hostfile: str | None = None) -> HostRequest:
@@ -89,7 +106,7 @@ def check_seconds(option: str, seconds: float | None) -> None:
         raise UserError(f"{option} must be a number of seconds up to {LONGEST:,}, not {seconds}")
 
 
-def _cwd() -> Path:
+def current_directory() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:

@@ -161,7 +161,7 @@ class LaunchOptionsGroup:
             "--cwd",
             readable=False,
             metavar="DIR",
-            help="Project directory (default: the current one if it holds SCRIPT, else SCRIPT's).",
+            help="Project directory (default: the nearest marked one from SCRIPT up, else SCRIPT's).",
         ),
     ] = None
     sync: Annotated[
@@ -228,17 +228,20 @@ class LaunchCall:
     """A note to print for the user."""
     host_options: str
     """The command line options that select the same hosts, for suggested commands."""
+    project_hostfile: Path | None = None
+    """The hostfile that was found in the project's root and not in the current directory."""
 
 
 def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None = None) -> LaunchCall:
     """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
-    from ipexctl.cli.hosts import check_home, choose_hosts, host_options
+    from ipexctl.cli.hosts import check_home, current_directory, host_options, select
     from ipexctl.jobs.ranks import EVERY_RANK
     from ipexctl.jobs.submit.project import locate_project
     from ipexctl.jobs.submit.request import RunRequest, check_ranks, check_request, read_exports
     from ipexctl.launch.accelerate_config import options_of, read_accelerate_file
     from ipexctl.launch.request import LaunchOptions
     from ipexctl.launch.wrapped_launchers import without_launcher
+    from ipexctl.sync.root import find_root
 
     script, launch, targets, home = line.script, line.launch, line.targets, line.home
     if script.module is None and not script.words:
@@ -260,11 +263,13 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     arguments = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
     config = read_accelerate_file(launch.accelerate_config) if launch.accelerate_config is not None else None
     parsed = without_launcher(kind, arguments, options, config, os.environ)
-    hosts = (
-        choose_hosts(targets, parsed.config.hostfile, accelerate_found=parsed.config.hostfile_found)
-        if parsed.config
-        else choose_hosts(targets)
+    cwd = current_directory()
+    root = find_root(Path(parsed.argv[0]) if parsed.kind == "script" else None, launch.cwd, cwd)
+    found = parsed.config
+    selection = (
+        select(targets, root, found.hostfile, accelerate_found=found.hostfile_found) if found else select(targets, root)
     )
+    hosts = selection.hosts
     request = RunRequest(
         kind=parsed.kind,
         argv=parsed.argv,
@@ -287,11 +292,19 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         restarts=launch.max_restarts,
         hang_after=launch.hang_after,
         ranks=ranks or EVERY_RANK,
+        hosts_from=selection.source,
     )
     check_request(request)
     check_ranks(request, hosts)
-    options_of_hosts = host_options(targets, home, parsed.config.hostfile if parsed.config else None)
-    return LaunchCall(hosts, request, locate_project(request, Path.cwd()), exports, parsed.note, options_of_hosts)
+    return LaunchCall(
+        hosts,
+        request,
+        locate_project(request, cwd),
+        exports,
+        parsed.note,
+        host_options(targets, home, Path(found.hostfile) if found and found.hostfile else selection.project_hostfile),
+        selection.project_hostfile,
+    )
 
 
 def plan_launch(

@@ -165,7 +165,9 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
 
 def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
     """Directories to search for group_vars/ and host_vars/: that of the inventory, then that of the playbook."""
-    hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or cwd / "hostfile"
+    from ipexctl.cli.hosts import select
+
+    hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or select(targets).project_hostfile or "hostfile"
     inventory = [] if targets.hosts is not None else [(cwd / hostfile).parent]
     return [*inventory, playbook.parent]
 

@@ -30,7 +30,11 @@ def sync_command(
     *,
     directory: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR]", readable=False, help="Project directory (default: the current directory)."),
+        typer.Argument(
+            metavar="[DIR]",
+            readable=False,
+            help="Project directory (default: the nearest marked one from the current one up, else that).",
+        ),
     ] = None,
     files: ProjectFiles,
     dry_run: Annotated[
@@ -49,25 +53,28 @@ def sync_command(
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
+    from ipexctl.cli.hosts import check_home, current_directory, select, session_pool
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.submit.pending import abandoned_runs
     from ipexctl.sync.project import data_patterns, read_project
+    from ipexctl.sync.root import find_root
     from ipexctl.sync.sync import query_project
+    from ipexctl.text import tilde_path
     from ipexctl.ui.progress_view import ProgressView
     from ipexctl.ui.sync import show, show_json
 
     home_dir = check_home(home)
-    hosts = choose_hosts(targets)
-    root = Path.cwd() / (directory or "")
+    root = find_root(None, directory, current_directory())
+    selection = select(targets, root)
     excludes = (*(files.exclude or ()), *data_patterns(root, tuple(map(Path, files.data or ()))))
     includes = tuple(files.include or ())
     project = read_project(root, excludes, includes=includes, home=home_dir, allow_big=files.allow_big)
+    output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
     view = ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt), view:
         report = query_project(
             project,
-            hosts,
+            selection.hosts,
             pool,
             home=home_dir,
             iface=home.iface,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import WordError, check_user
-from ipexctl.text import printable
+from ipexctl.text import printable, tilde_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,19 +42,26 @@ class Selection:
     hosts: tuple[Host, ...]
     source: str
     """Their source for messages: `./hostfile`, `Slurm job 123`, `this machine alone`."""
+    project_hostfile: Path | None = None
+    """The hostfile that was found in the project's root and not in the current directory."""
 
 
-def select_hosts(request: HostRequest, *, environ: Mapping[str, str], cwd: Path) -> Selection:
-    """The hosts of the first given source, with overrides and limit of the command line."""
+def select_hosts(
+    request: HostRequest, *, environ: Mapping[str, str], cwd: Path, project: Path | None = None
+) -> Selection:
+    """The hosts of the first given source, with overrides and limit of the command line.
+
+    A hostfile that was not named is looked for in `cwd`, then in `project`, the root of the project.
+    """
     overrides = _overrides(request, cwd)  # checked before a file is read
-    hosts, source = _from_first_source(request, environ, cwd)
+    hosts, source, project_hostfile = _from_first_source(request, environ, cwd, project)
     has_remote = any(host.address != LOCAL.address for host in hosts)
     hosts = tuple(replace(host, **_overrides_for(host, overrides, has_remote=has_remote)) for host in hosts)
     if request.limit is not None:
         from ipexctl.hosts.limit import limit_hosts
 
         hosts = limit_hosts(hosts, request.limit)
-    return Selection(hosts, source)
+    return Selection(hosts, source, project_hostfile)
 
 
 def overridden(host: Host, request: HostRequest, cwd: Path) -> Host:
@@ -62,7 +69,23 @@ def overridden(host: Host, request: HostRequest, cwd: Path) -> Host:
     return replace(host, **_overrides(request, cwd))
 
 
-def _from_first_source(request: HostRequest, environ: Mapping[str, str], cwd: Path) -> tuple[tuple[Host, ...], str]:
+def _from_first_source(
+    request: HostRequest, environ: Mapping[str, str], cwd: Path, project: Path | None
+) -> tuple[tuple[Host, ...], str, Path | None]:
+    named = _from_named_source(request, environ, cwd)
+    if named is not None:
+        return (*named, None)
+    if _is_hostfile(cwd / DEFAULT_FILE):
+        return _read(Path(DEFAULT_FILE), cwd, found=DEFAULT_FILE), f"./{DEFAULT_FILE}", None
+    if project is not None and _is_hostfile(path := project / DEFAULT_FILE):
+        return _read(path, cwd, found=str(path)), tilde_path(path), path
+    return (LOCAL,), "this machine alone", None
+
+
+def _from_named_source(
+    request: HostRequest, environ: Mapping[str, str], cwd: Path
+) -> tuple[tuple[Host, ...], str] | None:
+    """The hosts of an option, a variable or an allocation."""
     if request.hosts is not None:
         from ipexctl.hosts.hostfile import read_host_list
 
@@ -79,15 +102,14 @@ def _from_first_source(request: HostRequest, environ: Mapping[str, str], cwd: Pa
     if any(environ.get(name) for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")):
         from ipexctl.hosts.allocation import allocated_hosts
 
-        allocation = allocated_hosts(environ)
-        if allocation is not None:
-            return allocation
-    default = cwd / DEFAULT_FILE
-    # A dangling link is reported as an error; a directory of that name is ignored.
+        return allocated_hosts(environ)
+    return None
+
+
+def _is_hostfile(path: Path) -> bool:
+    """A dangling link is one, and is reported as an error; a directory of that name is ignored."""
     # os.path, because Path.is_dir raises without permission.
-    if os.path.lexists(default) and not os.path.isdir(default):  # noqa: PTH112
-        return _read(Path(DEFAULT_FILE), cwd, found=DEFAULT_FILE), f"./{DEFAULT_FILE}"
-    return (LOCAL,), "this machine alone"
+    return os.path.lexists(path) and not os.path.isdir(path)  # noqa: PTH112
 
 
 def _read(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:

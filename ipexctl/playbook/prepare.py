@@ -105,7 +105,7 @@ def check_projects(ready: Prepared, cwd: Path) -> None:
 def _check_project(task: Task, cwd: Path) -> None:
     from ipexctl.jobs.submit.project import project_fix
     from ipexctl.playbook.modules.run import script_argv
-    from ipexctl.sync.root import root_for, root_problem
+    from ipexctl.sync.root import find_root, root_problem
 
     def known(name: str) -> Any:
         """An option's value, its default, or a template whose value is not known yet."""
@@ -117,7 +117,9 @@ def _check_project(task: Task, cwd: Path) -> None:
         return converted(task.spec.options[name], value)
 
     if task.spec.name == "sync":
-        if not isinstance(src := known("src"), Templated) and (problem := root_problem(local_path(task.base, src))):
+        if isinstance(src := known("src"), Templated):
+            return
+        if problem := root_problem(find_root(None, None if src is None else local_path(task.base, src), task.base)):
             raise task.position.error(problem, fix="name the project's directory: src: DIR")
         return
     script, directory, sync = known("script"), known("cwd"), known("sync")
@@ -126,7 +128,7 @@ def _check_project(task: Task, cwd: Path) -> None:
     script_path = None
     if isinstance(script, str):
         script_path = local_path(task.base, script_argv(task.base, script)[0])
-    root = root_for(script_path, None if directory is None else local_path(task.base, directory), task.base)
+    root = find_root(script_path, None if directory is None else local_path(task.base, directory), task.base)
     if problem := root_problem(root):
         raise task.position.error(problem, fix=project_fix(script_path, "cwd: ", "sync: no"))
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ipexctl.text import readable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -73,6 +75,11 @@ class Manifest:
     @property
     def size(self) -> int:
         return sum(entry.size for entry in self.entries if entry.kind == "f")
+
+    @property
+    def summary(self) -> str:
+        """For messages: `214 files, 3.0 MB`."""
+        return f"{self.count:,} {'file' if self.count == 1 else 'files'}, {readable(self.size)}"
 
 
 def unpacked(packed: bytes) -> Manifest:

@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import platformdirs
 
@@ -20,21 +20,67 @@ from ipexctl.hosts.home import DEFAULT_HOME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+MARKS: Final = ("ipexctl.toml", ".ipexctlignore", "pyproject.toml")
+"""Files that mark the root of a project."""
 _LONGEST: Final = 40
 _MACHINE_ID: Final = Path("/etc/machine-id")
 
 
-def root_for(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
-    """`--cwd`, else the current directory if the script is under it, else the script's directory. Pure.
+class Level(NamedTuple):
+    """A directory in which the project's root is looked for."""
 
-    Without a script (a module, a command) it is the current directory. Links in the script's path are not resolved.
+    path: Path
+    has_mark: bool
+    """Whether it has a file of `MARKS`."""
+    is_repository: bool
+    can_be_project: bool
+
+
+def root_for(levels: Sequence[Level]) -> Path:
+    """The nearest directory with a mark, not beyond a repository's; else the first directory. Pure."""
+    for level in levels:
+        if not level.can_be_project:
+            break
+        if level.has_mark:
+            return level.path
+        if level.is_repository:
+            break
+    return levels[0].path
+
+
+def find_root(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
+    """The project's root: `--cwd`, else by `root_for` upward from the script's directory, or from the current one.
+
+    Links in the script's path are not resolved.
     """
     if cwd_option is not None:
         return _plain(cwd / cwd_option)
-    if script is None:
-        return _plain(cwd)
-    path = _plain(cwd / script)
-    return _plain(cwd) if path.is_relative_to(_plain(cwd)) else path.parent
+    start = _plain(cwd / script).parent if script is not None else _plain(cwd)
+    homes, own = home_directories(), own_directories()
+    return root_for(
+        [
+            _level(start, homes, own, is_shared=False),
+            *(_level(parent, homes, own, is_shared=_is_shared(parent)) for parent in start.parents),
+        ]
+    )
+
+
+def is_marked(path: Path) -> bool:
+    return any(os.path.isfile(path / name) for name in MARKS)
+
+
+def _level(path: Path, homes: Sequence[Path], own: Sequence[Path], *, is_shared: bool) -> Level:
+    can_be_project = not is_shared and not describe_root_problem(real_path(path), homes, own)
+    return Level(path, is_marked(path), os.path.lexists(path / ".git"), can_be_project)
+
+
+def _is_shared(path: Path) -> bool:
+    """Whether it is a directory like /tmp: another account could write a mark there, to have all of it sent."""
+    shared = stat.S_IWOTH | stat.S_ISVTX
+    try:
+        return os.stat(path).st_mode & shared == shared
+    except OSError:
+        return True
 
 
 def _plain(path: Path) -> Path:

@@ -417,16 +417,18 @@ def test_a_home_directory_and_the_root_are_no_project(cluster: Cluster) -> None:
     for name in ("a.py", "mine/train.py"):
         cluster.write(name, WHO)
     assert "mkdir ~/project" in cluster.refused("a.py", rc=2, env=env)
-    assert f"--cwd {home}/mine" in cluster.refused("mine/train.py", rc=2, env=env)
+    assert f"--cwd {home}/mine" in cluster.refused("--cwd", ".", "mine/train.py", rc=2, env=env)
     assert "--no-sync" in cluster.refused("--", "hostname", rc=2, env=env)
     assert "mkdir ~/project" in cluster.refused("--install", "--env", "other", "a.py", rc=2, env=env)
     root = ("run", "-H", cluster.lab.hostfile)
     for options in ((), ("--dry-run",)):
+        options = (*options, "--cwd", "/")
         ran = ipexctl(*root, *options, home / "mine/train.py", cwd=Path("/"), env={**cluster.env, **env})
         assert (ran.rc, ran.out) == (2, "")
         assert f"--cwd {home}/mine" in ran.err
-    said = said_by(cluster.run("--ppn", "1", "--cwd", "mine", "mine/train.py", env=env))
-    assert sorted(said) == [0, 1, 2]
+    ran = cluster.run("--ppn", "1", "mine/train.py", env=env)
+    assert sorted(said_by(ran)) == [0, 1, 2]
+    assert ran.err.startswith("project ~/mine (1 file, ")
     for index in range(3):
         cluster.as_root(index, f"umask 022; mkdir -p {home} && echo 'print(7)' >{home}/a.py")
     assert by_rank(cluster.run("--ppn", "1", "--no-sync", "a.py", env=env).out) == {rank: ["7"] for rank in range(3)}

@@ -23,7 +23,7 @@ from ipexctl.jobs.submit.pending import abandoned_runs, clear_pending, mark_pend
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import install_command, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
-from ipexctl.jobs.submit.project import files_in_other_generations
+from ipexctl.jobs.submit.project import describe_project, files_in_other_generations
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up
 from ipexctl.launch.plan import LaunchRefusal, to_json
@@ -88,11 +88,15 @@ def plan_run(
     with ExitStack() as stack:
         sync = None
         if request.sync:
-            sync = run_in_background(partial(_query_tree, hosts, request, pool, project, lease=None), "tree")
+            sync = run_in_background(partial(_query_tree, hosts, request, pool, project, notify, lease=None), "tree")
             stack.callback(wait, (sync,))
+        else:
+            notify(describe_project(project, request))
         context = gather(hosts, request, pool, unsynced=project.executed_path(request), dry_run=True)
         if isinstance(context, StartFailure):
             return context
+        if sync is not None:
+            sync.result()  # the project is named before any note
         for note in context.notes:
             notify(f"note: {note}")
         plan = make_plan(context, request, project, run)
@@ -122,8 +126,10 @@ def submit_run(
     with mark_pending(registry.directory, run), ExitStack() as on_failure:
         sync = None
         if request.sync:
-            sync = run_in_background(partial(_query_tree, hosts, request, pool, project, lease=run), "tree")
+            sync = run_in_background(partial(_query_tree, hosts, request, pool, project, notify, lease=run), "tree")
             on_failure.callback(_release_tree, hosts, request, pool, run, sync)
+        else:
+            notify(describe_project(project, request))
 
         context = gather(hosts, request, pool, unsynced=project.executed_path(request))
         if isinstance(context, StartFailure):
@@ -235,6 +241,7 @@ def _query_tree(
     request: RunRequest,
     pool: SessionPool,
     project: ProjectLocation,
+    notify: Callable[[str], None],
     *,
     lease: str | None,
 ) -> ProjectSync:
@@ -243,8 +250,12 @@ def _query_tree(
     from ipexctl.sync.sync import query_project
 
     excludes = (*request.excludes, *data_patterns(project.root, [Path(path) for path in request.data]))
+    content = read_project(
+        project.root, excludes, includes=request.includes, home=request.home, allow_big=request.allow_big
+    )
+    notify(describe_project(project, request, content.manifest.summary))
     return query_project(
-        read_project(project.root, excludes, includes=request.includes, home=request.home, allow_big=request.allow_big),
+        content,
         hosts,
         pool,
         home=request.home,

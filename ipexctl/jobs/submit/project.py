@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.submit.preflight.imports import project_module, project_script
-from ipexctl.sync.root import path_problem, root_for, root_problem
+from ipexctl.sync.root import find_root, is_marked, path_problem, root_problem
+from ipexctl.text import tilde_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,8 @@ class ProjectLocation:
     """The command of the ranks; a script is relative to the working directory."""
     script: Script | None = None
     """None if nothing is known of the command."""
+    hint: str = ""
+    """How the current directory becomes the project, if it holds the script, and the project has no mark."""
 
     def executed_path(self, request: RunRequest) -> str:
         """The path that hosts must have if the project is not synced: the script, else the working directory."""
@@ -55,7 +58,7 @@ def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
         raise UserError(
             f"--cwd {quoted(str(request.cwd))} {problem}", fix="name the project's directory on this machine"
         )
-    root = root_for(script, request.cwd, cwd)
+    root = find_root(script, request.cwd, cwd)
     if request.sync and (problem := root_problem(root)):
         raise UserError(problem, fix=project_fix(script and cwd / script))
     here = Path(os.path.normpath(cwd))
@@ -72,9 +75,17 @@ def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
         )
     argument = os.path.relpath(path, workdir)
     argument = f"./{argument}" if argument.startswith("-") else argument  # Python takes `-x.py` for options
-    return ProjectLocation(
-        root, subdirectory, (argument, *request.argv[1:]), project_script(str(script), path, workdir)
-    )
+    command = (argument, *request.argv[1:])
+    is_above = request.sync and path.is_relative_to(here) and not here.is_relative_to(root)
+    can_be_larger = is_above and not is_marked(root) and not root_problem(here)
+    hint = "; for the current directory: --cwd ." if can_be_larger else ""
+    return ProjectLocation(root, subdirectory, command, project_script(str(script), path, workdir), hint)
+
+
+def describe_project(location: ProjectLocation, request: RunRequest, content: str = "not synced") -> str:
+    """The first line of a run: which directory is copied to the hosts, and where the hosts come from."""
+    hosts = f", hosts: {request.hosts_from}" if request.hosts_from else ""
+    return f"project {tilde_path(location.root)} ({content}){hosts}{location.hint}"
 
 
 def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--no-sync") -> str:

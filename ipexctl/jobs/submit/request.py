@@ -59,6 +59,8 @@ class RunRequest:
     """Its ranks and ports are in `options` already."""
     ranks: RankSet = EVERY_RANK
     """The ranks to show."""
+    hosts_from: str = ""
+    """The source of the hosts, for the message that names the project."""
 
     @property
     def script(self) -> str:

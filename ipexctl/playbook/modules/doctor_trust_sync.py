@@ -84,11 +84,13 @@ class _Trust:
 class _Sync:
     def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
         from ipexctl.sync.project import data_patterns, read_project
+        from ipexctl.sync.root import find_root
         from ipexctl.sync.sync import query_project
 
         call, options = calls[0], context.options
         args = call.args
-        root = local_path(call.task.base, args["src"])
+        base, src = call.task.base, args["src"]
+        root = find_root(None, None if src is None else local_path(base, src), base)
         try:
             excludes = (*(args["exclude"] or ()), *data_patterns(root, [root / entry for entry in args["data"] or ()]))
             includes = tuple(args["include"] or ())

@@ -198,7 +198,7 @@ SPECS: Final = (
         "sync",
         "all",
         {
-            "src": Option("local", default="."),
+            "src": Option("local"),
             "exclude": Option("list"),
             "include": Option("list"),
             "data": Option("list"),

@@ -51,6 +51,23 @@ def test_this_machine_alone_is_one_host_called_localhost(tmp_path: Path) -> None
     assert select_hosts(HostRequest(), environ={}, cwd=tmp_path).hosts == (Host("localhost", "localhost"),)
 
 
+def test_a_hostfile_is_looked_for_here_and_then_in_the_projects_root(tmp_path: Path) -> None:
+    here = tmp_path / "src"
+    here.mkdir()
+    (tmp_path / "hostfile").write_text("of-the-project\n")
+    found = select_hosts(HostRequest(), environ={}, cwd=here, project=tmp_path)
+    assert (found.hosts[0].name, found.project_hostfile) == ("of-the-project", tmp_path / "hostfile")
+    assert found.source.endswith("/hostfile")
+    (here / "hostfile").write_text("of-here\n")
+    found = select_hosts(HostRequest(), environ={}, cwd=here, project=tmp_path)
+    assert (found.hosts[0].name, found.source, found.project_hostfile) == ("of-here", "./hostfile", None)
+    (here / "hostfile").unlink()
+    (tmp_path / "hostfile").write_text("a known_hosts=/dev/null\n")
+    with pytest.raises(FileError) as refused:
+        select_hosts(HostRequest(), environ={}, cwd=here, project=tmp_path)
+    assert f"-H {tmp_path}/hostfile" in refused.value.fix
+
+
 def test_empty_variables_are_as_good_as_none(tmp_path: Path) -> None:
     environ = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "PBS_NODEFILE": ""}
     assert select_hosts(HostRequest(), environ=environ, cwd=tmp_path).source == "this machine alone"

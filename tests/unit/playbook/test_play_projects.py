@@ -37,7 +37,7 @@ def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozense
         ("- sync: ~", 3, "src: DIR"),
         ("- sync: {src: ~/proj/.., exclude: '{{ x }}'}", 3, "src: DIR"),
         ("- exec: x\n- run: a.py --epochs 3", 4, "mkdir ~/project"),
-        ("- run: proj/two words.py", 3, "cwd: "),
+        ("- run: {script: proj/two words.py, cwd: .}", 3, "cwd: "),
         ("- run: {script: '{{ x }}', cwd: '{{ here }}'}", 3, "cwd: DIR"),
         ("- run: {module: pkg.train}", 3, "sync: no"),
         ("- run: {cmd: hostname}", 3, "sync: no"),
@@ -56,6 +56,7 @@ def test_a_home_directory_is_refused_with_the_place(home: Path, tasks: str, line
     "tasks",
     [
         "- sync: proj",
+        "- run: proj/two words.py",
         "- sync: {src: '{{ x }}'}",
         "- run: {script: proj/train.py, cwd: proj}",
         "- run: {cmd: hostname, sync: no}",

@@ -63,13 +63,17 @@ def test_the_home_is_known_by_the_environment_and_by_passwd(home: Path, monkeypa
     assert home_directories() == (home, passwd)
 
 
-@pytest.mark.parametrize("script", ["a.py", "proj/train.py"])
-def test_a_run_from_home_is_refused_before_its_script_is_read(home: Path, script: str) -> None:
+def test_a_script_in_the_home_itself_is_refused_before_it_is_read(home: Path) -> None:
     with pytest.raises(UserError) as refused:
-        locate_project(wishes(script), home)
+        locate_project(wishes("a.py"), home)
     assert str(home) in refused.value.message
-    assert ("--cwd" in refused.value.fix) == (script != "a.py")
-    assert ("mkdir ~/project" in refused.value.fix) == (script == "a.py")
+    assert "mkdir ~/project" in refused.value.fix
+
+
+def test_from_home_a_projects_script_takes_its_project_and_no_more(home: Path) -> None:
+    put(home, "pyproject.toml")
+    location = locate_project(wishes("proj/train.py"), home)
+    assert (location.root, location.subdirectory, location.hint) == (home / "proj", ".", "")
 
 
 @pytest.mark.parametrize("kind", ["module", "command"])
@@ -80,11 +84,28 @@ def test_a_run_without_a_script_is_refused_there_as_well(home: Path, kind: str) 
     assert "--no-sync" in refused.value.fix
 
 
-def test_a_run_from_the_root_is_told_the_scripts_directory(home: Path) -> None:
+def test_a_named_root_of_the_file_system_is_refused_with_the_scripts_directory(home: Path) -> None:
     with pytest.raises(UserError) as refused:
-        locate_project(wishes(str(home / "proj/train.py")), Path("/"))
+        locate_project(wishes(str(home / "proj/train.py"), cwd=Path("/")), Path("/"))
     assert refused.value.fix.endswith(f"--cwd {home}/proj")
-    assert locate_project(wishes(str(home / "proj/train.py"), cwd=home / "proj"), Path("/")).root == home / "proj"
+    assert locate_project(wishes(str(home / "proj/train.py")), Path("/")).root == home / "proj"
+
+
+def test_ranks_start_in_the_directory_of_the_call_if_it_is_in_the_project(home: Path) -> None:
+    put(home, "proj/pyproject.toml")
+    put(home, "proj/tools/x")
+    put(home, "proj/src/a.py", "print()")
+    inside = locate_project(wishes("../src/a.py"), home / "proj/tools")
+    assert (inside.root, inside.subdirectory, inside.command) == (home / "proj", "tools", ("../src/a.py",))
+    outside = locate_project(wishes("me/proj/src/a.py"), home.parent)
+    assert (outside.root, outside.subdirectory, outside.command) == (home / "proj", ".", ("src/a.py",))
+
+
+def test_the_current_directory_above_an_unmarked_project_is_offered(home: Path) -> None:
+    put(home, "proj/src/a.py", "print()")
+    location = locate_project(wishes("src/a.py"), home / "proj")
+    assert location.root == home / "proj/src"
+    assert "--cwd ." in location.hint
 
 
 def test_what_copies_nothing_may_begin_at_home(home: Path) -> None:

@@ -20,31 +20,81 @@ from ipexctl.sync.node_calls import Generation, TreeState
 from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import Hashes, data_patterns, manifest_of
 from ipexctl.sync.report import SyncReport, SyncResult
-from ipexctl.sync.root import root_for, tree_name
+from ipexctl.sync.root import Level, describe_root_problem, find_root, root_for, tree_name
 from ipexctl.sync.scan import heaviest, leads_out
 from ipexctl.ui.sync import as_json
 from message_data import missing
+
+HOMES, OWN = (Path("/home/me"),), (Path("/home/me/.ipexctl"),)
+
+
+def levels(start: str, marked: set[str], repositories: set[str], shared: set[str]) -> list[Level]:
+    """The directories from `start` up, as `find_root` reads them from the disk."""
+    return [
+        Level(
+            path,
+            str(path) in marked,
+            str(path) in repositories,
+            str(path) not in shared and not describe_root_problem(path, HOMES, OWN),
+        )
+        for path in (Path(start), *Path(start).parents)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "marked", "repositories", "root"),
+    [
+        ("/home/me/bert/src", set(), set(), "/home/me/bert/src"),
+        ("/home/me/bert/src", {"/home/me/bert"}, set(), "/home/me/bert"),
+        ("/home/me/bert/src", {"/home/me/bert/src", "/home/me/bert"}, set(), "/home/me/bert/src"),
+        ("/home/me/bert/src", {"/home/me/bert"}, {"/home/me/bert"}, "/home/me/bert"),
+        ("/home/me/big/bert/src", {"/home/me/big"}, {"/home/me/big/bert"}, "/home/me/big/bert/src"),
+        ("/home/me/bert/src", {"/home/me", "/", "/home"}, set(), "/home/me/bert/src"),
+        ("/tmp/x/y", {"/tmp"}, set(), "/tmp/x/y"),
+        ("/tmp/x/y", {"/tmp/x"}, set(), "/tmp/x"),
+        ("/home/me", {"/home/me"}, set(), "/home/me"),
+    ],
+)
+def test_the_root_is_the_nearest_marked_directory(
+    start: str, marked: set[str], repositories: set[str], root: str
+) -> None:
+    assert root_for(levels(start, marked, repositories, {"/tmp"})) == Path(root)
 
 
 @pytest.mark.parametrize(
     ("script", "option", "root"),
     [
-        ("train.py", None, "/home/me/proj"),
-        ("src/train.py", None, "/home/me/proj"),
-        ("/home/me/proj/a/b.py", None, "/home/me/proj"),
-        ("../other/train.py", None, "/home/me/other"),
+        ("train.py", None, "me/proj"),
+        ("src/train.py", None, "me/proj/src"),
+        ("pkg/deep/train.py", None, "me/proj/pkg"),
+        ("../other/train.py", None, "me/other"),
         ("/opt/examples/train.py", None, "/opt/examples"),
-        ("/home/me/project/train.py", None, "/home/me/project"),
-        ("src/../../other/t.py", None, "/home/me/other"),
+        ("src/../../other/t.py", None, "me/other"),
         ("/opt/examples/train.py", "/data/x", "/data/x"),
-        ("train.py", "sub", "/home/me/proj/sub"),
-        (None, None, "/home/me/proj"),
-        (None, "..", "/home/me"),
+        ("pkg/deep/train.py", "pkg/deep", "me/proj/pkg/deep"),
+        ("train.py", "src", "me/proj/src"),
+        (None, None, "me/proj"),
+        (None, "..", "me"),
     ],
 )
-def test_the_root_is_as_the_contract_says(script: str | None, option: str | None, root: str) -> None:
-    found = root_for(Path(script) if script else None, Path(option) if option else None, Path("/home/me/proj"))
-    assert found == Path(root)
+def test_the_root_is_found_from_the_script_or_the_current_directory(
+    tmp_path: Path, script: str | None, option: str | None, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    put(tmp_path, "me/pyproject.toml")
+    put(tmp_path, "me/proj/pkg/.ipexctlignore")
+    put(tmp_path, "me/proj/pkg/deep/pyproject.toml/no-file")
+    found = find_root(Path(script) if script else None, Path(option) if option else None, tmp_path / "me/proj")
+    assert found == tmp_path / root
+
+
+def test_a_mark_in_a_directory_of_all_accounts_marks_nothing(tmp_path: Path) -> None:
+    put(tmp_path, "shared/pyproject.toml")
+    put(tmp_path, "shared/mine/train.py")
+    (tmp_path / "shared").chmod(0o777)
+    assert find_root(Path("train.py"), None, tmp_path / "shared/mine") == tmp_path / "shared"
+    (tmp_path / "shared").chmod(0o1777)
+    assert find_root(Path("train.py"), None, tmp_path / "shared/mine") == tmp_path / "shared/mine"
 
 
 def test_a_trees_name_tells_projects_accounts_and_machines_apart() -> None:

@@ -1,0 +1,103 @@
+"""The directory of the project, on real SSH hosts: its files there, where ranks start, which hostfile is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli_helpers import ipexctl
+from ipexctl.lab import LabSpec
+from lab_run_helpers import by_rank, lab_with_mpi, new_cluster, session_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cli_helpers import Ran
+    from ipexctl.lab import Lab
+    from lab_run_helpers import Cluster
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+BARE = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}
+LISTS = """\
+import os, pathlib
+here = pathlib.Path(__file__).parent
+tree = here.parent if here.name == "src" else here
+files = [str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()]
+print(os.path.relpath(os.getcwd(), tree), *sorted(file for file in files if not file.startswith(".ipexctl/")))
+"""
+"""A rank that prints its working directory and the files that are below its project's root."""
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=2, name=f"project-{os.getpid()}")), session_dir(tmp_path_factory))
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    """The project is beside other files of the user, which are not to be copied."""
+    cluster = new_cluster(lab, tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/private.txt").write_text("x")
+    return cluster
+
+
+def run_in(cluster: Cluster, directory: Path, *args: object) -> Ran:
+    options = ("--ppn", "1", "--ssh-config", cluster.lab.ssh_config)
+    ran = ipexctl("run", *options, *args, cwd=directory, env={**BARE, **cluster.env}, timeout=100)
+    assert ran.rc == 0, ran.err
+    return ran
+
+
+def test_the_nearest_marked_directory_is_the_project_wherever_the_call_is_made(cluster: Cluster) -> None:
+    cluster.write("src/train.py", LISTS)
+    cluster.write("pyproject.toml", "")
+    cluster.write("notes/x", "1")
+    cluster.write("hostfile", "node[1-2]\n")
+    files = "hostfile notes/x pyproject.toml src/train.py"
+    above = run_in(cluster, cluster.project.parent, "project/src/train.py")
+    assert by_rank(above.out) == {rank: [f". {files}"] for rank in range(2)}
+    first, *_ = above.err.splitlines()
+    assert first.startswith(f"project {cluster.project} (4 files, ")
+    assert first.endswith(f"hosts: {cluster.project}/hostfile")
+    inside = run_in(cluster, cluster.project / "notes", "../src/train.py")
+    assert by_rank(inside.out) == {rank: [f"notes {files}"] for rank in range(2)}
+    at_root = run_in(cluster, cluster.project, "src/train.py")
+    assert by_rank(at_root.out) == {rank: [f". {files}"] for rank in range(2)}
+    assert at_root.err.splitlines()[0].endswith("hosts: ./hostfile")
+
+
+def test_without_a_mark_the_scripts_directory_is_copied_and_no_more(cluster: Cluster) -> None:
+    cluster.write("train.py", LISTS)
+    ran = run_in(cluster, cluster.project.parent, "-H", cluster.lab.hostfile, "project/train.py")
+    assert by_rank(ran.out) == {rank: [". train.py"] for rank in range(2)}
+    assert "--cwd ." in ran.err.splitlines()[0]
+
+
+def test_sync_and_other_commands_find_the_project_upward(cluster: Cluster) -> None:
+    cluster.write("src/train.py", LISTS)
+    cluster.write(".ipexctlignore", "")
+    cluster.write("hostfile", "node[1-2]\n")
+    config, cwd = ("--ssh-config", cluster.lab.ssh_config), cluster.project / "src"
+    ran = ipexctl("sync", "--home", "/home/ipex/upward", *config, cwd=cwd, env=BARE)
+    assert ran.rc == 0, ran.err
+    assert ran.err.startswith(f"project {cluster.project} (3 files, ")
+    listed = cluster.on(1, "cd /home/ipex/upward/code/project-* && find . -name .ipexctl -prune -o -type f -print")
+    assert sorted(listed.split()) == ["./.ipexctlignore", "./hostfile", "./src/train.py"]
+    ran = ipexctl("exec", *config, "--json", "--", "hostname", cwd=cwd, env=BARE)
+    assert [host["stdout"] for host in json.loads(ran.out)["hosts"]] == ["node1\n", "node2\n"]
+
+
+def test_a_playbook_finds_it_upward_from_its_script(cluster: Cluster) -> None:
+    cluster.write("src/train.py", LISTS)
+    cluster.write("ipexctl.toml", "")
+    tasks = "    - sync:\n    - run: {script: ../src/train.py, ppn: 1}\n"
+    cluster.write("plays/site.yml", f"- hosts: all\n  tasks:\n{tasks}")
+    play = cluster.project / "plays/site.yml"
+    ran = ipexctl("play", "-H", cluster.lab.hostfile, play, cwd=Path("/"), env=cluster.env, timeout=100)
+    assert ran.rc == 0, ran.out + ran.err
+    assert "plays ipexctl.toml plays/site.yml src/train.py" in ran.out + ran.err
