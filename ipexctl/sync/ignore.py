@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from pathspec import GitIgnoreSpec
+from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from ipexctl.errors import FileError, UserError
 
@@ -62,6 +64,33 @@ Reason = Literal["excluded", "ignored", "credentials"]
 _LARGEST: Final = 1 << 20
 """Bytes of an ignore file."""
 _WILDCARDS: Final = frozenset("*?[\\")
+_MOST_GAPS: Final = 3
+"""`/**/` in one pattern: the time for a deep path grows with its depth to this power."""
+_STAR: Final = "[^/]*"
+"""A `*` in pathspec's regular expressions."""
+_group_numbers = itertools.count()
+
+
+class _Pattern(GitIgnoreSpecPattern):
+    """A pattern whose time grows with the length of a name, also with forty stars.
+
+    A `*` takes as little as it can, up to the first place where the text before the next `*` fits: no later place can
+    do better, so the match never goes back to it. Python 3.10 has no atomic groups; a lookahead is one.
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def _translate_segment_glob(pattern: str, range_error: Literal["literal", "raise"]) -> str:
+        regex = GitIgnoreSpecPattern._translate_segment_glob(pattern, range_error)
+        first, *middle = regex.split(_STAR)
+        if len(middle) < 2:
+            return regex
+        last = middle.pop()
+        for text in filter(None, middle):
+            group = f"star{next(_group_numbers)}"
+            first += f"(?=(?P<{group}>{_STAR}?{text}))(?P={group})"
+        return first + _STAR + last
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +110,22 @@ class Layer:
 
 def layer(base: str, lines: Iterable[str], source: str = "") -> Layer:
     patterns = [line.rstrip("\r\n") for line in lines]
+    for number, line in enumerate(patterns, 1):
+        if line.count("/**/") > _MOST_GAPS and not line.startswith("#"):
+            raise FileError(source, number, f"more than {_MOST_GAPS} times /**/ in one pattern", text=line, column=1)
     try:
-        return Layer(base, GitIgnoreSpec.from_lines(patterns))
+        return Layer(base, _spec(patterns))
     except ValueError:
         for number, line in enumerate(patterns, 1):
             try:
-                GitIgnoreSpec.from_lines([line])
+                _spec([line])
             except ValueError:
                 raise FileError(source, number, "this is no pattern of a .gitignore", text=line, column=1) from None
         raise
+
+
+def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
+    return GitIgnoreSpec.from_lines(patterns, _Pattern, backend="simple")
 
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:

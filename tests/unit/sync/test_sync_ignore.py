@@ -9,12 +9,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from pathspec import GitIgnoreSpec
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.sync import scan as walk
-from ipexctl.sync.ignore import pattern_for
+from ipexctl.sync.ignore import layer, pattern_for
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
 
@@ -187,3 +188,37 @@ def test_a_bad_pattern_is_named_with_its_own_file_and_line(tmp_path: Path) -> No
     with pytest.raises(FileError) as caught:
         sent(tmp_path)
     assert (Path(caught.value.path).name, caught.value.line) == (".ipexctlignore", 2)
+
+
+PIECES = st.sampled_from(["a", "b", "*", "**", "?", "[ab]", "[!a]", "/", "/**/", "\\*", "."])
+NAMES = st.text("ab*./", min_size=1, max_size=12)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(PIECES, min_size=1, max_size=9).map("".join), st.lists(NAMES, max_size=8))
+@example("a*b*a*b", ["aabab", "ab/ab", "aXbab"])
+def test_a_pattern_matches_as_pathspecs_own(pattern: str, paths: list[str]) -> None:
+    assume(pattern.count("/**/") <= 3 and "[!a]" not in pattern)  # of pathspec, [!a] matches a slash
+    try:
+        theirs = GitIgnoreSpec.from_lines([pattern], backend="simple")
+    except ValueError:
+        return
+    ours = layer("", [pattern])
+    for path in (*paths, *(f"{path}/" for path in paths)):
+        assert ours.excludes(path) == theirs.check_file(path).include, path
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 40 + "b", "**a" * 40 + "?b", "*" * 4000 + "b", "/**/*a" * 3 + "*a" * 40 + "b"]
+)
+def test_a_pattern_of_many_stars_takes_no_time(pattern: str, tmp_path: Path) -> None:
+    tree(tmp_path, *(f"{'a' * length}/{'a' * length}" for length in range(100, 250)), gitignore=f"{pattern}\n")
+    assert f"{'a' * 249}/{'a' * 249}" in sent(tmp_path)
+
+
+def test_a_pattern_with_too_many_gaps_is_named(tmp_path: Path) -> None:
+    tree(tmp_path, "a", gitignore="x\n" + "/**/a" * 40 + "\n")
+    with pytest.raises(FileError) as caught:
+        sent(tmp_path)
+    assert (Path(caught.value.path).name, caught.value.line) == (".gitignore", 2)
