@@ -224,6 +224,7 @@ def main() -> None:
     if dist.get_rank() == 0:
         CHECKPOINT.replace(TRAINED)  # nothing is left to go on with: the next call begins anew
     say(f"the model is in {TRAINED}")
+    dist.barrier()  # a rank that ends at once after a collective may abort (PyTorch 2.13 over gloo)
     dist.destroy_process_group()
 
 

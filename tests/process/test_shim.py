@@ -291,6 +291,36 @@ print(time.process_time() - began)
 """
 
 
+GLOO = """
+import ctypes, os, sys, threading, time
+sys.modules["torch"] = sys
+started = threading.Event()
+def work():
+    ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop", 0, 0, 0)
+    started.set()
+    until = time.monotonic() + BUSY
+    while time.monotonic() < until:
+        pass
+    os.write(1, b"ended")
+    time.sleep(30)
+threading.Thread(target=work, daemon=True).start()
+started.wait()
+"""
+
+
+def test_the_exit_waits_for_a_busy_thread_of_gloo(shim: Shim) -> None:
+    code = GLOO.replace("BUSY", "0.3")
+    assert not bare(sys.executable, code).stdout
+    assert shim.run(sys.executable, code).stdout == "ended"
+
+
+def test_the_exit_waits_a_second_for_gloo_at_most(shim: Shim) -> None:
+    begun = time.monotonic()
+    done = shim.run(sys.executable, GLOO.replace("BUSY", "25"))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert time.monotonic() - begun < 15
+
+
 @pytest.mark.parametrize("python", FEW)
 def test_it_costs_a_millisecond(shim: Shim, python: str) -> None:
     """Of processor time; it is given some more where caches are others'."""

@@ -34,6 +34,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 DISK_NEEDED = 12e9
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
+ABORT = "terminate called without an active exception"
+"""From a rank that ends while a thread of PyTorch's gloo has the last tensors; a rank of ipexctl waits for it."""
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "RESTART_COUNT")
 
 
@@ -187,16 +189,19 @@ def test_accelerate_and_we_train_the_same_from_one_configuration(stock: Stock, p
         port = probe.getsockname()[1]
     file.write_text(made.out.replace("main_process_port: 29500", f"main_process_port: {port}"))
     launch = ("launch", "--config_file", str(file), *words)
-    theirs = subprocess.run(
-        [str(stock.python.with_name("accelerate")), *launch],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=project,
-        env={**os.environ, "PATH": f"{stock.python.parent}:{os.environ['PATH']}"},
-        timeout=120,
-        check=False,
-    )
+    for _ in range(3):
+        theirs = subprocess.run(
+            [str(stock.python.with_name("accelerate")), *launch],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd=project,
+            env={**os.environ, "PATH": f"{stock.python.parent}:{os.environ['PATH']}"},
+            timeout=120,
+            check=False,
+        )
+        if ABORT not in theirs.stderr:
+            break
     assert theirs.returncode == 0, theirs.stderr
     told = re.findall(r"(?:epoch|accuracy|Distributed).*", theirs.stdout)
     assert told[0] == "DistributedType.MULTI_CPU, ranks: 2, cpu:0"

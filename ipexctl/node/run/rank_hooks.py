@@ -1,4 +1,4 @@
-"""Hooks that each Python of a rank installs before its own code: stack dumps on a signal, notes of uncaught errors.
+"""Hooks of each Python of a rank: stack dumps on a signal, notes of uncaught errors, a wait for gloo at the exit.
 
 `sitecustomize.py` imports it as `ipexctl_shim`, from a directory that is first on PYTHONPATH. It prints nothing, and
 costs a millisecond.
@@ -28,10 +28,15 @@ SIGNAL = 61
 NUMBERS = range(249, 199, -1)
 """Descriptors that are usually free, and that no library uses."""
 NAME = "ipexctl-stacks"
+GLOO_THREAD = b"pt_gloo_runloop\n"
+"""The name of the threads in which PyTorch runs gloo's collectives."""
+GLOO_LIMIT = 1.0
+"""Seconds that the exit waits for them."""
 
 
 def begin() -> None:
-    for install in (install_stack_dumps, install_notes):
+    # The hook for gloo is registered first, so that it runs after all others.
+    for install in (install_gloo_wait, install_stack_dumps, install_notes):
         try:
             install()
         except (
@@ -41,6 +46,46 @@ def begin() -> None:
             AttributeError,
         ):  # a sandbox or an embedded Python runs without this hook
             continue
+
+
+def install_gloo_wait() -> None:
+    atexit.register(wait_for_gloo)
+
+
+def wait_for_gloo() -> None:
+    """Wait until gloo's threads are idle, or they abort the process.
+
+    Such a thread takes the GIL to release the tensors of its last collective. When the interpreter is already being
+    finalized, Python ends the thread instead, inside a C++ destructor: "terminate called without an active exception".
+    """
+    if "torch" not in sys.modules:
+        return
+    from time import monotonic, sleep
+
+    threads = [f"/proc/self/task/{thread}" for thread in os.listdir("/proc/self/task")]
+    threads = [path for path in threads if read_bytes(f"{path}/comm") == GLOO_THREAD]
+    until, idle = monotonic() + GLOO_LIMIT, 0
+    while threads and idle < 2 and monotonic() < until:
+        sleep(0.001)  # without the GIL: a thread that waits for it takes it now, or is seen as running
+        idle = idle + 1 if all(is_asleep(path) for path in threads) else 0
+
+
+def is_asleep(thread: str) -> bool:
+    return read_bytes(f"{thread}/stat").rpartition(b")")[2].split()[:1] in ([], [b"S"])
+
+
+def read_bytes(path: str) -> bytes:
+    """The content of a small file; nothing when it is gone."""
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(number, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(number)
 
 
 def install_stack_dumps() -> None:

@@ -206,6 +206,12 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         Text("process.crashed", exit_code=139, signal=signal.SIGSEGV, kind="signal"),
         Text("process.crashed", exit_code=139, signal=signal.SIGSEGV, kind="signal", backend="ccl"),
         Text(
+            "process.aborted_at_exit",
+            "terminate called without an active exception",
+            exit_code=134,
+            signal=signal.SIGABRT,
+        ),
+        Text(
             "process.aborted",
             "terminate called after throwing an instance of 'std::runtime_error'",
             exit_code=134,

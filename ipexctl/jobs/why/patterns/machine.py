@@ -189,6 +189,16 @@ MACHINE: Final = (
         tell=_segfault,
     ),
     KnownError(
+        "process.aborted_at_exit",
+        (r"terminate called without an active exception",),
+        "a thread of a library was still running when the Python of rank {rank} ended, and aborted it; PyTorch's gloo "
+        "does that when a rank ends at once after a collective, with its work done",
+        "check that the output of rank {rank} is complete: ipexctl logs {run} -r {rank}; "
+        "torch.distributed.barrier() before destroy_process_group() gives the thread time to finish",
+        confidence="possible",
+        signals=(signal.SIGABRT,),
+    ),
+    KnownError(
         "process.aborted",
         (r"terminate called after throwing an instance of '(?P<what>[^']+)'", r"Fatal Python error: Aborted"),
         "a library aborted the process of rank {rank}; its message is above",
