@@ -1,4 +1,4 @@
-"""Which stack these hosts have or would get: the one answer of doctor, versions, install and run."""
+"""Answers which stack these hosts have or would get: the one answer of doctor, versions, install and run."""
 
 from __future__ import annotations
 
