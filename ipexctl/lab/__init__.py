@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipexctl.lab.down import Removed, down
 from ipexctl.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
 from ipexctl.lab.faults import FAULTS, Fault
-from ipexctl.lab.spec import LabSpec
+from ipexctl.lab.plan import LabSpec
 from ipexctl.lab.state import Lab, LabHost
 from ipexctl.lab.state import load_all as list_labs
 from ipexctl.lab.up import LabEvent, up

@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.lab import etc_files as etc
-from ipexctl.lab import system
+from ipexctl.lab import files, system
 
 if TYPE_CHECKING:
     from ipexctl.lab.state import Lab, LabHost
@@ -58,7 +57,7 @@ def make_shared_home(lab: Lab) -> Path:
     (home / ".ssh").mkdir(mode=0o700)
     shutil.copy(lab.key.with_suffix(".pub"), home / ".ssh/authorized_keys")
     (home / ".ssh/authorized_keys").chmod(0o600)
-    owner = 0 if lab.hosts[0].user == "root" else etc.UID
+    owner = 0 if lab.hosts[0].user == "root" else files.UID
     for path in [home, *home.rglob("*")]:
         os.chown(path, owner, owner, follow_symlinks=False)
     home.chmod(0o700)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
-from ipexctl.lab import processes, state, system
-from ipexctl.lab.locks import lab_lock
+from ipexctl.lab import state, system
+from ipexctl.lab.state import lab_lock
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -68,7 +68,7 @@ def remove(name: str) -> int:
         assert all(space.startswith(prefix) for space in spaces)
         if spaces:
             hosts = max(hosts, len(spaces) - 1)
-        if not processes.kill_all(spaces):
+        if not system.kill_all(spaces):
             raise UserError(f"some processes of the lab {name!r} do not end", fix=f"ip netns pids {spaces[0]}")
         if lab and lab.uplink in system.links():
             with suppress(system.CommandError):

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.lab import namespaces, state, system
+from ipexctl.lab import state, system
 from ipexctl.lab.faults import check_possible, find_fault, read_arguments, steps
-from ipexctl.lab.locks import lab_lock
-from ipexctl.lab.state import SWITCH, netns_name
+from ipexctl.lab.state import SWITCH, lab_lock, netns_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,11 +116,11 @@ def _run_scripts(definition: Fault, action: str, args: Sequence[str], host: LabH
     body = (_SCRIPTS / f"{definition.script_name}.sh").read_text(encoding="utf-8")
     for step in steps(definition, action, args, host):
         if not step.in_host:
-            namespaces.at_switch(netns_name(host.lab, SWITCH), f"set -eu\n{body}", step.argv)
+            system.at_switch(netns_name(host.lab, SWITCH), f"set -eu\n{body}", step.argv)
             continue
         before = '[ "$1" = mend ] || mkdir -p "$SAVE"\n'
         after = '[ "$1" = break ] || rm -rf "$SAVE"\n'
-        namespaces.in_host(host, f"{common}{before}(\n{body}\n)\n{after}", step.argv)
+        system.in_host(host, f"{common}{before}(\n{body}\n)\n{after}", step.argv)
 
 
 def _check_installed(definition: Fault) -> None:

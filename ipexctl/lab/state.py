@@ -1,20 +1,24 @@
-"""A lab as made: its hosts, its files, and its record lab.json.
+"""A lab as made: its hosts, its files, its record lab.json, and its locks.
 
 lab.json is written before anything is made, so that `down` can find what a crash leaves behind.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.files import write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 LABS: Final = Path("/var/lib/ipexctl/labs")
 SWITCH: Final = "switch"
@@ -151,10 +155,7 @@ def _host(data: dict[str, Any]) -> LabHost:
 
 
 def save(lab: Lab) -> None:
-    """Replace lab.json atomically: a reader sees the old or the new one."""
-    temporary = lab.dir / f".lab.json.{os.getpid()}"
-    temporary.write_text(to_json(lab))
-    temporary.rename(lab.dir / "lab.json")
+    write_atomically(lab.dir / "lab.json", to_json(lab).encode(), durable=False)
 
 
 def load(name: str) -> Lab | None:
@@ -187,3 +188,41 @@ def directories() -> tuple[str, ...]:
         return tuple(sorted(path.name for path in LABS.iterdir() if path.is_dir()))
     except FileNotFoundError:
         return ()
+
+
+_MACHINE_LOCK: Final = Path("/run/ipexctl-lab.lock")
+_TIMEOUT: Final = 30.0
+
+
+@contextmanager
+def machine_lock() -> Iterator[None]:
+    """Held while a name and a block are chosen and recorded."""
+    with _MACHINE_LOCK.open("w") as file:
+        _acquire(file, "another lab is being planned, for too long now")
+        yield
+
+
+@contextmanager
+def lab_lock(name: str) -> Iterator[None]:
+    """Held while a lab is made, changed or removed; a lab without a directory needs no lock."""
+    path = LABS / name / "lock"
+    try:
+        file = path.open("w")
+    except FileNotFoundError:
+        yield
+        return
+    with file:
+        _acquire(file, f"someone else is at work on the lab {name!r}")
+        yield
+
+
+def _acquire(file: IO[str], message: str) -> None:
+    deadline = time.monotonic() + _TIMEOUT
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise UserError(message, fix="try again when that is done") from None
+            time.sleep(0.05)

@@ -16,17 +16,15 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.lab import cpu_overlay, disk, network, render, state, system
-from ipexctl.lab import etc_files as etc
-from ipexctl.lab import spec as specs
+from ipexctl.lab import cpu_files, disk, files, network, state, system
 from ipexctl.lab.down import labs_of, remove
-from ipexctl.lab.locks import lab_lock, machine_lock
-from ipexctl.lab.plan import free_block, free_name, make_plan
+from ipexctl.lab.plan import check, free_block, free_name, make_plan
+from ipexctl.lab.state import lab_lock, machine_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ipexctl.lab.spec import LabSpec
+    from ipexctl.lab.plan import LabSpec
     from ipexctl.lab.state import Lab, LabHost
 
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
@@ -48,7 +46,7 @@ def up(spec: LabSpec, on_event: Callable[[LabEvent], None] | None = None) -> Lab
     """Make a lab and return it when every host's sshd replies; a failure or interrupt removes everything."""
     emit = on_event or _ignore_event
     system.require()
-    specs.check(spec)
+    check(spec)
     with _reserved(spec) as lab:
         try:
             emit(LabEvent("planned", lab))
@@ -109,9 +107,9 @@ def _make(lab: Lab, emit: Callable[[LabEvent], None]) -> Lab:
     system.ip_batch(network.switch(lab), netns=lab.switch)
     _write_common(lab)
     shared = disk.make_shared_home(lab) if lab.shared_home else None
-    cpu_overlay.write_profiles(lab)
+    cpu_files.write_profiles(lab)
     emit(LabEvent("wired", lab))
-    openssh = etc.openssh_version(_ssh_banner())
+    openssh = files.openssh_version(_ssh_banner())
     pool = ThreadPoolExecutor(_PARALLEL_STARTS)
     try:
         futures = {pool.submit(_start, lab, host, shared, openssh, v6=v6): host for host in lab.nodes}
@@ -122,7 +120,7 @@ def _make(lab: Lab, emit: Callable[[LabEvent], None]) -> Lab:
         pool.shutdown(wait=True, cancel_futures=True)
     disk.unmount_shared_home(lab)
     keys = {host.name: (host.dir / "etc/ssh/ssh_host_ed25519_key.pub").read_text() for host in lab.nodes}
-    lab.known_hosts.write_text(render.known_hosts(lab, keys))
+    lab.known_hosts.write_text(files.known_hosts(lab, keys))
     ready_lab = replace(lab, ready=True)
     state.save(ready_lab)
     return ready_lab
@@ -130,9 +128,9 @@ def _make(lab: Lab, emit: Callable[[LabEvent], None]) -> Lab:
 
 def _write_common(lab: Lab) -> None:
     _keygen(lab.key, f"ipexctl-lab-{lab.name}")
-    lab.hostfile.write_text(render.hostfile(lab))
-    lab.ssh_config.write_text(render.ssh_config(lab))
-    lab.inventory.write_text(render.inventory(lab))
+    lab.hostfile.write_text(files.hostfile(lab))
+    lab.ssh_config.write_text(files.ssh_config(lab))
+    lab.inventory.write_text(files.inventory(lab))
 
 
 def _keygen(path: Path, comment: str) -> None:
@@ -156,7 +154,7 @@ def _start(lab: Lab, host: LabHost, shared: Path | None, openssh: tuple[int, int
         "LOGIN": host.user,
         "HOME_DIR": host.home,
         "SHARED": str(shared or "") if not host.is_bastion else "",
-        "COSTUME": str(cpu_overlay.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
+        "COSTUME": str(cpu_files.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
         "SHELF": str(state.LABS.parent),
         "INIT": str(_NODE_SCRIPT.with_name("init.sh")),
     }
@@ -195,19 +193,19 @@ def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], *, v6: bool) 
     etc_directory = host.dir / "etc"
     for directory in (etc_directory / "ssh", host.dir / "disk", host.dir / "root"):
         directory.mkdir(parents=True)
-    accounts = etc.passwd(Path("/etc/passwd").read_text(), host)
-    files = {
+    accounts = files.passwd(Path("/etc/passwd").read_text(), host)
+    texts = {
         "passwd": accounts,
-        "shadow": etc.shadow(accounts),
-        "group": etc.group(Path("/etc/group").read_text(), host),
+        "shadow": files.shadow(accounts),
+        "group": files.group(Path("/etc/group").read_text(), host),
         "gshadow": "",
         "hostname": f"{host.name}\n",
-        "hosts": etc.hosts(lab, host, others=lab.names),
-        "resolv.conf": etc.RESOLV_CONF,
-        "nsswitch.conf": etc.NSSWITCH,
-        "ssh/sshd_config": etc.sshd_config(openssh),
+        "hosts": files.hosts(lab, host, others=lab.names),
+        "resolv.conf": files.RESOLV_CONF,
+        "nsswitch.conf": files.NSSWITCH,
+        "ssh/sshd_config": files.sshd_config(openssh),
     }
-    for name, text in files.items():
+    for name, text in texts.items():
         (etc_directory / name).write_text(text)
     _keygen(etc_directory / "ssh/ssh_host_ed25519_key", host.name)
     (host.dir / "net").write_text(network.host_network(host, v6=v6))

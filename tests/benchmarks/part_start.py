@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.lab import processes
+from ipexctl.lab import system
 
 from .harness import Contender, Failed, failure, in_turns, median, say, spend, started
 from .report import Goal, Report
@@ -116,7 +116,7 @@ def _start(rig: Rig, contender: Contender) -> Start:
 def _spent(rig: Rig) -> float:
     """Seconds of processor the hosts have used so far, those of processes that have ended among them."""
     ticks = 0
-    for pids in processes.in_namespaces({host.netns for host in rig.lab.hosts[:HOSTS]}).values():
+    for pids in system.in_namespaces({host.netns for host in rig.lab.hosts[:HOSTS]}).values():
         for pid in pids:
             try:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -130,7 +130,7 @@ def _logins(rig: Rig) -> int:
     """Connections all the hosts' sshds have taken so far."""
     found = 0
     for host in rig.lab.hosts[:HOSTS]:
-        pid = processes.init_of(host.netns)
+        pid = system.init_of(host.netns)
         text = Path(f"/proc/{pid}/net/snmp").read_text()
         names, figures = (line.split() for line in re.findall(r"^Tcp: .*$", text, re.MULTILINE))
         found += int(figures[names.index("PassiveOpens")])

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.lab import mend_host
-from ipexctl.lab.namespaces import in_host
-from ipexctl.lab.processes import in_namespaces, init_of, innermost_pid
+from ipexctl.lab.system import in_host, in_namespaces, init_of, innermost_pid
 
 if TYPE_CHECKING:
     from lab_run_helpers import Cluster

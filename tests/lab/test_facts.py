@@ -14,7 +14,7 @@ from ipexctl.facts.gather import gather
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, break_host
 from ipexctl.lab.cpu_profiles import CPU_PROFILES
-from ipexctl.lab.namespaces import in_host
+from ipexctl.lab.system import in_host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool

@@ -86,8 +86,8 @@ os.rmdir("/var/lib/ipexctl/labs")
 
 def test_an_up_that_fails_says_why_and_leaves_nothing() -> None:
     answer = on_a_machine_of_its_own("""
-from ipexctl.lab import etc_files as etc
-etc.sshd_config = lambda openssh: "Nonsense yes\\n"
+from ipexctl.lab import files
+files.sshd_config = lambda openssh: "Nonsense yes\\n"
 try:
     lab.up(LabSpec(hosts=2, name="tst-a"))
 except UserError as error:
@@ -102,7 +102,7 @@ os.rmdir("/var/lib/ipexctl/labs")
 def test_a_host_whose_init_was_killed_is_named_and_removed() -> None:
     answer = on_a_machine_of_its_own("""
 made = lab.up(LabSpec(hosts=2, name="tst-a"))
-from ipexctl.lab.processes import init_of
+from ipexctl.lab.system import init_of
 os.kill(init_of(made.hosts[0].netns), signal.SIGKILL)
 time.sleep(0.3)
 try:

@@ -15,7 +15,7 @@ import pytest
 
 from cli_helpers import IPEXCTL, ipexctl
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.namespaces import in_host
+from ipexctl.lab.system import in_host
 from message_data import missing
 
 if TYPE_CHECKING:

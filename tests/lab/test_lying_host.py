@@ -27,8 +27,7 @@ import pytest
 
 from cli_helpers import IPEXCTL
 from ipexctl.lab import LabSpec
-from ipexctl.lab.namespaces import in_host
-from ipexctl.lab.processes import init_of
+from ipexctl.lab.system import in_host, init_of
 from lab_run_helpers import Cluster, lab_with_mpi, session_dir
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pytest
 from cli_helpers import processes_with
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.namespaces import in_host
+from ipexctl.lab.system import in_host
 from ipexctl.remote import tcp as dial
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command

@@ -19,7 +19,7 @@ from cli_helpers import ipexctl, processes_with
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.namespaces import in_host
+from ipexctl.lab.system import in_host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.local import LocalSession

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli_helpers import ipexctl
-from ipexctl.lab.namespaces import in_host
+from ipexctl.lab.system import in_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

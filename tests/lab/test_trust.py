@@ -14,7 +14,7 @@ import pytest
 
 from cli_helpers import IPEXCTL, ipexctl
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.namespaces import in_host
+from ipexctl.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import SSH, everyone, gets_in, keys_of, snapshot, trust
 

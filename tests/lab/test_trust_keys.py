@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.namespaces import in_host
+from ipexctl.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import everyone, gets_in, keys_of, snapshot, trust
 
@@ -78,9 +78,9 @@ def get_keys(lab: Lab, host: LabHost) -> bytes:
 
 
 def pid_of(host: LabHost) -> str:
-    from ipexctl.lab import processes
+    from ipexctl.lab import system
 
-    pid = processes.init_of(host.netns)
+    pid = system.init_of(host.netns)
     assert pid
     return str(pid)
 

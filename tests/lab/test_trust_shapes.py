@@ -12,7 +12,7 @@ import pytest
 
 from cli_helpers import IPEXCTL, ipexctl
 from ipexctl.lab import LabSpec
-from ipexctl.lab.namespaces import in_host
+from ipexctl.lab.system import in_host
 from trust_helpers import everyone, gets_in, keys_of, snapshot, trust
 
 if TYPE_CHECKING:

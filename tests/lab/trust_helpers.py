@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cli_helpers import ipexctl
-from ipexctl.lab.namespaces import in_host
+from ipexctl.lab.system import in_host
 from lab_helpers import ask
 
 if TYPE_CHECKING:

@@ -7,11 +7,8 @@ import posixpath
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab.cpu_flags import ORDER
-from ipexctl.lab.cpu_overlay import memory_kb
-from ipexctl.lab.cpu_profiles import CPU_PROFILES, cpus, find_cpu_profile
-from ipexctl.lab.cpuinfo import cpuinfo
-from ipexctl.lab.sysfs import cpu_list, cpu_mask, sysfs, wrappers
+from ipexctl.lab.cpu_files import cpu_list, cpu_mask, cpuinfo, memory_kb, sysfs, wrappers
+from ipexctl.lab.cpu_profiles import CPU_PROFILES, ORDER, cpus, find_cpu_profile
 
 # costume: what must be on its flags line, what must not
 FLAGS = {

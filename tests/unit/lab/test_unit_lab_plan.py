@@ -10,11 +10,9 @@ from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, network
 from ipexctl.lab.down import labs_of, mounts_below
 from ipexctl.lab.fault_injection import pick_host
-from ipexctl.lab.plan import free_block, free_name, ipv6, make_plan
-from ipexctl.lab.processes import innermost_pid
-from ipexctl.lab.spec import check
+from ipexctl.lab.plan import check, free_block, free_name, ipv6, make_plan
 from ipexctl.lab.state import from_json, netns_name, to_json
-from ipexctl.lab.system import missing
+from ipexctl.lab.system import innermost_pid, missing
 from message_data import missing as data_missing
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.lab import LabSpec, render
-from ipexctl.lab import etc_files as etc
+from ipexctl.lab import LabSpec, files
 from ipexctl.lab.plan import make_plan
 
 PLAIN = make_plan(LabSpec(hosts=2), "lab", 3)
@@ -21,18 +20,16 @@ PASSWD = (
 
 
 def test_hostfile() -> None:
-    assert render.hostfile(PLAIN).splitlines()[1] == (
+    assert files.hostfile(PLAIN).splitlines()[1] == (
         "node2 address=10.77.3.12 user=ipex identity=key known_hosts=known_hosts"
     )
-    assert render.hostfile(TWO_NETWORKS).splitlines()[0].endswith(" internal=10.78.3.11")
-    assert render.hostfile(BASTION) == (
-        "node1 user=ipex ssh_config=ssh_config\nnode2 user=ipex ssh_config=ssh_config\n"
-    )
+    assert files.hostfile(TWO_NETWORKS).splitlines()[0].endswith(" internal=10.78.3.11")
+    assert files.hostfile(BASTION) == ("node1 user=ipex ssh_config=ssh_config\nnode2 user=ipex ssh_config=ssh_config\n")
 
 
 def test_ssh_config_jumps_over_the_bastion_and_nowhere_else() -> None:
-    assert "ProxyJump" not in render.ssh_config(PLAIN)
-    sections = render.ssh_config(BASTION).split("\n\n")
+    assert "ProxyJump" not in files.ssh_config(PLAIN)
+    sections = files.ssh_config(BASTION).split("\n\n")
     assert sections[0] == "Host bastion 10.77.3.10\n  HostName 10.77.3.10\n  User ipex"
     assert sections[1] == "Host node1 10.78.3.11\n  HostName 10.78.3.11\n  User ipex\n  ProxyJump bastion"
     assert sections[-1].startswith("Host *\n  IdentityFile /")
@@ -40,43 +37,43 @@ def test_ssh_config_jumps_over_the_bastion_and_nowhere_else() -> None:
 
 def test_known_hosts_has_every_name_and_address_once() -> None:
     keys = {"node1": "ssh-ed25519 AAAA1 node1", "node2": "ssh-ed25519 AAAA2 node2"}
-    assert render.known_hosts(TWO_NETWORKS, keys).splitlines()[0] == (
+    assert files.known_hosts(TWO_NETWORKS, keys).splitlines()[0] == (
         "node1,10.77.3.11,10.78.3.11,fd77:3::11,fd78:3::11 ssh-ed25519 AAAA1"
     )
 
 
 def test_inventory_goes_through_the_bastion() -> None:
-    assert "node1 ansible_host=10.77.3.11 ansible_user=ipex" in render.inventory(PLAIN)
-    assert "'-F " in render.inventory(BASTION)
+    assert "node1 ansible_host=10.77.3.11 ansible_user=ipex" in files.inventory(PLAIN)
+    assert "'-F " in files.inventory(BASTION)
 
 
 def test_a_host_has_the_systems_accounts_and_none_of_the_peoples() -> None:
-    lines = etc.passwd(PASSWD, PLAIN.hosts[0]).splitlines()
+    lines = files.passwd(PASSWD, PLAIN.hosts[0]).splitlines()
     assert lines[0] == "root:x:0:0:root:/root:/bin/bash"
     assert [line.split(":")[0] for line in lines] == ["root", "sshd", "nobody", "ipex"]
     assert lines[-1] == "ipex:x:1000:1000:ipex:/home/ipex:/bin/bash"
 
 
 def test_sshd_has_its_account_where_the_machine_lacks_it() -> None:
-    assert "\nsshd:" in etc.passwd("root:x:0:0::/root:/bin/sh\n", PLAIN.hosts[0])
+    assert "\nsshd:" in files.passwd("root:x:0:0::/root:/bin/sh\n", PLAIN.hosts[0])
 
 
 def test_no_account_has_a_password_and_none_is_locked() -> None:
-    shadow = etc.shadow(etc.passwd(PASSWD, PLAIN.hosts[0]))
+    shadow = files.shadow(files.passwd(PASSWD, PLAIN.hosts[0]))
     assert all(line.split(":")[1] == "*" for line in shadow.splitlines())
 
 
 def test_groups_lose_the_machines_people() -> None:
-    text = etc.group("root:x:0:\nsudo:x:27:jane\njane:x:1000:\n", PLAIN.hosts[0])
+    text = files.group("root:x:0:\nsudo:x:27:jane\njane:x:1000:\n", PLAIN.hosts[0])
     assert text == "root:x:0:\nsudo:x:27:\nipex:x:1000:\n"
 
 
 def test_hosts_know_one_another_by_the_inner_address_and_themselves_by_no_loopback() -> None:
-    text = etc.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=True)
+    text = files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=True)
     assert "10.78.3.12 node2\n" in text
     assert "10.78.3.11 node1\n" in text
     assert "127.0.1.1" not in text
-    assert "node2" not in etc.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=False)
+    assert "node2" not in files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=False)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +86,9 @@ def test_hosts_know_one_another_by_the_inner_address_and_themselves_by_no_loopba
     ],
 )
 def test_openssh_version(banner: str, version: tuple[int, int]) -> None:
-    assert etc.openssh_version(banner) == version
+    assert files.openssh_version(banner) == version
 
 
 def test_penalties_are_switched_off_where_sshd_knows_them() -> None:
-    assert "PerSourcePenalties no" in etc.sshd_config((9, 8))
-    assert "PerSourcePenalties" not in etc.sshd_config((9, 2))
+    assert "PerSourcePenalties no" in files.sshd_config((9, 8))
+    assert "PerSourcePenalties" not in files.sshd_config((9, 2))

@@ -1,17 +1,79 @@
-"""Renders /sys/devices/system/{cpu,node} of a CPU profile: files and links by path. Pure."""
+"""Renders /proc/cpuinfo and /sys/devices/system of a CPU profile, and writes them for hosts that mount them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.lab.cpu_profiles import ARM, cpus
+from ipexctl.lab.cpu_profiles import ARM, cpus, find_cpu_profile
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ipexctl.lab.cpu_profiles import Cpu, CpuProfile
+    from ipexctl.lab.state import Lab
+
+
+def cpuinfo(cpu_profile: CpuProfile) -> str:
+    render = _arm if cpu_profile.arch == ARM else _x86
+    return "".join(f"{render(cpu_profile, cpu)}\n" for cpu in cpus(cpu_profile))
+
+
+def _x86(cpu_profile: CpuProfile, cpu: Cpu) -> str:
+    apicid = _apicid(cpu_profile, cpu)
+    amd = cpu_profile.vendor == "AuthenticAMD"
+    # "cache size" is a core's L2 on AMD and a socket's L3 on Intel.
+    cache = cpu_profile.l2 if amd else cpu_profile.l3
+    fields = [
+        ("processor\t", cpu.number),
+        ("vendor_id\t", cpu_profile.vendor),
+        ("cpu family\t", cpu_profile.family),
+        ("model\t\t", cpu_profile.model),
+        ("model name\t", cpu_profile.model_name),
+        ("stepping\t", cpu_profile.stepping),
+        ("microcode\t", cpu_profile.microcode),
+        ("cpu MHz\t\t", f"{cpu_profile.mhz}.000"),
+        ("cache size\t", f"{cache} KB"),
+        ("physical id\t", cpu.socket),
+        ("siblings\t", cpu_profile.cores * cpu_profile.threads),
+        ("core id\t\t", cpu.core),
+        ("cpu cores\t", cpu_profile.cores),
+        ("apicid\t\t", apicid),
+        ("initial apicid\t", apicid),
+        ("fpu\t\t", "yes"),
+        ("fpu_exception\t", "yes"),
+        ("cpuid level\t", cpu_profile.cpuid_level),
+        ("wp\t\t", "yes"),
+        ("flags\t\t", cpu_profile.flags),
+        ("bugs\t\t", "spectre_v1 spectre_v2 spec_store_bypass"),
+        ("bogomips\t", f"{cpu_profile.mhz * 2}.00"),
+        ("clflush size\t", 64),
+        ("cache_alignment\t", 64),
+        ("address sizes\t", cpu_profile.address_sizes),
+        ("power management", ""),
+    ]
+    return "".join(f"{name}: {value}".rstrip() + "\n" for name, value in fields)
+
+
+def _apicid(cpu_profile: CpuProfile, cpu: Cpu) -> int:
+    per_socket = 1 << (cpu_profile.cores * cpu_profile.threads - 1).bit_length()
+    return cpu.socket * per_socket + cpu.core * cpu_profile.threads + cpu.thread
+
+
+def _arm(cpu_profile: CpuProfile, cpu: Cpu) -> str:
+    return (
+        f"processor\t: {cpu.number}\n"
+        "BogoMIPS\t: 2100.00\n"
+        f"Features\t: {cpu_profile.flags}\n"
+        "CPU implementer\t: 0x41\n"
+        "CPU architecture: 8\n"
+        "CPU variant\t: 0x1\n"
+        f"CPU part\t: {cpu_profile.model:#x}\n"
+        f"CPU revision\t: {cpu_profile.stepping}\n"
+    )
+
 
 # Files that many CPUs share are written once, in a directory that `cpu*` does not match, and linked to.
 _SHARED: Final = ".shared"
@@ -200,3 +262,40 @@ def _wrapper(program: str, arch: str) -> str:
 # A CPU profile of the lab: prints another architecture than that of the real kernel.
 /usr/bin/{program} "$@" | sed 's/x86_64/{arch}/g'
 """
+
+
+def write_profiles(lab: Lab) -> None:
+    """Write each CPU profile of the lab once, for all hosts that use it."""
+    for name in sorted({host.cpu_profile for host in lab.nodes if host.cpu_profile}):
+        _write_profile(profile_directory(lab, name), name)
+
+
+def profile_directory(lab: Lab, name: str) -> Path:
+    return lab.dir / f"costume-{name}"
+
+
+def _write_profile(directory: Path, name: str) -> None:
+    cpu_profile = find_cpu_profile(name)
+    directory.mkdir()
+    (directory / "cpuinfo").write_text(cpuinfo(cpu_profile))
+    tree = sysfs(cpu_profile, memory_kb=memory_kb(Path("/proc/meminfo").read_text()))
+    system = directory / "system"
+    for parent in sorted({path.rpartition("/")[0] for path in (*tree.files, *tree.links)}):
+        (system / parent).mkdir(parents=True, exist_ok=True)
+    for path, text in tree.files.items():
+        (system / path).write_text(text)
+    for path, target in tree.links.items():
+        (system / path).symlink_to(target)
+    for program, text in wrappers(cpu_profile).items():
+        script = directory / "bin" / program
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(text)
+        script.chmod(0o755)
+
+
+def memory_kb(meminfo: str) -> int:
+    """MemTotal of a /proc/meminfo, in KB."""
+    for line in meminfo.splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1])
+    return 0
