@@ -51,7 +51,7 @@ def detect(text: str, suffix: str = "") -> Format:
 def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
     """Every host of a file in any format; `shown` is the file's name in messages.
 
-    `found` is the path for -H if the file was found and not named by the user: see `found_file`.
+    `found` is the path for -H if the file was found and not named by the user: see `source`.
     """
     shown = printable(str(path) if shown is None else shown)
     data = _read_bytes(path, shown)

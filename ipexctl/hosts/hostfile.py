@@ -1,27 +1,277 @@
-"""Parses the hostfiles of mpirun, DeepSpeed, Slurm and PBS: one host or node set per line."""
+"""Parses the hostfiles of mpirun, DeepSpeed, Slurm and PBS: a host or node set per line, with attributes."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.hosts import found_file
-from ipexctl.hosts.attributes import fields_of, hosts_of
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.hostword import read_host_word
-from ipexctl.hosts.names import IPV4, MAX_NAME, WordError, quoted
+from ipexctl.hosts.names import IPV4, MAX_NAME, WordError, check_user, quoted
 from ipexctl.hosts.nodeset import expand, split_specs
-from ipexctl.hosts.roster import Roster, RosterError
-from ipexctl.hosts.source import Source
-from ipexctl.hosts.words import split_pairs, split_words
+from ipexctl.hosts.source import REFUSED_KEYS, Source
+from ipexctl.hosts.words import read_address, read_host_word, split_pairs, split_words
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
-    from ipexctl.hosts.words import Word
+    from ipexctl.hosts.words import HostWord, Pair, Word
+
+MAX_ENTRIES: Final = 1_000_000
+_SINGLE_VALUES: Final = ("user", "port", "internal", "identity", "known_hosts", "ssh_config")
+
+
+class RosterError(UserError):
+    """Two lines that contradict each other; `place` is the number of the second."""
+
+    def __init__(self, message: str, *, line: int, fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.line = line
+
+
+class Roster:
+    def __init__(self) -> None:
+        self._hosts: dict[str, Host] = {}
+        self._lines: dict[str, int] = {}
+        self._slots: dict[str, int] = {}
+        self._has_slots = False
+        self._entries = 0
+
+    def add(self, host: Host, line: int) -> None:
+        """Add the host of one line; a value that contradicts an earlier line is an error."""
+        self._entries += 1
+        if self._entries > MAX_ENTRIES:
+            raise RosterError(
+                f"more than {MAX_ENTRIES:,} hosts in one file", line=line, fix="look for a digit too many"
+            )
+        self._has_slots = self._has_slots or host.slots is not None
+        first = self._hosts.get(host.name)
+        if first is None:
+            self._hosts[host.name] = host
+            self._lines[host.name] = line
+            return
+        self._slots[host.name] = self._slots.get(host.name, first.slots or 1) + (host.slots or 1)
+        if host != first:
+            self._hosts[host.name] = self._merge(first, host, line)
+
+    def hosts(self) -> tuple[Host, ...]:
+        """All hosts in the order of their first lines."""
+        if not self._slots:
+            return tuple(self._hosts.values())
+        return tuple(self._with_slots(host) for host in self._hosts.values())
+
+    def _with_slots(self, host: Host) -> Host:
+        slots = self._slots.get(host.name, host.slots)
+        if slots is None and not self._has_slots:
+            # Repeated hosts and no slots at all: the file is a $PBS_NODEFILE, where every line is one slot.
+            slots = 1
+        if slots == host.slots:
+            return host
+        if slots is not None and host.max_slots is not None and slots > host.max_slots:
+            raise RosterError(
+                f"the slots of {quoted(host.name)} add up to {slots}, more than max_slots={host.max_slots}",
+                line=self._lines[host.name],
+            )
+        return replace(host, slots=slots)
+
+    def _merge(self, first: Host, second: Host, line: int) -> Host:
+        changes: dict[str, Any] = {}
+        for key in _SINGLE_VALUES:
+            changes[key] = self._merge_value(key, getattr(first, key), getattr(second, key), second.name, line)
+        first_value, second_value = (host.address if host.address != host.name else None for host in (first, second))
+        changes["address"] = self._merge_value("address", first_value, second_value, second.name, line) or first.name
+        limits = [host.max_slots for host in (first, second) if host.max_slots is not None]
+        changes["max_slots"] = sum(limits) if limits else None
+        return replace(first, **changes)
+
+    def _merge_value(self, key: str, first_value: Any, second_value: Any, name: str, line: int) -> Any:
+        if None not in (first_value, second_value) and first_value != second_value:
+            before = self._lines[name]
+            raise RosterError(
+                f"{quoted(name)} has {key} {quoted(str(second_value))} here and {quoted(str(first_value))} "
+                + ("before" if before == line else f"in line {before}"),
+                line=line,
+                fix="if these are two machines, give them two names and say address=",
+            )
+        return first_value if first_value is not None else second_value
+
+
+MAX_SLOTS: Final = 99_999
+MAX_PORT: Final = 65_535
+
+KEYS: Final = (
+    "slots",
+    "max_slots",
+    "internal",
+    "address",
+    "user",
+    "port",
+    "identity",
+    "known_hosts",
+    "ssh_config",
+)
+# Names of the same attributes in files of other tools.
+_OTHER_NAMES: Final = {
+    "ifhn": "internal",
+    "host": "address",
+    "hostname": "address",
+    "ip": "address",
+    "key": "identity",
+    "keyfile": "identity",
+    "identityfile": "identity",
+    "ssh_port": "port",
+    "ssh_user": "user",
+    "login": "user",
+    "slot": "slots",
+    "np": "slots",
+    "ppn": "slots",
+    "cpu": "slots",
+    "cpus": "slots",
+    "ncpus": "slots",
+    "gpus": "slots",
+    "max": "max_slots",
+    "config": "ssh_config",
+}
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
+def read_count(text: str, what: str, column: int, *, most: int = MAX_SLOTS, example: str = "4") -> int:
+    """Read a whole number from 1 to `most`; raises WordError with an example."""
+    if _COUNT.fullmatch(text) is None:
+        raise WordError(f"{what} must be a whole number, not {quoted(text)}", column=column, fix=f"such as {example}")
+    number = int(text)
+    if not 1 <= number <= most:
+        fix = (
+            "delete the line, or put a # before it, to leave the host out" if number == 0 and most == MAX_SLOTS else ""
+        )
+        raise WordError(f"{what} must be from 1 to {most}, not {quoted(text)}", column=column, fix=fix)
+    return number
+
+
+def read_port(text: str, column: int) -> int:
+    return read_count(text, "port", column, most=MAX_PORT, example="2222")
+
+
+def read_path(text: str, base: Path, column: int, *, none: str = "") -> Path:
+    """A path, relative to the file that contains it; `~` is a home. ssh's value `none` becomes the path `none`."""
+    if none and text == "none":
+        return Path(none)
+    if not text.startswith("~"):
+        return base / text
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise WordError(f"whose home {quoted(text)} begins with isn't known", column=column) from None
+
+
+def read_ssh_config(text: str, base: Path, column: int) -> Path:
+    # `ssh -F none` means no configuration; an empty file has the same effect for every reader.
+    return read_path(text, base, column, none="/dev/null")
+
+
+def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
+    """The pairs by key; an unknown, repeated or empty key is an error."""
+    fields: dict[str, Pair] = {}
+    for pair in pairs:
+        key = pair.key.replace("-", "_")
+        if key not in KEYS:
+            raise _unknown(pair)
+        if key in fields:
+            raise WordError(f"{pair.key}= is given twice", column=pair.column)
+        if not pair.value:
+            raise WordError(f"{pair.key}= says nothing", column=pair.value_column, fix="give a value, or delete it")
+        fields[key] = pair
+    return fields
+
+
+def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Host]:
+    """Every host of one line, in order."""
+    user = _user(word, fields.get("user"))
+    slots = _slots(word, fields.get("slots"))
+    pair = fields.get("max_slots")
+    max_slots = read_count(pair.value, "max_slots", pair.value_column) if pair else None
+    if pair and slots and max_slots and slots > max_slots:
+        raise WordError(f"slots={slots} is more than max_slots={max_slots}", column=pair.column)
+    pair = fields.get("port")
+    port = read_port(pair.value, pair.value_column) if pair else None
+    identity, known_hosts, ssh_config = (_path(fields, key, base) for key in ("identity", "known_hosts", "ssh_config"))
+    addresses = _addresses(fields.get("address"), word.names) or word.names
+    internals = _addresses(fields.get("internal"), word.names) or (None,) * len(word.names)
+    return [
+        Host(name, address, user, port, slots, max_slots, internal, identity, known_hosts, ssh_config)
+        for name, address, internal in zip(word.names, addresses, internals, strict=True)
+    ]
+
+
+def _user(word: HostWord, pair: Pair | None) -> str | None:
+    if pair is None:
+        return word.user
+    try:
+        check_user(pair.value)
+    except WordError as error:
+        raise error.moved(pair.value_column - 1) from None
+    if word.user not in (None, pair.value):
+        raise WordError(f"the user is both {quoted(word.user or '')} and {quoted(pair.value)}", column=pair.column)
+    return pair.value
+
+
+def _slots(word: HostWord, pair: Pair | None) -> int | None:
+    colon_slots = None
+    if word.number:
+        colon_slots = read_count(word.number, "the slots behind ':'", word.number_column)
+    if pair is None:
+        return colon_slots
+    slots = read_count(pair.value, "slots", pair.value_column)
+    if colon_slots not in (None, slots):
+        raise WordError(f"slots is both {colon_slots} and {slots}", column=pair.column)
+    return slots
+
+
+def _path(fields: Mapping[str, Pair], key: str, base: Path) -> Path | None:
+    pair = fields.get(key)
+    if pair is None:
+        return None
+    if key == "ssh_config":
+        return read_ssh_config(pair.value, base, pair.value_column)
+    return read_path(pair.value, base, pair.value_column)
+
+
+def _addresses(pair: Pair | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    if pair is None:
+        return ()
+    try:
+        if ":" in pair.value:
+            addresses: tuple[str, ...] = (read_address(pair.value),)
+        else:
+            addresses = tuple(read_address(address) for address in expand(pair.value))
+    except WordError as error:
+        raise error.moved(pair.value_column - 1) from None
+    if len(addresses) != len(names):
+        raise WordError(
+            f"{pair.key}= gives {len(addresses)} of the {len(names)} addresses this line needs"
+            if len(addresses) < len(names)
+            else f"{pair.key}= gives {len(addresses)} addresses for {len(names)} host{'s' * (len(names) > 1)}",
+            column=pair.value_column,
+            fix=f"a node set of as many, such as node[1-4] {pair.key}=10.0.0.[1-4]",
+        )
+    return addresses
+
+
+def _unknown(pair: Pair) -> WordError:
+    if not pair.key:
+        return WordError("no key stands before this '='", column=pair.column, fix="such as slots=4")
+    key = pair.key.lower().replace("-", "_")
+    from difflib import get_close_matches
+
+    similar = get_close_matches(key, KEYS, n=1, cutoff=0.6)
+    known = _OTHER_NAMES.get(key) or (similar[0] if similar else "")
+    fix = f"did you mean {known}= ?" if known else f"known are {', '.join(KEYS)}"
+    return WordError(f"unknown key {quoted(pair.key)}", column=pair.column, fix=fix)
+
 
 # A fast path for nearly every line of a large file; lines that don't match are parsed in full, with errors.
 _TAIL = r"(?::([1-9][0-9]{0,3})|[ \t]+slots=([1-9][0-9]{0,3}))?[ \t\r]*(?:#.*)?"
@@ -104,8 +354,8 @@ def _read_line(source: Source, number: int, line: str) -> list[Host]:
             raise _bare_word(first.text, bare[0])
         fields = fields_of(pairs)
         for key, pair in fields.items():
-            if source.found and key in found_file.KEYS:
-                raise source.found_error(number, pair.column, f"{key}=", found_file.KEYS[key])
+            if source.found and key in REFUSED_KEYS:
+                raise source.found_error(number, pair.column, f"{key}=", REFUSED_KEYS[key])
         return hosts_of(read_host_word(first.text, column=first.column), fields, source.base)
     except WordError as error:
         raise source.word_error(number, error) from None

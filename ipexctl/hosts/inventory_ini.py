@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.hosts.inventory import ALL, UNGROUPED, Inventory
-from ipexctl.hosts.inventory_vars import Setting
+from ipexctl.hosts.inventory import ALL, UNGROUPED, Inventory, Setting
 from ipexctl.hosts.names import WordError, quoted
 from ipexctl.hosts.source import Source
 from ipexctl.hosts.words import refuse_invisible, split_pairs, split_words

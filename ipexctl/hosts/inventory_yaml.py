@@ -5,8 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.hosts.inventory import Inventory
-from ipexctl.hosts.inventory_vars import Setting
+from ipexctl.hosts.inventory import Inventory, Setting
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import YamlTree, is_null, kind
 

@@ -143,7 +143,7 @@ def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:
             raise UserError(f"--user: {error.message}", fix=error.fix) from None
         changes["user"] = request.user
     if request.port is not None:
-        from ipexctl.hosts.attributes import MAX_PORT
+        from ipexctl.hosts.hostfile import MAX_PORT
 
         if not 1 <= request.port <= MAX_PORT:
             raise UserError(f"--port must be from 1 to {MAX_PORT}, not {request.port}")

@@ -1,11 +1,16 @@
-"""Splits a line into words and `key=value` pairs with their columns; a `#` ends the line."""
+"""Splits a line into words and `key=value` pairs with their columns, and parses the word that names hosts."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ipexctl.hosts.names import WordError, describe
+from ipexctl.hosts.names import WordError, check_host, check_user, describe, quoted
+from ipexctl.hosts.nodeset import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _GAP = re.compile(r"[ \t]*")
 _QUOTING = re.compile(r"""["'\\]""")
@@ -107,3 +112,119 @@ def _read_word(line: str, position: int, escapes: bool) -> tuple[str, int]:
             parts.append(match[0])
         position = match.end()
     return "".join(parts), position
+
+
+_BRACKETED_IPV6 = re.compile(r"\[([^\[\]]*:[^\[\]]*:[^\[\]]*)\](.*)", re.DOTALL)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_IN_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+@dataclass(frozen=True, slots=True)
+class HostWord:
+    names: tuple[str, ...]
+    user: str | None = None
+    number: str = ""
+    """The text behind the colon, not parsed yet."""
+    number_column: int = 1
+
+
+def read_host_word(word: str, *, column: int = 1, names_of: Callable[[str], tuple[str, ...]] = expand) -> HostWord:
+    """Split a word into user, names and number; `column` is its position in the line."""
+    try:
+        return _read(word, column, names_of)
+    except WordError as error:
+        raise error.moved(column - 1) from None
+
+
+def _read(word: str, start_column: int, names_of: Callable[[str], tuple[str, ...]]) -> HostWord:
+    scheme = _SCHEME.fullmatch(word)
+    if scheme is not None:
+        raise WordError("a URL can't stand here, only a host", fix=_without_scheme(scheme[2]))
+    user, at, host = word.rpartition("@")
+    if at:
+        if not host:
+            raise WordError(f"no host stands behind {quoted(word)}", column=len(word) + 1, fix=f"{word}node1")
+        check_user(user)
+    prefix_length = len(user) + len(at)
+    try:
+        names, number, column = _names_and_number(host, names_of)
+    except WordError as error:
+        raise error.moved(prefix_length) from None
+    return HostWord(names, user if at else None, number, start_column + prefix_length + column - 1)
+
+
+def read_address(word: str) -> str:
+    """One address or name, IPv6 with or without brackets."""
+    match = _BRACKETED_IPV6.fullmatch(word)
+    address = match[1] if match is not None and not match[2] else word
+    check_host(address)
+    return address
+
+
+def _names_and_number(host: str, names_of: Callable[[str], tuple[str, ...]]) -> tuple[tuple[str, ...], str, int]:
+    bracketed = _BRACKETED_IPV6.fullmatch(host)
+    if bracketed is not None and (names_of is expand or "::" in host or host.count(":") > 3):
+        address, rest = bracketed.groups()
+        try:
+            check_host(address)
+        except WordError as error:
+            raise error.moved(1) from None
+        return (address,), _text_after_colon(rest, len(address) + 2), len(address) + 4
+    if "[" not in host and host.count(":") > 1:
+        check_host(host)
+        return (host,), "", len(host) + 1
+    last_bracket = host.rfind("]")
+    tail = host[last_bracket + 1 :]
+    if "[" in tail:
+        return _names(host, names_of), "", 1
+    name, colon, number = tail.partition(":")
+    name = host[: last_bracket + 1] + name
+    column = len(name) + 2
+    if colon and not number:
+        raise WordError(
+            f"nothing stands behind {quoted(name + ':')}", column=column, fix=f"{name}, or {name}:4 for 4 slots"
+        )
+    return _names(name, names_of), number, column
+
+
+def _names(name: str, names_of: Callable[[str], tuple[str, ...]]) -> tuple[str, ...]:
+    if "[" not in name and "]" not in name:
+        if "," in name:
+            raise _comma(name)
+        check_host(name)
+        return (name,)
+    depth = 0
+    for index, character in enumerate(name):
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            raise _comma(name, index)
+        if depth == 0 and character not in "[]" and character not in _IN_NAME:
+            raise WordError(f"{describe(character)} can't stand in a host name", column=index + 1)
+    names = names_of(name)
+    for expanded in names:
+        check_host(expanded)
+    return names
+
+
+def _comma(name: str, index: int | None = None) -> WordError:
+    column = (name.index(",") if index is None else index) + 1
+    return WordError(
+        "a comma stands between hosts: a line names one host or one node set",
+        column=column,
+        fix="put each host on a line of its own, or write node[1-4]",
+    )
+
+
+def _text_after_colon(rest: str, column: int) -> str:
+    if not rest:
+        return ""
+    if rest[0] != ":" or len(rest) == 1:
+        raise WordError("only :N can stand behind an address in brackets", column=column + 1, fix="such as [fe80::2]:4")
+    return rest[1:]
+
+
+def _without_scheme(rest: str) -> str:
+    host, _, port = rest.rstrip("/").rpartition(":")
+    if host and re.fullmatch(r"[0-9]{1,5}", port):
+        return f"{host} port={port}"
+    return "only user@host, with port=N behind it where it isn't 22"
