@@ -1,23 +1,40 @@
-"""The entry point: runs the CLI and turns every error into a message and an exit code."""
+"""The entry point: runs the CLI and turns every error into a message and an exit code.
+
+Only modules that Python has already loaded are imported outside the try block: Ctrl-C can come during any import.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import sys
-import threading
-from typing import NoReturn
-
-from ipexctl.errors import Interrupted, OutputError, UserError
 
 
 def main() -> None:
+    try:
+        code = _run()
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _run() -> int | None:
+    """Run the CLI, which ends with SystemExit; returns the exit code of a call that ended early."""
+    import errno
+    import threading
+
+    from ipexctl.errors import Interrupted, OutputError, UserError
+
+    def report_in_thread(args: threading.ExceptHookArgs) -> None:
+        if isinstance(args.exc_value, Exception):
+            from ipexctl.ui.crash_report import report_crash
+
+            report_crash(args.exc_value)
+
     _open_what_was_closed()
     if "_IPEXCTL_COMPLETE" in os.environ:
         # Typer would import rich only to strip markup that the help does not have: 0.2 s at every Tab.
         sys.modules["rich"] = None  # type: ignore[assignment]
-    threading.excepthook = _unexpected_in_thread
+    threading.excepthook = report_in_thread
     try:
         from ipexctl.cli.app import app
         from ipexctl.ui.safe_output import guard_stdout
@@ -30,22 +47,21 @@ def main() -> None:
 
         print_user_error(error)
         show_wrong_call(error)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        return 2
     except Interrupted as error:
         from ipexctl.ui.json_errors import print_json_error
 
         print_json_error("interrupted", fix="the same call again", status="interrupted")
-        sys.exit(error.code)
+        return error.code
     except OutputError as error:
-        sys.exit(_cannot_write(error.cause))
+        return _cannot_write(error.cause)
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
-            _unexpected(error)
-        sys.exit(_cannot_write(error))
+            return _unexpected(error)
+        return _cannot_write(error)
     except Exception as error:  # noqa: BLE001  # the last one: whatever it is, it gets a sentence and a log file
-        _unexpected(error)
+        return _unexpected(error)
+    return None
 
 
 def _open_what_was_closed() -> None:
@@ -62,6 +78,9 @@ def _open_what_was_closed() -> None:
 
 def _cannot_write(error: OSError) -> int:
     """Where the reader has left we leave as SIGPIPE would have it; Python's own last flush must not complain."""
+    import contextlib
+    import errno
+
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if error.errno == errno.EPIPE:
         return 141
@@ -70,20 +89,13 @@ def _cannot_write(error: OSError) -> int:
     return 1
 
 
-def _unexpected_in_thread(args: threading.ExceptHookArgs) -> None:
-    if isinstance(args.exc_value, Exception):
-        from ipexctl.ui.crash_report import report_crash
-
-        report_crash(args.exc_value)
-
-
-def _unexpected(error: Exception) -> NoReturn:
+def _unexpected(error: Exception) -> int:
     from ipexctl.ui.crash_report import report_crash
     from ipexctl.ui.json_errors import print_json_error
 
     report_crash(error)
     print_json_error(f"{type(error).__name__}: {error}", fix="stderr names a log file that has more")
-    sys.exit(1)
+    return 1
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from ipexctl.launch.plan import SCHEMA, to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.results import print_json
-from ipexctl.ui.table import output_width
+from ipexctl.ui.table import column_widths, output_width, row_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -125,40 +125,12 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
             )
     if all(row[3] == "-" for row in rows[1:]):
         rows = [(*row[:3], *row[4:]) for row in rows]
-    yield from _columns(rows, width)
+    widths = column_widths(rows, width - 2)
+    yield from (f"  {line}" for row in rows for line in row_lines(row, widths))
 
 
 def _placement(rank: RankPlan) -> tuple[object, ...]:
     return rank.cores, rank.ccl_cores, rank.omp, rank.memory
-
-
-def _columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """The rows as a table; cells that are too long continue on the next line."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for _ in widths:
-        over = 2 + sum(widths) + 2 * (len(widths) - 1) - width
-        widest = widths.index(max(widths))
-        if over <= 0 or widths[widest] <= 12:
-            break
-        widths[widest] = max(12, widths[widest] - over)
-    for row in rows:
-        cells = [_pieces(cell, limit) for cell, limit in zip(row, widths, strict=True)]
-        for index in range(max(map(len, cells))):
-            parts = [
-                (cell[index] if index < len(cell) else "").ljust(limit)
-                for cell, limit in zip(cells, widths, strict=True)
-            ]
-            yield f"  {'  '.join(parts)}".rstrip()
-
-
-def _pieces(text: str, limit: int) -> list[str]:
-    """The text in pieces of at most `limit` characters, split after commas if possible."""
-    pieces = []
-    while len(text) > limit:
-        cut = text.rfind(",", 0, limit) + 1 or limit
-        pieces.append(text[:cut])
-        text = text[cut:]
-    return [*pieces, text]
 
 
 def _shown(setting: Setting) -> str:

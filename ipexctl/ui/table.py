@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-_GAP = "  "
-WIDTH_WITHOUT_TERMINAL = 200
+_GAP: Final = "  "
+_NARROWEST: Final = 4
+"""Characters of a column that is not narrowed any more."""
+WIDTH_WITHOUT_TERMINAL: Final = 200
 """Columns of a table in a pipe: cells are not folded there, so that grep finds whole lines."""
 
 
@@ -27,33 +30,38 @@ def output_width(without_terminal: int) -> int:
 
 
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_color: bool = False) -> None:
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    width = output_width(WIDTH_WITHOUT_TERMINAL)
-    if sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        _show_folded(headings, cells, width, no_color=no_color)
-        return
+    """Print the rows to stdout, below a bold heading and a rule."""
+    cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
+    widths = column_widths(cells, output_width(WIDTH_WITHOUT_TERMINAL))
     bold, plain = ("\x1b[1m", "\x1b[0m") if wants_color(sys.stdout, os.environ, no_color=no_color) else ("", "")
-    lines = [bold + _joined(headings, widths) + plain, "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))]
-    lines += [_joined(row, widths) for row in cells]
+    lines = [f"{bold}{line}{plain}" for line in row_lines(cells[0], widths)]
+    lines.append("─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
+    lines += [line for row in cells[1:] for line in row_lines(row, widths)]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
 
-def _joined(row: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The width of each column; the widest ones are narrowed until a row fits."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > width and max(widths) > _NARROWEST:
+        widths[widths.index(max(widths))] -= 1
+    return widths
 
 
-def _show_folded(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, no_color: bool) -> None:
-    """Print with rich, which wraps cells that are too wide for the terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    """One row; cells that are too long continue on the next line."""
+    cells = [_pieces(cell, width) for cell, width in zip(row, widths, strict=True)]
+    for pieces in zip_longest(*cells, fillvalue=""):
+        yield _GAP.join(piece.ljust(width) for piece, width in zip(pieces, widths, strict=True)).rstrip()
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(width=width, no_color=no_color or None, highlight=False).print(table)
+
+def _pieces(text: str, limit: int) -> list[str]:
+    """The text in pieces of at most `limit` characters, split after commas or blanks if possible."""
+    pieces = []
+    while len(text) > limit:
+        cut = max(text.rfind(",", 0, limit), text.rfind(" ", 0, limit)) + 1
+        cut = cut if 2 * cut > limit else limit
+        pieces.append(text[:cut].rstrip(" "))
+        text = text[cut:].lstrip(" ")
+    return [*pieces, text]

@@ -215,6 +215,21 @@ def test_an_error_nobody_foresaw_is_a_sentence_and_a_private_log(tmp_path: Path)
     assert log.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("module", ["ipexctl.errors", "ipexctl.cli.app", "typer"])
+def test_ctrl_c_during_an_import_ends_without_a_traceback(module: str) -> None:
+    program = (
+        "import os, runpy, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "sys.argv = ['ipexctl', '--version']\n"
+        "runpy.run_module('ipexctl', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_stream_is_no_surprise(closed: str, tmp_path: Path) -> None:
     line = f"'{sys.executable}' -m ipexctl exec --hosts localhost -- true {closed}"
