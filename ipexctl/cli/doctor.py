@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, grouped
+from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import Interrupted
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -27,19 +27,13 @@ def doctor(
     *,
     require: Annotated[
         Tier | None,
-        typer.Option("--require", help="Fail hosts whose CPU lacks this instruction set.", show_default=False),
+        option("--require", help="Fail hosts whose CPU lacks this instruction set.", show_default=False),
     ] = None,
     network: Annotated[
         bool,
-        typer.Option(
-            "--network/--no-network",
-            show_default=False,
-            help="Check the network between the hosts (default: --network).",
-        ),
+        option("--network/--no-network", help="Check the network between the hosts (default: --network)."),
     ] = True,
-    smoke: Annotated[
-        bool, typer.Option("--smoke", help="Measure compute, memory and network for a few seconds.")
-    ] = False,
+    smoke: Annotated[bool, option("--smoke", help="Measure compute, memory and network for a few seconds.")] = False,
     targets: Targets,
     home: Home,
     output: Output,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, RanksOption, RunArgument, Timeout, grouped
+from ipexctl.cli.options import Output, RanksOption, RunArgument, Timeout, grouped, option
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -18,7 +18,7 @@ def dump_command(
     run: RunArgument,
     ranks: RanksOption = "all",
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Show every thread and process, and all calls of deep stacks.")
+        bool, option("--all", "-a", help="Show every thread and process, and all calls of deep stacks.")
     ] = False,
     timeout: Timeout = None,
     output: Output,

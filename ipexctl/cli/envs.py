@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, grouped
+from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -19,7 +19,7 @@ def envs_command(
     *,
     remove: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--remove",
             metavar="NAME",
             autocompletion=complete.environments,
@@ -28,14 +28,14 @@ def envs_command(
     ] = None,
     prune: Annotated[
         bool,
-        typer.Option(
+        option(
             "--prune", help="Remove cached wheels, remains of broken-off installs, and environments without a name."
         ),
     ] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Verify on every host that an environment works.")] = False,
+    verify: Annotated[bool, option("--verify", help="Verify on every host that an environment works.")] = False,
     env: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--env",
             metavar="NAME",
             autocompletion=complete.environments,
@@ -44,10 +44,10 @@ def envs_command(
     ] = None,
     python: Annotated[
         str | None,
-        typer.Option("--python", metavar="PATH", help="Python of a venv or conda environment for --verify."),
+        option("--python", metavar="PATH", help="Python of a venv or conda environment for --verify."),
     ] = None,
     setup: Annotated[
-        str | None, typer.Option("--setup", metavar="FILE", help="File on the hosts to source before --python.")
+        str | None, option("--setup", metavar="FILE", help="File on the hosts to source before --python.")
     ] = None,
     targets: Targets,
     home: Home,
@@ -68,10 +68,10 @@ def envs_command(
         raise UserError("--env, --python and --setup need --verify", fix="ipexctl envs --verify …")
     if setup and not python:
         raise UserError("--setup needs --python PATH", fix="ipexctl envs --verify --python PATH --setup FILE")
-    for option, path in (("--python", python), ("--setup", setup)):
+    for name, path in (("--python", python), ("--setup", setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(
-                f"{option} {path!r} is not an absolute path", fix="use a path on the hosts: /opt/train/bin/python"
+                f"{name} {path!r} is not an absolute path", fix="use a path on the hosts: /opt/train/bin/python"
             )
     home_dir = check_home(home)
     hosts = choose_hosts(targets)

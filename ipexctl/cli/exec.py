@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, grouped
+from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -28,20 +28,18 @@ def exec_command(
     *,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- CMD ARGS…", show_default=False, help="Program and its arguments, passed literally."),
+        typer.Argument(metavar="-- CMD ARGS…", help="Program and its arguments, passed literally."),
     ] = None,
     shell: Annotated[
         str | None,
-        typer.Option("--shell", metavar="LINE", help="Line for sh in place of a program, with pipes and globs."),
+        option("--shell", metavar="LINE", help="Line for sh in place of a program, with pipes and globs."),
     ] = None,
     gather: Annotated[
-        bool, typer.Option("--gather", help="Print identical output once, under its hosts, at the end.")
+        bool, option("--gather", help="Print identical output once, under its hosts, at the end.")
     ] = False,
     stdin: Annotated[
         Path | None,
-        typer.Option(
-            "--stdin", readable=False, metavar="FILE", help="File to pass to the command's stdin on every host."
-        ),
+        option("--stdin", readable=False, metavar="FILE", help="File to pass to the command's stdin on every host."),
     ] = None,
     targets: Targets,
     home: Home,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_launch, read_launch_call
-from ipexctl.cli.options import Home, Output, Targets, grouped
+from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 
@@ -52,7 +52,7 @@ def accelerate(
     ctx: typer.Context,
     mpirun_hostfile: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--mpirun-hostfile",
             metavar="PATH",
             help="Hostfile for mpirun (default: the hostfile of -H, else ./hostfile).",
@@ -79,11 +79,7 @@ def slurm(
     ctx: typer.Context,
     launcher: Annotated[
         SlurmLauncher,
-        typer.Option(
-            "--launcher",
-            show_default=False,
-            help="Launcher of the ranks; auto is srun for gloo, else mpirun (default: auto).",
-        ),
+        option("--launcher", help="Launcher of the ranks; auto is srun for gloo, else mpirun (default: auto)."),
     ] = SlurmLauncher.auto,
     line: LaunchLine,
 ) -> None:
@@ -108,10 +104,9 @@ def mpijob(
     ctx: typer.Context,
     image: Annotated[
         str,
-        typer.Option(
+        option(
             "--image",
             metavar="NAME",
-            show_default=False,
             help="Image with the environment, project, mpirun and sshd (default: my-training-image).",
         ),
     ] = "my-training-image",

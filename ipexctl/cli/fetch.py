@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, grouped
+from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def fetch_command(
     dest: Annotated[str, typer.Argument(metavar="DEST", help="Destination on the control machine.")],
     rank: Annotated[
         int | None,
-        typer.Option("--rank", "-r", min=0, metavar="RANK", help="Fetch from the host of this rank (default: node0)."),
+        option("--rank", "-r", min=0, metavar="RANK", help="Fetch from the host of this rank (default: node0)."),
     ] = None,
     host: Annotated[
-        str | None, typer.Option("--from", metavar="HOST", help="Fetch from this host of the run (default: node0).")
+        str | None, option("--from", metavar="HOST", help="Fetch from this host of the run (default: node0).")
     ] = None,
     targets: Targets,
     home: Home,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped
+from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped, option
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -22,17 +22,16 @@ def install_command(
     stack: StackOptions,
     env: Annotated[
         str,
-        typer.Option(
+        option(
             "--env",
             metavar="NAME",
             autocompletion=complete.environments,
-            show_default=False,
             help="Name of the environment (default: default).",
         ),
     ] = "default",
     requirements: Annotated[
         list[Path] | None,
-        typer.Option(
+        option(
             "--requirement",
             "-r",
             readable=False,
@@ -42,35 +41,35 @@ def install_command(
     ] = None,
     packages: Annotated[
         list[str] | None,
-        typer.Option("--with", metavar="PKG", help="Further package, such as 'peft>=0.17'; repeatable."),
+        option("--with", metavar="PKG", help="Further package, such as 'peft>=0.17'; repeatable."),
     ] = None,
     index_url: Annotated[
-        str | None, typer.Option("--index-url", metavar="URL", help="Package index in place of all others.")
+        str | None, option("--index-url", metavar="URL", help="Package index in place of all others.")
     ] = None,
     extra_index_url: Annotated[
-        list[str] | None, typer.Option("--extra-index-url", metavar="URL", help="Further package index; repeatable.")
+        list[str] | None, option("--extra-index-url", metavar="URL", help="Further package index; repeatable.")
     ] = None,
     find_links: Annotated[
         list[str] | None,
-        typer.Option("--find-links", metavar="DIR|URL", help="Further directory or page of wheels; repeatable."),
+        option("--find-links", metavar="DIR|URL", help="Further directory or page of wheels; repeatable."),
     ] = None,
     wheelhouse: Annotated[
         str | None,
-        typer.Option("--wheelhouse", metavar="DIR|URL", help="Wheels to prefer; the indexes serve what is missing."),
+        option("--wheelhouse", metavar="DIR|URL", help="Wheels to prefer; the indexes serve what is missing."),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Use no index, only the directories on the command line.")
+        bool, option("--offline", help="Use no index, only the directories on the command line.")
     ] = False,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Resolve again, even if an environment for this request exists.")
+        bool, option("--upgrade", help="Resolve again, even if an environment for this request exists.")
     ] = False,
     download_only: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--download-only", readable=False, metavar="DIR", help="Download wheels to this directory; touch no host."
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be installed; install nothing.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print what would be installed; install nothing.")] = False,
     targets: Targets,
     home: Home,
     output: Output,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, grouped
+from ipexctl.cli.options import Output, grouped, option
 
 app = typer.Typer(
     help="Create, break, mend and remove a cluster of real SSH hosts on one machine (Linux, root).",
@@ -19,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
 )
 
-LabName = Annotated[str | None, typer.Option("--lab", metavar="LAB", help="Name of the lab, if there are several.")]
+LabName = Annotated[str | None, option("--lab", metavar="LAB", help="Name of the lab, if there are several.")]
 NodeName = Annotated[str, typer.Argument(metavar="NAME", help="Host of the lab: node2, or LAB/node2.")]
 
 
@@ -33,49 +33,31 @@ def up(
     *,
     hosts: Annotated[
         int,
-        typer.Option(
-            "--hosts", "-n", min=1, max=200, metavar="N", show_default=False, help="Number of hosts (default: 3)."
-        ),
+        option("--hosts", "-n", min=1, max=200, metavar="N", help="Number of hosts (default: 3)."),
     ] = 3,
     lab: Annotated[
-        str | None, typer.Option("--lab", metavar="LAB", help="Name of the lab (default: lab, else lab2, …).")
+        str | None, option("--lab", metavar="LAB", help="Name of the lab (default: lab, else lab2, …).")
     ] = None,
     cpu: Annotated[
         str | None,
-        typer.Option("--cpu", metavar="NAME,…", help="CPU profiles, assigned to the hosts in turn; 'list' shows all."),
+        option("--cpu", metavar="NAME,…", help="CPU profiles, assigned to the hosts in turn; 'list' shows all."),
     ] = None,
     shared_home: Annotated[
-        bool, typer.Option("--shared-home", help="Share one home directory between all hosts, as on NFS.")
+        bool, option("--shared-home", help="Share one home directory between all hosts, as on NFS.")
     ] = False,
-    bastion: Annotated[bool, typer.Option("--bastion", help="Put the hosts behind a bastion host.")] = False,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Add a second network that only the hosts can reach.")
-    ] = False,
+    bastion: Annotated[bool, option("--bastion", help="Put the hosts behind a bastion host.")] = False,
+    internal: Annotated[bool, option("--internal", help="Add a second network that only the hosts can reach.")] = False,
     names: Annotated[
         bool,
-        typer.Option(
-            "--names/--no-names",
-            show_default=False,
-            help="Let the hosts resolve one another's names (default: --names).",
-        ),
+        option("--names/--no-names", help="Let the hosts resolve one another's names (default: --names)."),
     ] = True,
     users: Annotated[
         str,
-        typer.Option(
-            "--users",
-            metavar="NAME,…",
-            show_default=False,
-            help="Accounts, assigned to the hosts in turn (default: ipex).",
-        ),
+        option("--users", metavar="NAME,…", help="Accounts, assigned to the hosts in turn (default: ipex)."),
     ] = "ipex",
     homes: Annotated[
         str,
-        typer.Option(
-            "--homes",
-            metavar="DIR,…",
-            show_default=False,
-            help="Parents of the home directories, assigned in turn (default: /home).",
-        ),
+        option("--homes", metavar="DIR,…", help="Parents of the home directories, assigned in turn (default: /home)."),
     ] = "/home",
     output: Output,
 ) -> None:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, SyncOptions, Targets
+from ipexctl.cli.options import Home, Output, SyncOptions, Targets, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,12 +68,10 @@ class Script:
 
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="SCRIPT.py [ARGS…]", show_default=False, help="Script to run; or -m MODULE [ARGS…]; or -- COMMAND…"
-        ),
+        typer.Argument(metavar="SCRIPT.py [ARGS…]", help="Script to run; or -m MODULE [ARGS…]; or -- COMMAND…"),
     ] = None
     module: Annotated[
-        str | None, typer.Option("--module", "-m", metavar="NAME", help="Python module to run in place of a script.")
+        str | None, option("--module", "-m", metavar="NAME", help="Python module to run in place of a script.")
     ] = None
 
 
@@ -81,39 +79,36 @@ class Script:
 class LaunchOptionsGroup:
     """Options of the launch."""
 
-    n: Annotated[
-        int | None, typer.Option("-n", metavar="N", help="Ranks in total (default: --ppn ranks on every host).")
-    ] = None
+    n: Annotated[int | None, option("-n", metavar="N", help="Ranks in total (default: --ppn ranks on every host).")] = (
+        None
+    )
     ppn: Annotated[
         int | None,
-        typer.Option("--ppn", metavar="N", help="Ranks per host (default: hostfile slots, else one per NUMA node)."),
+        option("--ppn", metavar="N", help="Ranks per host (default: hostfile slots, else one per NUMA node)."),
     ] = None
     env: Annotated[
         str,
-        typer.Option(
+        option(
             "--env",
             metavar="NAME",
             autocompletion=complete.environments,
-            show_default=False,
             help="Environment of the ranks (default: default).",
         ),
     ] = "default"
     python: Annotated[
-        str | None, typer.Option("--python", metavar="PATH", help="Python on every host, in place of an environment.")
+        str | None, option("--python", metavar="PATH", help="Python on every host, in place of an environment.")
     ] = None
     setup: Annotated[
-        str | None, typer.Option("--setup", metavar="FILE", help="File on every host to source in bash first.")
+        str | None, option("--setup", metavar="FILE", help="File on every host to source in bash first.")
     ] = None
     stack: Annotated[
         str | None,
-        typer.Option("--stack", metavar="NAME", help="Stack to install with --install, such as ipex or torch-2.13."),
+        option("--stack", metavar="NAME", help="Stack to install with --install, such as ipex or torch-2.13."),
     ] = None
-    torch: Annotated[
-        str | None, typer.Option("--torch", metavar="V", help="torch version to install with --install.")
-    ] = None
+    torch: Annotated[str | None, option("--torch", metavar="V", help="torch version to install with --install.")] = None
     export: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--export",
             "-x",
             metavar="KEY[=VALUE]",
@@ -122,42 +117,39 @@ class LaunchOptionsGroup:
     ] = None
     env_file: Annotated[
         list[Path] | None,
-        typer.Option(
+        option(
             "--env-file",
             readable=False,
             metavar="FILE",
             help="File of variables for the ranks; their values are never shown.",
         ),
     ] = None
-    backend: Annotated[
-        Backend, typer.Option("--backend", show_default=False, help="Backend of torch.distributed (default: auto).")
-    ] = Backend.auto
+    backend: Annotated[Backend, option("--backend", help="Backend of torch.distributed (default: auto).")] = (
+        Backend.auto
+    )
     mpi: Annotated[
         str,
-        typer.Option(
+        option(
             "--mpi",
             metavar="NAME|PATH",
-            show_default=False,
             help="MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: auto).",
         ),
     ] = "auto"
-    bind: Annotated[
-        Bind, typer.Option("--bind", show_default=False, help="Binding of ranks to cores (default: auto).")
-    ] = Bind.auto
+    bind: Annotated[Bind, option("--bind", help="Binding of ranks to cores (default: auto).")] = Bind.auto
     omp: Annotated[
         int | None,
-        typer.Option("--omp", metavar="N", help="OMP_NUM_THREADS of a rank (default: its cores, less oneCCL workers)."),
+        option("--omp", metavar="N", help="OMP_NUM_THREADS of a rank (default: its cores, less oneCCL workers)."),
     ] = None
     ccl_workers: Annotated[
         int | None,
-        typer.Option("--ccl-workers", metavar="N", help="oneCCL worker threads per rank; 0 for none (default: 1)."),
+        option("--ccl-workers", metavar="N", help="oneCCL worker threads per rank; 0 for none (default: 1)."),
     ] = None
     master_port: Annotated[
-        int | None, typer.Option("--master-port", metavar="P", help="MASTER_PORT of the ranks (default: a free port).")
+        int | None, option("--master-port", metavar="P", help="MASTER_PORT of the ranks (default: a free port).")
     ] = None
     cwd: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--cwd",
             readable=False,
             metavar="DIR",
@@ -166,42 +158,31 @@ class LaunchOptionsGroup:
     ] = None
     sync: Annotated[
         bool,
-        typer.Option(
-            "--sync/--no-sync",
-            show_default=False,
-            help="Sync the project to the hosts before the launch (default: --sync).",
-        ),
+        option("--sync/--no-sync", help="Sync the project to the hosts before the launch (default: --sync)."),
     ] = True
     files: SyncOptions
     time_limit: Annotated[
         float | None,
-        typer.Option("--time-limit", min=1, metavar="S", help="Stop the run after S seconds (default: no limit)."),
+        option("--time-limit", min=1, metavar="S", help="Stop the run after S seconds (default: no limit)."),
     ] = None
     max_restarts: Annotated[
         int,
-        typer.Option(
-            "--max-restarts",
-            min=0,
-            metavar="N",
-            show_default=False,
-            help="Restart the run up to N times after a rank failed (default: 0).",
+        option(
+            "--max-restarts", min=0, metavar="N", help="Restart the run up to N times after a rank failed (default: 0)."
         ),
     ] = 0
     hang_after: Annotated[
         float,
-        typer.Option(
+        option(
             "--hang-after",
             min=0,
             metavar="S",
-            show_default=False,
             help="Report a stall after S seconds without output, 0 for never (default: 600).",
         ),
     ] = 600.0
     accelerate_config: Annotated[
         Path | None,
-        typer.Option(
-            "--accelerate-config", readable=False, metavar="FILE", help="File written by `accelerate config`."
-        ),
+        option("--accelerate-config", readable=False, metavar="FILE", help="File written by `accelerate config`."),
     ] = None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, RanksOption, RunArgument, grouped
+from ipexctl.cli.options import Output, RanksOption, RunArgument, grouped, option
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def logs_command(
     *,
     run: RunArgument,
     ranks: RanksOption = "all",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the logs until the run ends.")] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="Print only the stderr of the ranks, to stdout.")] = False,
+    follow: Annotated[bool, option("--follow", "-f", help="Follow the logs until the run ends.")] = False,
+    stderr: Annotated[bool, option("--stderr", help="Print only the stderr of the ranks, to stdout.")] = False,
     output: Output,
 ) -> None:
     """Print the output of the ranks, each line prefixed with its rank.

@@ -18,6 +18,9 @@ from ipexctl.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+option = functools.partial(typer.Option, show_default=False)
+"""An option; its help says its default itself."""
+
 Command = TypeVar("Command", bound="Callable[..., None]")
 
 RunArgument: TypeAlias = Annotated[
@@ -28,19 +31,13 @@ RunArgument: TypeAlias = Annotated[
 
 RanksOption: TypeAlias = Annotated[
     str,
-    typer.Option(
-        "--ranks",
-        "-r",
-        metavar="RANKS",
-        show_default=False,
-        help="Ranks to show, such as 0 or 0-3,8 (default: all).",
-    ),
+    option("--ranks", "-r", metavar="RANKS", help="Ranks to show, such as 0 or 0-3,8 (default: all)."),
 ]
 
 
 Timeout: TypeAlias = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--timeout", min=0.1, metavar="S", help="Seconds a host may take for one step (default: the command's own)."
     ),
 ]
@@ -58,7 +55,7 @@ class Targets:
 
     hostfile: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--hostfile",
             "-H",
             readable=False,
@@ -69,7 +66,7 @@ class Targets:
     ] = None
     hosts: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--hosts",
             metavar="SPEC",
             autocompletion=complete.hosts,
@@ -78,7 +75,7 @@ class Targets:
     ] = None
     limit: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--limit",
             "-l",
             metavar="SPEC",
@@ -88,24 +85,15 @@ class Targets:
     ] = None
     forks: Annotated[
         int,
-        typer.Option(
-            "--forks",
-            "-f",
-            min=1,
-            metavar="N",
-            show_default=False,
-            help="Hosts to work on at the same time (default: 32).",
-        ),
+        option("--forks", "-f", min=1, metavar="N", help="Hosts to work on at the same time (default: 32)."),
     ] = 32
     user: Annotated[
         str | None,
-        typer.Option(
-            "--user", metavar="NAME", help="User to log in as (default: from the hostfile, else the ssh config)."
-        ),
+        option("--user", metavar="NAME", help="User to log in as (default: from the hostfile, else the ssh config)."),
     ] = None
     port: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--port",
             min=1,
             max=65535,
@@ -115,7 +103,7 @@ class Targets:
     ] = None
     identity: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--identity",
             readable=False,
             metavar="FILE",
@@ -124,11 +112,11 @@ class Targets:
     ] = None
     ssh_config: Annotated[
         Path | None,
-        typer.Option("--ssh-config", readable=False, metavar="FILE", help="ssh config file (default: ~/.ssh/config)."),
+        option("--ssh-config", readable=False, metavar="FILE", help="ssh config file (default: ~/.ssh/config)."),
     ] = None
     known_hosts: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--known-hosts",
             readable=False,
             metavar="FILE",
@@ -137,16 +125,12 @@ class Targets:
     ] = None
     host_keys: Annotated[
         HostKeyPolicy | None,
-        typer.Option("--host-keys", help="Host key policy (default: from the ssh config, else strict)."),
+        option("--host-keys", help="Host key policy (default: from the ssh config, else strict)."),
     ] = None
     connect_timeout: Annotated[
         float,
-        typer.Option(
-            "--connect-timeout",
-            min=0.1,
-            metavar="S",
-            show_default=False,
-            help="Seconds to connect and log in to a host (default: 10).",
+        option(
+            "--connect-timeout", min=0.1, metavar="S", help="Seconds to connect and log in to a host (default: 10)."
         ),
     ] = 10.0
     timeout: Timeout = None
@@ -158,15 +142,13 @@ class Home:
 
     home: Annotated[
         Path | None,
-        typer.Option(
-            "--home",
-            metavar="DIR",
-            help="Directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl).",
+        option(
+            "--home", metavar="DIR", help="Directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
         ),
     ] = None
     iface: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--iface",
             metavar="NAME|CIDR",
             help="Network between the nodes, such as eth1 or 10.1.0.0/24 (default: detected).",
@@ -178,20 +160,14 @@ class Home:
 class Output:
     """Options for the output of a command."""
 
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")] = False
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only problems to stderr.")] = False
+    json: Annotated[bool, option("--json", help="Print one JSON document to stdout.")] = False
+    quiet: Annotated[bool, option("--quiet", "-q", help="Print only problems to stderr.")] = False
     verbose: Annotated[
         int,
-        typer.Option(
-            "--verbose",
-            "-v",
-            count=True,
-            show_default=False,
-            help="Print each remote step and its time; -vv also its command.",
-        ),
+        option("--verbose", "-v", count=True, help="Print each remote step and its time; -vv also its command."),
     ] = 0
     no_color: Annotated[
-        bool, typer.Option("--no-color", help="Disable colors (also off with NO_COLOR, TERM=dumb or a pipe).")
+        bool, option("--no-color", help="Disable colors (also off with NO_COLOR, TERM=dumb or a pipe).")
     ] = False
 
     def print_note(self, text: str) -> None:
@@ -206,22 +182,18 @@ class Output:
 class StackOptions:
     """Options that choose a stack."""
 
-    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.8.0.")] = (
-        None
-    )
+    torch: Annotated[str | None, option("--torch", metavar="V", help="torch version, such as 2.8 or 2.8.0.")] = None
     stack: Annotated[
         str | None,
-        typer.Option(
-            "--stack", metavar="NAME", help="Stack name, such as ipex-2.8, or the newest of a kind: ipex, torch."
-        ),
+        option("--stack", metavar="NAME", help="Stack name, such as ipex-2.8, or the newest of a kind: ipex, torch."),
     ] = None
-    ipex: Annotated[str | None, typer.Option("--ipex", metavar="V", help="IPEX version.")] = None
+    ipex: Annotated[str | None, option("--ipex", metavar="V", help="IPEX version.")] = None
     oneccl: Annotated[
-        str | None, typer.Option("--oneccl", metavar="V", help="Version of the oneCCL bindings (oneccl_bind_pt).")
+        str | None, option("--oneccl", metavar="V", help="Version of the oneCCL bindings (oneccl_bind_pt).")
     ] = None
-    python: Annotated[str | None, typer.Option("--python", metavar="V", help="Python version, such as 3.11.")] = None
+    python: Annotated[str | None, option("--python", metavar="V", help="Python version, such as 3.11.")] = None
     require_oneccl: Annotated[
-        bool, typer.Option("--require-oneccl", help="Fail if the oneCCL bindings are not available.")
+        bool, option("--require-oneccl", help="Fail if the oneCCL bindings are not available.")
     ] = False
 
 
@@ -231,33 +203,27 @@ class SyncOptions:
 
     exclude: Annotated[
         list[str] | None,
-        typer.Option("--exclude", metavar="PAT", help="Exclude this pattern from the sync; repeatable."),
+        option("--exclude", metavar="PAT", help="Exclude this pattern from the sync; repeatable."),
     ] = None
     include: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--include", metavar="PAT", help="Sync files that are excluded otherwise, such as credentials; repeatable."
         ),
     ] = None
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            "--data", metavar="DIR", help="Directory that every host has, excluded from the sync; repeatable."
-        ),
+        option("--data", metavar="DIR", help="Directory that every host has, excluded from the sync; repeatable."),
     ] = None
-    allow_big: Annotated[
-        bool, typer.Option("--allow-big", help="Sync a project of more than 1 GB or 20,000 files.")
-    ] = False
+    allow_big: Annotated[bool, option("--allow-big", help="Sync a project of more than 1 GB or 20,000 files.")] = False
 
 
 @dataclass(frozen=True)
 class ViewOptions:
     """Options for the view of a run; raises a UserError if the view is impossible."""
 
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Print lines prefixed with their rank, also on a terminal.")
-    ] = False
-    live: Annotated[bool, typer.Option("--live", help="Show the live view; an error without a terminal.")] = False
+    plain: Annotated[bool, option("--plain", help="Print lines prefixed with their rank, also on a terminal.")] = False
+    live: Annotated[bool, option("--live", help="Show the live view; an error without a terminal.")] = False
 
     def __post_init__(self) -> None:
         if self.plain and self.live:

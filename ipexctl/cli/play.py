@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, grouped
+from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,31 +35,31 @@ def play_command(
             help="Playbook file, or a playbook of ipexctl by name: bootstrap.",
         ),
     ],
-    check: Annotated[bool, typer.Option("--check", "-C", help="Print what would change; change nothing.")] = False,
-    diff: Annotated[bool, typer.Option("--diff", "-D", help="Print the changes to files as diffs.")] = False,
+    check: Annotated[bool, option("--check", "-C", help="Print what would change; change nothing.")] = False,
+    diff: Annotated[bool, option("--diff", "-D", help="Print the changes to files as diffs.")] = False,
     extra: Annotated[
         list[str] | None,
-        typer.Option("--extra-vars", "-e", metavar="K=V|@FILE", help="Variable that overrides all others; repeatable."),
+        option("--extra-vars", "-e", metavar="K=V|@FILE", help="Variable that overrides all others; repeatable."),
     ] = None,
     tags: Annotated[
-        list[str] | None, typer.Option("--tags", "-t", metavar="TAGS", help="Run only tasks with these tags.")
+        list[str] | None, option("--tags", "-t", metavar="TAGS", help="Run only tasks with these tags.")
     ] = None,
     skip_tags: Annotated[
-        list[str] | None, typer.Option("--skip-tags", metavar="TAGS", help="Skip tasks with these tags.")
+        list[str] | None, option("--skip-tags", metavar="TAGS", help="Skip tasks with these tags.")
     ] = None,
     start_at: Annotated[
-        str | None, typer.Option("--start-at", "--start-at-task", metavar="NAME", help="Start at this task.")
+        str | None, option("--start-at", "--start-at-task", metavar="NAME", help="Start at this task.")
     ] = None,
     inventory: Annotated[
         str | None,
-        typer.Option("--inventory", "-i", metavar="PATH", help="Same as -H, under the name it has in Ansible."),
+        option("--inventory", "-i", metavar="PATH", help="Same as -H, under the name it has in Ansible."),
     ] = None,
-    step: Annotated[bool, typer.Option("--step", help="Ask for confirmation before each task.")] = False,
+    step: Annotated[bool, option("--step", help="Ask for confirmation before each task.")] = False,
     local: Annotated[
-        bool, typer.Option("--local", help="Allow tasks on the control machine (delegate_to: localhost).")
+        bool, option("--local", help="Allow tasks on the control machine (delegate_to: localhost).")
     ] = False,
-    list_tasks: Annotated[bool, typer.Option("--list-tasks", help="List the tasks; touch no host.")] = False,
-    syntax_check: Annotated[bool, typer.Option("--syntax-check", help="Check the playbook; touch no host.")] = False,
+    list_tasks: Annotated[bool, option("--list-tasks", help="List the tasks; touch no host.")] = False,
+    syntax_check: Annotated[bool, option("--syntax-check", help="Check the playbook; touch no host.")] = False,
     targets: Targets,
     home: Home,
     output: Output,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Output, Timeout, grouped
+from ipexctl.cli.options import Output, Timeout, grouped, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,14 +29,12 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @grouped
 def ps_command(
     *,
-    running: Annotated[bool, typer.Option("--running", help="Show only runs that have not ended.")] = False,
+    running: Annotated[bool, option("--running", help="Show only runs that have not ended.")] = False,
     prune: Annotated[
         bool,
-        typer.Option("--prune", help="Remove runs beyond 30 days or 2 GB from the nodes and the control machine."),
+        option("--prune", help="Remove runs beyond 30 days or 2 GB from the nodes and the control machine."),
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what --prune would remove; remove nothing.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print what --prune would remove; remove nothing.")] = False,
     timeout: Timeout = None,
     output: Output,
 ) -> None:

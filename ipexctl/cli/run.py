@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_launch, read_launch_call
-from ipexctl.cli.options import Output, ViewOptions, grouped
+from ipexctl.cli.options import Output, ViewOptions, grouped, option
 from ipexctl.errors import UserError
 from ipexctl.text import counted
 
@@ -40,22 +40,20 @@ NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 def run_command(
     *,
     ctx: typer.Context,
-    install: Annotated[bool, typer.Option("--install", help="Install the environment on hosts that lack it.")] = False,
+    install: Annotated[bool, option("--install", help="Install the environment on hosts that lack it.")] = False,
     ranks: Annotated[
         str,
-        typer.Option(
-            "--ranks", metavar="SPEC", show_default=False, help="Ranks to show, such as 0 or 0-3,8 (default: all)."
-        ),
+        option("--ranks", metavar="SPEC", help="Ranks to show, such as 0 or 0-3,8 (default: all)."),
     ] = "all",
     view: ViewOptions,
-    detach: Annotated[bool, typer.Option("--detach", help="Start the run and return immediately.")] = False,
+    detach: Annotated[bool, option("--detach", help="Start the run and return immediately.")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print ranks, variables with their reasons and the mpirun line; start nothing."),
+        option("--dry-run", help="Print ranks, variables with their reasons and the mpirun line; start nothing."),
     ] = False,
     summary: Annotated[
         Path | None,
-        typer.Option("--summary", readable=False, metavar="FILE", help="Write the outcome to this file as JSON."),
+        option("--summary", readable=False, metavar="FILE", help="Write the outcome to this file as JSON."),
     ] = None,
     line: LaunchLine,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, Output, SyncOptions, Targets, grouped
+from ipexctl.cli.options import Home, Output, SyncOptions, Targets, grouped, option
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -20,7 +20,7 @@ class ProjectFiles(SyncOptions):
 
     exclude: Annotated[
         list[str] | None,
-        typer.Option("--exclude", metavar="PAT", help="Exclude this .gitignore pattern from the sync; repeatable."),
+        option("--exclude", metavar="PAT", help="Exclude this .gitignore pattern from the sync; repeatable."),
     ] = None
 
 
@@ -37,9 +37,7 @@ def sync_command(
         ),
     ] = None,
     files: ProjectFiles,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be sent and deleted; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print what would be sent and deleted; change nothing.")] = False,
     targets: Targets,
     home: Home,
     output: Output,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, grouped
+from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, grouped, option
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -16,9 +16,9 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def trust_command(
     *,
     revoke: Annotated[
-        bool, typer.Option("--revoke", help="Remove the key, lines and files that trust added, and nothing else.")
+        bool, option("--revoke", help="Remove the key, lines and files that trust added, and nothing else.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change; change nothing.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", help="Print what would change; change nothing.")] = False,
     targets: Targets,
     home: Home,
     output: Output,

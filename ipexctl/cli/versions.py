@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped
+from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped, option
 from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -22,14 +22,10 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 class ChoiceOptions(StackOptions):
     """The same options; their examples are older versions."""
 
-    torch: Annotated[str | None, typer.Option("--torch", metavar="V", help="torch version, such as 2.8 or 2.7.1.")] = (
-        None
-    )
+    torch: Annotated[str | None, option("--torch", metavar="V", help="torch version, such as 2.8 or 2.7.1.")] = None
     stack: Annotated[
         str | None,
-        typer.Option(
-            "--stack", metavar="NAME", help="Stack name, such as ipex-2.7, or the newest of a kind: ipex, torch."
-        ),
+        option("--stack", metavar="NAME", help="Stack name, such as ipex-2.7, or the newest of a kind: ipex, torch."),
     ] = None
 
 
