@@ -86,12 +86,14 @@ class Home:
                 **more.pop("record", {}),
             },
             "lock": lock.to_json(),
-            "links": ["default"],
             **more,
         }
 
-    def build(self, *, python: str = PYTHON, **more: Any) -> dict[str, Any]:
-        return said(start("env.build", "build", self.request(**more), python=python))
+    def build(self, *, python: str = PYTHON, links: Sequence[str] = ("default",), **more: Any) -> dict[str, Any]:
+        done = said(start("env.build", "build", self.request(**more), python=python))
+        if done["event"] == "done":
+            self.envs("link", python=python, name=self.name, links=list(links))
+        return done
 
     def envs(self, action: str, *, python: str = PYTHON, **request: Any) -> dict[str, Any]:
         return said(start("env.environments", action, {"home": str(self.path), **request}, python=python))

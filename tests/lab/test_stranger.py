@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.lab import LabSpec, ssh_argv
-from ipexctl.node.run import protocol
+from ipexctl.node.common import sockets
 from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def test_a_run_beside_a_stranger_ends_as_without_one(
     bind, port = job["supervisor"]["address"], job["supervisor"]["port"]
     token = job["token"]
     hello = {"t": "hello", "rank": 1, "nonce": "ab" * 16, "life": "another", "pid": 1, "host": "node3", "attempt": None}
-    other_connection = protocol.proof(token, "rank", 1, "cd" * 16, "ab" * 16)
-    other_role = protocol.proof(token, "supervisor", 1, "cd" * 16, "ab" * 16)
+    other_connection = sockets.proof(token, "rank", 1, "cd" * 16, "ab" * 16)
+    other_role = sockets.proof(token, "supervisor", 1, "cd" * 16, "ab" * 16)
     forged = [
         {**hello, "proof": other_connection},
         {**hello, "proof": other_role},

@@ -152,7 +152,7 @@ def test_a_setup_that_never_ends_is_told_and_leaves_nothing(make: Callable[..., 
     setup = tmp_path / "setvars.sh"
     setup.write_text(f"WHOSE={tmp_path}/runs/run0 sleep 600\n")
     run = make(
-        "print(1)", job={"setup": str(setup)}, patches={"run.rank_env": ("SOURCED = 90.0", "SOURCED = 1.0")}
+        "print(1)", job={"setup": str(setup)}, patches={"common.environ": ("SOURCED = 90.0", "SOURCED = 1.0")}
     ).start()
     assert run.wait()["exit_code"] == 127
     assert missing(run.output(0, "err").decode(), "setvars.sh 1") == []

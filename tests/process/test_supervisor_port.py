@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from run_helpers import runs_in
 
+from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
-from ipexctl.node.run import protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +94,7 @@ class FakeRank:
         self._reader = FrameReader()
         self._received: list[dict[str, Any]] = []
         nonce = os.urandom(16).hex()
-        proof = protocol.proof(run.token, "rank", rank, self.receive()["nonce"], nonce)
+        proof = sockets.proof(run.token, "rank", rank, self.receive()["nonce"], nonce)
         identity = {"rank": rank, "nonce": nonce, "proof": proof, "life": f"of {rank}", "pid": 1, "host": "here"}
         self.send({"t": "hello", **identity, "attempt": None})
         assert self.receive()["t"] == "welcome"

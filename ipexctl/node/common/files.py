@@ -9,9 +9,12 @@ import contextlib
 import errno
 import json
 import os
-from typing import Any, Dict, Union
+from typing import TYPE_CHECKING, Callable, Union
 
 from ipexctl.node.common.answer import AgentError
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
@@ -66,7 +69,7 @@ def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True)
     write_atomically(path, json.dumps(value, separators=(",", ":")).encode(), durable=durable)
 
 
-def read_json(path: AnyPath) -> Dict[str, Any]:  # noqa: UP006
+def read_json(path: AnyPath) -> Json:
     """The JSON object in a file; empty when there is no such file, or no valid object in it."""
     try:
         with open(path, "rb") as file:
@@ -74,6 +77,32 @@ def read_json(path: AnyPath) -> Dict[str, Any]:  # noqa: UP006
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def sha256_of(path: AnyPath, on_read: Callable[[int], None] | None = None) -> str:
+    """`on_read` is called with the size of each block."""
+    import hashlib  # it loads OpenSSL (3 to 15 ms), which most commands do not need
+
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+            if on_read is not None:
+                on_read(len(block))
+    return digest.hexdigest()
+
+
+def home_of(request: Json) -> str:
+    """The home that a request names; raises an AgentError unless it is an absolute path."""
+    home = os.path.expanduser(str(request["home"]))
+    if not os.path.isabs(home):
+        raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
+    return home
+
+
+def rundir_of(request: Json) -> str:
+    """The directory of the run that a request names."""
+    return os.path.join(home_of(request), "runs", request["id"])
 
 
 def make_private_directory(path: AnyPath) -> None:
@@ -122,4 +151,6 @@ def free_space(path: str) -> int:
 
 
 def format_size(size: float) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+    if size >= 1e9:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

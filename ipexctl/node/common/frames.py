@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import Any, Callable, Dict, Iterator, Literal, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Callable, Iterator, Literal, NamedTuple, Tuple
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 MAX_FRAME = 2 << 20
 """Maximum bytes of a payload."""
@@ -19,7 +22,6 @@ _CHUNK_HEAD = struct.Struct("!IQ")
 _INFLATED = 1 << 20
 """Bytes that are decompressed at once, however far they were compressed."""
 _COMPRESSED_TOGETHER = 1 << 18
-Json = Dict[str, Any]
 Frame = Tuple[bytes, bytes]
 """Kind and payload."""
 Stream = Literal["stdout", "stderr"]

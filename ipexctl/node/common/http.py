@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
-_CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
+CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 """Of Debian, Red Hat, SUSE. A Python from conda has its own authorities, without those of a company."""
 _SCHEMES = ("http", "https", "file")
 
@@ -154,7 +154,7 @@ class HttpClient:
                 )
             else:
                 context = ssl.create_default_context()
-                for path in _CA_BUNDLES:
+                for path in CA_BUNDLES:
                     if Path(path).exists():
                         context.load_verify_locations(cafile=path)
             if self._settings.client_cert:

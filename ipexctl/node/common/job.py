@@ -5,9 +5,11 @@ It is apart from the other records because each rank imports it, and theirs take
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Mapping, NamedTuple, Optional, TypeVar
 
-Json = Dict[str, Any]
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
 Variables = Mapping[str, Optional[str]]
 """Name → value, or None for a variable to unset."""
 Value = TypeVar("Value")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -92,6 +93,16 @@ def read_stat(pid: int) -> ProcessStat:
         return ProcessStat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), seconds, start, rss)
     except (ValueError, IndexError):
         raise ProcessLookupError(0, f"process {pid} has no status") from None
+
+
+def all_processes() -> list[ProcessStat]:
+    """The processes of this machine that can be seen."""
+    stats = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                stats.append(read_stat(int(name)))
+    return stats
 
 
 def own_identity() -> ProcessIdentity:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any, Callable, Dict, Literal, Mapping, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, NamedTuple, TypeVar, cast
 
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.processes import ProcessIdentity
 
-Json = Dict[str, Any]
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
 State = Literal["starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
 STATES: frozenset[str] = frozenset(("starting", "running", "ok", "failed", "stopped", "lost", "unknown"))
 FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))

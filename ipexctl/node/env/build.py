@@ -9,22 +9,24 @@ import contextlib
 import errno
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Iterator
+from typing import TYPE_CHECKING, BinaryIO, Callable, Iterator
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.archive import agent_argv
+from ipexctl.node.common.files import explain_os_error, home_of, read_json
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import answer_until_stopped, check_reader, emit_step
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
+from ipexctl.node.env.environments import check_name
 
-Json = Dict[str, Any]
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 
 def remove(path: Path) -> None:
@@ -41,9 +43,7 @@ class BuildArea:
     """
 
     def __init__(self, home: str) -> None:
-        self.home = Path(home).expanduser()
-        if not self.home.is_absolute():
-            raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
+        self.home = Path(home)
         self.envs, self.tmp, self.store = self.home / "envs", self.home / "tmp", self.home / "wheels"
         self.token = os.urandom(6).hex()
         self.work, self.target = self.tmp / f"build-{self.token}", self.envs / f".build-{self.token}"
@@ -89,7 +89,7 @@ class BuildArea:
         for entry in self.envs.glob(".build-*"):
             if not (self.tmp / entry.name[1:].split("+")[0]).exists():
                 remove(entry)
-        for entry in self.envs.glob(".link-*"):
+        for entry in self.envs.glob(".link-*"):  # of a killed call that named an environment
             with contextlib.suppress(OSError):
                 if time.time() - entry.lstat().st_mtime > 3600:
                     remove(entry)
@@ -114,49 +114,34 @@ class BuildArea:
             yield
 
 
-def _target(link: Path) -> str | None:
-    try:
-        return os.readlink(str(link))
-    except OSError:
-        return None
-
-
 class Build:
-    """Makes sure that one environment exists, and gives it its names."""
+    """Makes sure that one environment exists."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: Json) -> None:
         self.request = request
-        self.area = BuildArea(request["home"])
+        self.area = BuildArea(home_of(request))
         self.name: str = request["name"]
         self.digest: str = request["record"]["digest"]
-        self.links: list[str] = request.get("links") or []
         self.replace: str | None = request.get("replace")
         """The `build` of a broken environment that is to be replaced."""
         self.final = self.area.envs / self.name
-        for name in [self.name, *self.links]:
-            if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*$", name):
-                raise AgentError(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
+        check_name(self.name)
 
     def exists(self) -> bool:
-        try:
-            record = json.loads((self.final / "env.json").read_text())
-            is_new = bool(record.get("build")) and record.get("build") != self.replace
-            is_current = is_new and record.get("digest") == self.digest
-        except (OSError, ValueError, AttributeError):
-            return False
+        record = read_json(self.final / "env.json")
+        is_new = bool(record.get("build")) and record.get("build") != self.replace
+        is_current = is_new and record.get("digest") == self.digest
         return is_current and not self.final.is_symlink() and (self.final / "bin" / "python").exists()
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Json:
         began = time.monotonic()
         outcome = "there"
-        if not (self.exists() and all(_target(self.area.envs / link) == self.name for link in self.links)):
+        if not self.exists():
             try:
                 self.area.open()
-                self._check_links()
                 with self.area.lock(self.name, self.exists):
                     if not self.exists():
                         outcome = self._build()
-                    self._link()
             finally:
                 self.area.close()
         else:
@@ -218,22 +203,6 @@ class Build:
         if "reason" in reply:
             raise AgentError(reply["reason"], reply["fix"])
 
-    def _check_links(self) -> None:
-        for name in self.links:
-            link = self.area.envs / name
-            if name == self.name or (link.exists() and not link.is_symlink()):
-                raise AgentError(
-                    f"{link} is an environment itself, so {name} can't become a name for another",
-                    f"choose another --env, or remove it: ipexctl envs --remove {name}",
-                )
-
-    def _link(self) -> None:
-        for name in self.links:
-            link, temporary = self.area.envs / name, self.area.envs / f".link-{self.area.token}"
-            if _target(link) != self.name:
-                temporary.symlink_to(self.name)
-                temporary.replace(link)
-
     def _drop_wheels(self) -> None:
         """Remove the wheels, unless another builder may need them."""
         if self.area.other_builders():
@@ -243,22 +212,11 @@ class Build:
             remove(self.area.store / file["sha256"])
 
 
-def explain(error: OSError, home: str) -> AgentError:
-    path = error.filename or home
-    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        why = "is on a read-only filesystem" if error.errno == errno.EROFS else "can't be written to by this account"
-        return AgentError(f"{path} {why}", "give --home a directory that can be written to")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = "the quota of this account is used up" if error.errno == errno.EDQUOT else "the disk is full"
-        return AgentError(f"{what}: {path}", "make room there, or give --home a directory with more")
-    return AgentError(f"{path}: {error.strerror or error}", "run ipexctl install again")
-
-
 def build(request: Json, _: BinaryIO) -> Json:
     try:
         return Build(request).run()
     except OSError as error:
-        raise explain(error, request["home"]) from None
+        raise explain_os_error(error, request["home"], "run ipexctl install again") from None
 
 
 def main(action: str) -> int:

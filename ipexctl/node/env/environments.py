@@ -10,14 +10,16 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import write_atomically
-from ipexctl.node.common.processes import is_partial_in_use
+from ipexctl.node.common.files import explain_os_error, home_of, read_json, write_atomically
+from ipexctl.node.common.processes import is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive
 
-Json = Dict[str, Any]
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
 
 RECORD = {"digest": str, "build": str, "packages": dict, "variables": dict, "prepended": list, "backend": str}
 """The required fields of env.json."""
@@ -34,33 +36,23 @@ def link_target(link: Path) -> str | None:
         return None
 
 
-def read(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+def check_name(name: str) -> None:
+    if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*$", name):
+        raise AgentError(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
 
 
-def home_of(request: dict[str, Any]) -> Path:
-    home = Path(request["home"]).expanduser()
-    if not home.is_absolute():
-        raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
-    return home
-
-
-def env_of(request: dict[str, Any]) -> Path:
+def env_of(request: Json) -> Path:
     """The directory of the environment with that name, or with that link."""
-    envs, name = home_of(request) / "envs", str(request["name"])
+    envs, name = Path(home_of(request), "envs"), str(request["name"])
     if not name or "/" in name or name.startswith("."):
         raise AgentError(f"{name!r} is no name of an environment", "see: ipexctl envs")
     return envs / (link_target(envs / name) or name)
 
 
-def check(request: dict[str, Any]) -> dict[str, Any]:
+def check(request: Json) -> Json:
     """Check that the environment has the packages of its lock. Packages that a user added are allowed."""
     env = env_of(request)
-    record, lock = read(env / "env.json"), read(env / "lock.json")
+    record, lock = read_json(env / "env.json"), read_json(env / "lock.json")
     problems: list[str] = []
     result = {
         "name": env.name,
@@ -85,7 +77,7 @@ def check(request: dict[str, Any]) -> dict[str, Any]:
         if not sites:
             problems.append(f"{env.name} has no site-packages")
         end_python(python, problems)
-    verified = {path.stem: read(path) for path in env.glob("verified/*.json")}
+    verified = {path.stem: read_json(path) for path in env.glob("verified/*.json")}
     return {**result, "ok": not problems, "verified": verified}
 
 
@@ -116,7 +108,7 @@ def end_python(python: subprocess.Popen[bytes] | None, problems: list[str]) -> N
         problems.append(f"its Python doesn't run: {last[0] if last else f'exit code {python.returncode}'}")
 
 
-def check_packages(site: Path, lock: dict[str, Any]) -> list[str]:
+def check_packages(site: Path, lock: Json) -> list[str]:
     installed: dict[str, list[Path]] = {}
     for info in site.glob("*.dist-info"):
         installed.setdefault(normalize(info.name[:-10].rpartition("-")[0]), []).append(info)
@@ -182,15 +174,15 @@ def list_directory(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def list_environments(request: dict[str, Any]) -> dict[str, Any]:
-    home = home_of(request)
+def list_environments(request: Json) -> Json:
+    home = Path(home_of(request))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
     envs = []
     for entry in entries:
         if entry.is_symlink() or not entry.is_dir() or entry.name.startswith("."):
             continue
-        record = read(entry / "env.json")
+        record = read_json(entry / "env.json")
         is_complete = bool(record.get("digest")) and (entry / "bin" / "python").exists()
         envs.append(
             {
@@ -223,8 +215,8 @@ def find_users(paths: list[str]) -> list[int]:
     while pid > 1 and pid not in ancestors:
         ancestors.add(pid)
         try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-        except (OSError, IndexError, ValueError):
+            pid = read_stat(pid).parent
+        except OSError:
             break
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -239,13 +231,13 @@ def find_users(paths: list[str]) -> list[int]:
     return sorted(pids)
 
 
-def remove(request: dict[str, Any]) -> dict[str, Any]:
+def remove(request: Json) -> Json:
     """Remove environments, each completely or not at all; one with other names only loses this name."""
     removed: list[str] = []
     failed: dict[str, str] = {}
     for name in request["names"]:
         try:
-            names = remove_one(home_of(request), env_of({**request, "name": name}), str(name))
+            names = remove_one(Path(home_of(request)), env_of({**request, "name": name}), str(name))
         except AgentError as error:
             failed[name] = error.reason
         except OSError as error:
@@ -274,9 +266,9 @@ def remove_one(home: Path, env: Path, name: str) -> list[str]:
     return sorted({name, env.name, *(link.name for link in links)})
 
 
-def prune(request: dict[str, Any]) -> dict[str, Any]:
+def prune(request: Json) -> Json:
     """Remove leftovers of builds, wheels, and environments without a name."""
-    home = home_of(request)
+    home = Path(home_of(request))
     before = list_environments(request)
     result = remove({**request, "names": [env["name"] for env in before["envs"] if not env["names"]]})
     freed = 0
@@ -300,14 +292,13 @@ def write_record(env: Path, record: Mapping[str, Any]) -> None:
     write_atomically(env / "env.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def link(request: dict[str, Any]) -> dict[str, Any]:
+def link(request: Json) -> Json:
     """Make a name point at an environment."""
-    envs, env = home_of(request) / "envs", env_of(request)
+    envs, env = Path(home_of(request), "envs"), env_of(request)
     if not env.is_dir():
         raise AgentError(f"there is no environment {request['name']}", "see: ipexctl envs")
     for name in request["links"]:
-        if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*$", name):
-            raise AgentError(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
+        check_name(name)
         link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"
         if link_path.exists() and not link_path.is_symlink():
             raise AgentError(f"{link_path} is an environment itself", f"remove it: ipexctl envs --remove {name}")
@@ -317,19 +308,19 @@ def link(request: dict[str, Any]) -> dict[str, Any]:
     return {"links": request["links"]}
 
 
-def unlink(request: dict[str, Any]) -> dict[str, Any]:
+def unlink(request: Json) -> Json:
     """Take names away from an environment, which stays; a name that points at another one stays too."""
-    envs = home_of(request) / "envs"
+    envs = Path(home_of(request), "envs")
     for name in request["links"]:
         if link_target(envs / name) == request["name"]:
             (envs / name).unlink()
     return {}
 
 
-def add_request(request: dict[str, Any]) -> dict[str, Any]:
+def add_request(request: Json) -> Json:
     """Record that an environment also satisfies this request."""
     env = env_of(request)
-    record = read(env / "env.json")
+    record = read_json(env / "env.json")
     requests = record.get("requests")
     if not isinstance(requests, list):
         raise AgentError(f"{env / 'env.json'} is missing or broken", "ipexctl install makes the environment anew")
@@ -339,7 +330,7 @@ def add_request(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-ACTIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+ACTIONS: dict[str, Callable[[Json], Json]] = {
     "check": check,
     "list": list_environments,
     "remove": remove,
@@ -355,6 +346,6 @@ def main(action: str) -> int:
         try:
             return ACTIONS[action](request)
         except OSError as error:
-            raise AgentError(f"{error.filename}: {error.strerror}", "see: ipexctl doctor") from None
+            raise explain_os_error(error, request["home"], "see: ipexctl doctor") from None
 
     return answer(act)

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import select
-import shlex
 import shutil
 import signal
 import subprocess
@@ -21,14 +20,18 @@ import zipfile
 from base64 import urlsafe_b64encode
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.environ import SetupError, source_setup
+from ipexctl.node.common.files import explain_os_error, format_size, free_space, sha256_of, write_atomically
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_signals
 from ipexctl.node.env.environments import write_record
 from ipexctl.node.env.uv import unpack_uv
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 MARGIN = 32 << 20
 FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
@@ -50,10 +53,6 @@ LIST_MARKER = "/ipexctl-base"
 
 def failure(reason: str, fix: str = "run ipexctl install again") -> AgentError:
     return AgentError(reason, fix)
-
-
-def format_size(size: float) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def run(argv: list[str], env: dict[str, str], cwd: str) -> tuple[int, str]:
@@ -95,10 +94,10 @@ def run(argv: list[str], env: dict[str, str], cwd: str) -> tuple[int, str]:
 class Fill:
     """Installs one environment and writes its record."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: Json) -> None:
         self.home, self.work, self.aside = Path(request["home"]), Path(request["work"]), Path(request["aside"])
         self.request, self.store = request, self.home / "wheels"
-        self.record: dict[str, Any] = request["record"]
+        self.record: Json = request["record"]
         self.needed = 0
 
     def fill(self) -> None:
@@ -158,12 +157,8 @@ class Fill:
                 raise self._remove_damaged_wheels() or failure(
                     f"{file['name']} is no wheel", "download it again, or leave it out"
                 ) from None
-        if self._free() < self.needed + MARGIN:
-            raise self.disk_full_error(self.needed + MARGIN - self._free())
-
-    def _free(self) -> int:
-        stat = os.statvfs(str(self.home))
-        return stat.f_bavail * stat.f_frsize
+        if free_space(str(self.home)) < self.needed + MARGIN:
+            raise self.disk_full_error(self.needed + MARGIN - free_space(str(self.home)))
 
     def disk_full_error(self, missing: int | None = None, *, quota: bool = False) -> AgentError:
         missing = self.needed - self._used() if missing is None else missing
@@ -177,11 +172,7 @@ class Fill:
         """Remove wheels with a wrong hash from the store; returns an error that names them, or None."""
         damaged = []
         for file in self.request["files"]:
-            digest = sha256()
-            with (self.store / file["sha256"] / file["name"]).open("rb") as wheel:
-                for chunk in iter(lambda: wheel.read(1 << 20), b""):
-                    digest.update(chunk)
-            if digest.hexdigest() != file["sha256"]:
+            if sha256_of(self.store / file["sha256"] / file["name"]) != file["sha256"]:
                 damaged.append(file["name"])
                 shutil.rmtree(str(self.store / file["sha256"]), ignore_errors=True)
         if not damaged:
@@ -213,7 +204,7 @@ class Fill:
             return
         tool = "uv" if self.request.get("installer") else argv[3]
         quota = re.search(r"[Qq]uota exceeded|os error 122\)", text) is not None
-        if quota or re.search(r"No space left|os error 28\)", text) or self._free() < self.needed - self._used():
+        if quota or re.search(r"No space left|os error 28\)", text) or self._is_full():
             raise self.disk_full_error(quota=quota)
         if tool == "venv" and re.search("ensurepip is not available|No module named ensurepip", text):
             raise failure(
@@ -223,6 +214,9 @@ class Fill:
         lines = [re.sub(r"^[^\w/]+", "", line).strip() for line in text.splitlines() if line.strip()]
         output = " ".join(lines[-6:])[-700:]
         raise self._remove_damaged_wheels() or failure(f"{tool} ended with exit code {code}: {output}")
+
+    def _is_full(self) -> bool:
+        return free_space(str(self.home)) < self.needed - self._used()
 
     def _used(self) -> int:
         seen: dict[int, int] = {}
@@ -266,20 +260,14 @@ class Fill:
 
     def _source(self, script: Path) -> tuple[dict[str, str], dict[str, str]]:
         """The variables a script sets, and what it prepends to lists. In bash: other shells set only some."""
-        bash = shutil.which("bash")
-        if bash is None:
-            raise failure(f"there is no bash here, and {script.name} of the oneCCL bindings needs it", "install bash")
         path = os.environ.get("PATH", os.defpath)
         base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LIST_VARIABLES, LIST_MARKER)}
-        out = self.work / "variables"
-        # As at a prompt, $0 is bash, since oneCCL's scripts refuse a $0 that is their own name. No arguments are given.
-        line = f". {shlex.quote(str(script))} >&2 && env -0 >{shlex.quote(str(out))}"
-        code, text = run([bash, "--noprofile", "--norc", "-c", line], base, str(self.work))
-        if code:
-            raise failure(f"{script.name} of the oneCCL bindings failed (exit code {code}): {text.strip()[-500:]}")
-        pairs = [item.split("=", 1) for item in out.read_text().split("\0") if "=" in item]
+        try:
+            sourced = source_setup(str(script), base)
+        except SetupError as error:
+            raise failure(f"the oneCCL bindings: {error.strerror}") from None
         single_values, list_values = {}, {}
-        for name, value in pairs:
+        for name, value in sourced.items():
             old = path if name == "PATH" else base.get(name)
             if value == old or name in IGNORED_VARIABLES or name.startswith("BASH_FUNC"):
                 continue
@@ -346,7 +334,7 @@ def main(request_path: str) -> int:
     except OSError as failed:
         full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
         error = filler.disk_full_error(quota=failed.errno == errno.EDQUOT) if full else None
-        error = error or failure(f"{failed.filename or request['home']}: {failed.strerror}")
+        error = error or explain_os_error(failed, request["home"], "run ipexctl install again")
     except Stopped:
         return EXIT_CODE
     if error:

@@ -19,11 +19,15 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Iterable
+from typing import TYPE_CHECKING, BinaryIO, Callable, Iterable
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.http import HttpClient, explain, read_settings
+from ipexctl.node.env.environments import normalize
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 MAX_PAGE = 64 << 20
@@ -35,7 +39,6 @@ BINDINGS = "oneccl-bind-pt"
 HYDRA = "/opt/mpi/bin/mpiexec.hydra"
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
-Json = Dict[str, Any]
 
 
 class SourceUnusable(Exception):
@@ -111,10 +114,6 @@ def links_of(address: str, kind: str, text: str) -> list[Json]:
                 }
             )
     return found_links
-
-
-def normalize(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def wheels(links: Iterable[Json]) -> list[Json]:

@@ -5,7 +5,6 @@ Its files are in a temporary directory below the home, which is removed afterwar
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -16,27 +15,30 @@ import sys
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, Dict, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.files import explain_os_error, home_of, sha256_of
+from ipexctl.node.common.http import CA_BUNDLES
 from ipexctl.node.common.processes import end_with_parent, is_partial_in_use, partial_name
 from ipexctl.node.common.stop import answer_until_stopped
 from ipexctl.node.env.indexes import local_path
 from ipexctl.node.env.uv import unpack_uv
 
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
-BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
-Json = Dict[str, Any]
 
 
 class LockWork:
     """A temporary directory and the uv process; both are removed at the end, also on a signal."""
 
     def __init__(self, home: str) -> None:
-        tmp = Path(home).expanduser() / "tmp"
+        tmp = Path(home) / "tmp"
         tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
         for leftover in tmp.glob("lock*"):
             if not is_partial_in_use(str(leftover)):  # of a killed command
@@ -105,7 +107,7 @@ def environment(request: Json, directory: Path, settings: Json) -> dict[str, str
     if links:
         env["UV_FIND_LINKS"] = ",".join(links)
     bundle = settings.get("cert") or os.environ.get("SSL_CERT_FILE")
-    bundle = bundle or next((known for known in BUNDLES if Path(known).exists()), None)
+    bundle = bundle or next((known for known in CA_BUNDLES if Path(known).exists()), None)
     if bundle:
         env["SSL_CERT_DIR" if Path(bundle).is_dir() else "SSL_CERT_FILE"] = bundle
     if settings.get("client_cert"):
@@ -217,21 +219,17 @@ def local_wheels(text: str, links: list[MetadataLinks]) -> Json:
         if url.startswith("file://") and url.endswith(".whl"):
             path = Path(unquote(urlsplit(url).path))
             path = (originals.get(path.parent, path.parent) / path.name).resolve()
-            digest = hashlib.sha256()
-            with path.open("rb") as file:
-                for block in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(block)
-            wheels[url] = {"path": str(path), "sha256": digest.hexdigest(), "size": path.stat().st_size}
+            wheels[url] = {"path": str(path), "sha256": sha256_of(path), "size": path.stat().st_size}
     return wheels
 
 
 def compile_request(request: Json, _: BinaryIO) -> Json:
     work = None
     try:
-        work = LockWork(request["home"])
+        work = LockWork(home_of(request))
         return compile_lock(request, work)
     except OSError as error:
-        raise AgentError(f"{error.strerror or error}: {error.filename or request['home']}") from None
+        raise explain_os_error(error, request["home"]) from None
     except zipfile.BadZipFile:
         raise AgentError("uv's wheel is damaged") from None
     finally:

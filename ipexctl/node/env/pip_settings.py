@@ -9,9 +9,12 @@ import configparser
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import answer
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 
 def files() -> list[Path]:
@@ -72,7 +75,7 @@ def normalize_option(name: str) -> str:
     return name[2:] if name.startswith("--") else name
 
 
-def settings() -> dict[str, Any]:
+def settings() -> Json:
     values, unreadable = read()
 
     def get_text(name: str) -> str | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import Any, BinaryIO, Dict
+from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.http import HttpClient, read_settings
 
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
 MAX_PARALLEL = 8
-Json = Dict[str, Any]
 
 
 def size_of(client: HttpClient, url: str, timeout: float) -> int | None:

@@ -10,23 +10,25 @@ import json
 import os
 import re
 import select
-import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Dict, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Callable, Sequence
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.archive import agent_argv
+from ipexctl.node.common.environ import SetupError, set_variables, source_setup
 from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.processes import end_with_parent
+from ipexctl.node.common.sockets import free_port
 from ipexctl.node.common.stop import Stopped, answer_until_stopped, emit_step
 
-Json = Dict[str, Any]
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
 
 HEAD_SIZE, TAIL_SIZE = 2048, 4096
 MARK = "@ipexctl-rank "
@@ -140,13 +142,13 @@ def watch(children: Sequence[Child], timeout: float) -> bool:
 
 
 class Verify:
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: Json) -> None:
         self.request = request
         self.python: str = request.get("python") or sys.executable
         self.timeout = float(request.get("timeout") or 300)
         self.module: str | None = request.get("module")
-        self.phases: list[dict[str, Any]] = []
-        self.facts: dict[str, Any] = {"torch": None, "ipex": None, "oneccl": None, "python": None}
+        self.phases: list[Json] = []
+        self.facts: Json = {"torch": None, "ipex": None, "oneccl": None, "python": None}
         self.facts.update(capability=None, bf16=None, backend=None, launcher=None)
         self.env = self._environment()
 
@@ -155,14 +157,15 @@ class Verify:
         env = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR") if name in os.environ}
         env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         if self.request.get("setup"):
-            env = sourced(self.request["setup"], env)
-        prepended = set(self.request.get("prepended") or [])
-        for name, value in (self.request.get("variables") or {}).items():
-            env[name] = f"{value}:{env[name]}" if name in prepended and env.get(name) else value
+            try:
+                env = source_setup(self.request["setup"], env)
+            except SetupError as error:
+                raise AgentError(str(error.strerror), "mend the file, or leave --setup out") from None
+        set_variables(env, self.request.get("variables") or {}, self.request.get("prepended") or ())
         env.update(PYTHONNOUSERSITE="1", PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1", LC_ALL="C.UTF-8")
         return env
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Json:
         parts = self._find_parts()
         self.module = self.module or parts.get("module")
         backend = self.request.get("backend") or "auto"
@@ -182,16 +185,16 @@ class Verify:
         ok = len(self.phases) == len(steps) + 1 and all(phase["ok"] for phase in self.phases)
         return {"ok": ok, **self.facts, "phases": self.phases}
 
-    def _start_steps(self, options: dict[str, Any]) -> tuple[Child, bool]:
+    def _start_steps(self, options: Json) -> tuple[Child, bool]:
         pipe = os.pipe()
         options = {**options, "fd": pipe[1], "module": self.module}
         child = Child(agent_argv(self.python, "env.verify_steps", json.dumps(options), isolated=False), self.env, pipe)
         return child, watch([child], self.timeout)
 
-    def _find_parts(self) -> dict[str, Any]:
+    def _find_parts(self) -> Json:
         child, _ = self._start_steps({"look": True})
         try:
-            parts: dict[str, Any] = json.loads(child.report)["found"]
+            parts: Json = json.loads(child.report)["found"]
         except (ValueError, KeyError):
             last = child.text.splitlines()[-1:] or [f"exit code {child.process.returncode}"]
             raise AgentError(f"{self.python} doesn't run: {last[0]}", "see: ipexctl doctor") from None
@@ -240,7 +243,8 @@ class Verify:
         env = dict(self.env)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
             env.pop(name, None)
-        env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
+        env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port("127.0.0.1")))
+        env.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
         rank = agent_argv(self.python, "env.verify_rank", json.dumps(options), isolated=False)
         mpirun = self._mpirun()
         if mpirun:
@@ -279,7 +283,7 @@ class Verify:
         return [path, *count]
 
 
-def results(output: bytes) -> list[dict[str, Any]]:
+def results(output: bytes) -> list[Json]:
     replies = []
     for line in output.decode(errors="replace").splitlines():
         if MARK in line:
@@ -288,33 +292,7 @@ def results(output: bytes) -> list[dict[str, Any]]:
     return replies
 
 
-def sourced(setup: str, env: dict[str, str]) -> dict[str, str]:
-    """The environment after bash has sourced a file of the user."""
-    bash = shutil.which("bash")
-    if bash is None:
-        raise AgentError(f"there is no bash here to source {setup} with", "install bash")
-    # As at a prompt, $0 is bash, since oneAPI's scripts refuse a $0 that is their own name. No arguments are given.
-    line = f". {shlex.quote(setup)} >&2; code=$?; env -0; exit $code"
-    done = subprocess.run(
-        [bash, "--noprofile", "--norc", "-c", line], env=env, stdin=subprocess.DEVNULL, capture_output=True
-    )
-    if done.returncode:
-        errors = done.stderr.decode(errors="replace").strip()[-400:]
-        raise AgentError(
-            f"{setup} failed in bash (exit code {done.returncode}): {errors}", "mend the file, or leave --setup out"
-        )
-    pairs = (item.split("=", 1) for item in done.stdout.decode(errors="surrogateescape").split("\0") if "=" in item)
-    return {name: value for name, value in pairs if name not in ("_", "SHLVL", "PWD", "OLDPWD")}
-
-
-def free_port() -> int:
-    with contextlib.closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def write_verified(path: str, result: dict[str, Any]) -> None:
+def write_verified(path: str, result: Json) -> None:
     """Record in the environment how its verification on this host ended, if the file can be written."""
     with contextlib.suppress(OSError):
         target = Path(path)

@@ -28,7 +28,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Iterator, Tuple
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import decode_name, encode_name, read_json
+from ipexctl.node.common.files import decode_name, encode_name, home_of, read_json
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -195,7 +195,7 @@ def no_such_path(full: bytes) -> AgentError:
 def list_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
     """List the record of a run, and the files it wrote in its working directory."""
     run = encode_name(request["run"])
-    rundir = encode_name(os.path.expanduser(request["home"])) + b"/runs/" + run
+    rundir = encode_name(f"{home_of(request)}/runs/{request['run']}")
     status = read_json(rundir + b"/status.json")
     cwd = working_directory(request)
     listing.add(run, rundir if os.path.isdir(rundir) else cwd, follow=True)
@@ -220,8 +220,7 @@ def list_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
 
 def working_directory(request: Json) -> bytes:
     """The run's working directory, from the request or from the plan of the run."""
-    rundir = encode_name(os.path.expanduser(request["home"])) + b"/runs/" + encode_name(request["run"])
-    cwd = request.get("cwd") or read_json(rundir + b"/plan.json").get("cwd")
+    cwd = request.get("cwd") or read_json(f"{home_of(request)}/runs/{request['run']}/plan.json").get("cwd")
     if not cwd:
         raise AgentError("the run's working directory is not known here", f"an absolute path: {request['run']}:/…")
     return encode_name(cwd)

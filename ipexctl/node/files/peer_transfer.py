@@ -7,8 +7,6 @@ the hashes it needs, and receives the store's frames.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import secrets
@@ -18,6 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.files import store
 
@@ -32,14 +31,6 @@ _MAX_REQUEST = 1 << 24
 _MAX_UNAUTHENTICATED = 32
 _MALFORMED = (ValueError, KeyError, TypeError, RecursionError)
 """Errors raised by an invalid message."""
-
-
-def _proof(token: str, role: str, *nonces: str) -> str:
-    return hmac.new(token.encode(), "|".join([role, *nonces]).encode(), hashlib.sha256).hexdigest()
-
-
-def _is_proof(proof: Any, expected: str) -> bool:
-    return isinstance(proof, str) and hmac.compare_digest(proof.encode(), expected.encode())
 
 
 def _send_line(conn: socket.socket, message: Any) -> None:
@@ -70,7 +61,12 @@ class _Server:
         self._last = time.monotonic()
 
     def run(self, stdin: BinaryIO) -> Json:
-        with self._listener() as listener:
+        bind = self._request["bind"]
+        try:
+            listener = sockets.listen(bind)
+        except OSError as error:
+            raise AgentError(f"nothing can listen on {bind}: {error.strerror or error}") from None
+        with listener:
             store.emit_or_end("serving", port=listener.getsockname()[1])
             while self._is_needed():
                 ready, _, _ = select.select([listener.fileno(), stdin.fileno()], [], [], 1.0)
@@ -80,17 +76,6 @@ class _Server:
                 if listener.fileno() in ready:
                     self._accept(listener)
         return {}
-
-    def _listener(self) -> socket.socket:
-        bind = self._request["bind"]
-        try:
-            family, kind, proto, _, address = socket.getaddrinfo(bind, 0, type=socket.SOCK_STREAM)[0]
-            listener = socket.socket(family, kind, proto)
-            listener.bind(address)
-            listener.listen(128)
-        except OSError as error:
-            raise AgentError(f"nothing can listen on {bind}: {error.strerror or error}") from None
-        return listener
 
     def _is_needed(self) -> bool:
         with self._lock:
@@ -129,9 +114,9 @@ class _Server:
         _send_line(conn, {"nonce": own_nonce})
         message = _read_line(conn, deadline)
         peer_nonce = str(message["nonce"])
-        if not _is_proof(message["proof"], _proof(token, "client", own_nonce, peer_nonce)):
+        if not sockets.is_proof(message["proof"], sockets.proof(token, "client", own_nonce, peer_nonce)):
             raise ConnectionError("a client without the token")
-        _send_line(conn, {"proof": _proof(token, "server", peer_nonce, own_nonce)})
+        _send_line(conn, {"proof": sockets.proof(token, "server", peer_nonce, own_nonce)})
 
     def _serve(self, conn: socket.socket) -> None:
         hashes = _read_line(conn, time.monotonic() + _STALL_TIME, _MAX_REQUEST)
@@ -176,8 +161,8 @@ def connect(request: Json) -> Json:
 def _authenticate(conn: socket.socket, token: str) -> None:
     deadline = time.monotonic() + 2 * _HANDSHAKE_TIME
     peer_nonce, own_nonce = str(_read_line(conn, deadline)["nonce"]), secrets.token_hex(32)
-    _send_line(conn, {"nonce": own_nonce, "proof": _proof(token, "client", peer_nonce, own_nonce)})
-    if not _is_proof(_read_line(conn, deadline)["proof"], _proof(token, "server", own_nonce, peer_nonce)):
+    _send_line(conn, {"nonce": own_nonce, "proof": sockets.proof(token, "client", peer_nonce, own_nonce)})
+    if not sockets.is_proof(_read_line(conn, deadline)["proof"], sockets.proof(token, "server", own_nonce, peer_nonce)):
         raise ConnectionError("it doesn't have the token")
 
 

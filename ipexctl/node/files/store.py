@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn
 
 from ipexctl.node.common.answer import AgentError, answer, emit
-from ipexctl.node.common.files import explain_full_disk, explain_os_error, format_size, free_space
+from ipexctl.node.common.files import explain_full_disk, explain_os_error, format_size, free_space, sha256_of
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 
 if TYPE_CHECKING:
@@ -204,15 +204,10 @@ def have(request: Json) -> Json:
 
 
 def _has_hash(path: Path, sha256: str, progress: Progress) -> bool:
-    digest = hashlib.sha256()
     try:
-        with path.open("rb", buffering=0) as file:
-            for data in iter(lambda: file.read(CHUNK), b""):
-                digest.update(data)
-                progress.add(len(data), path.name)
+        return sha256_of(path, lambda size: progress.add(size, path.name)) == sha256
     except OSError as error:
         raise AgentError(f"{path} can't be read: {error.strerror or error}") from None
-    return digest.hexdigest() == sha256
 
 
 def drop(request: Json) -> Json:

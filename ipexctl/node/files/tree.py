@@ -21,16 +21,18 @@ from ipexctl.node.common.files import (
     decode_name,
     encode_name,
     explain_os_error,
+    home_of,
     make_private_directory,
     read_json,
+    sha256_of,
     write_json_atomically,
 )
+from ipexctl.node.common.processes import boot_id
 from ipexctl.node.common.store_lock import store_lock
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Action, Json
 
-CHUNK = 1 << 20
 PATIENCE = 90.0
 """Seconds to wait for another sync: longer than `store_lock` takes to notice that another machine has died."""
 START_TIME = 600.0
@@ -50,29 +52,6 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def sha256_of(path: bytes) -> str:
-    import hashlib  # it loads OpenSSL (3 to 15 ms), and an unchanged tree needs no hash
-
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for chunk in iter(lambda: file.read(CHUNK), b""):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def home_of(request: Json) -> bytes:
-    home = os.path.expanduser(str(request["home"]))
-    if not os.path.isabs(home):
-        raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
-    return os.fsencode(home)
-
-
-def boot() -> str:
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
-    return ""
 
 
 class Tree:
@@ -129,7 +108,7 @@ class Tree:
         if run:
             make_private_directory(self.leases)
             write_json_atomically(
-                self.leases + b"/" + encode_name(run), {"boot": boot(), "made": time.time()}, durable=False
+                self.leases + b"/" + encode_name(run), {"boot": boot_id(), "made": time.time()}, durable=False
             )
 
     def release(self, run: str | None) -> None:
@@ -176,14 +155,14 @@ def has_ended(tree: Tree, run: str) -> bool:
     """Whether a run has ended: by its status if that is on this host, else by its remaining files and processes."""
     lease, status = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
     if status:
-        supervisor = status.get("supervisor") or {}
-        pid = supervisor.get("pid")
-        is_on_this_machine = supervisor.get("machine") == os.uname().nodename and lease.get("boot") == boot()
-        lost = is_on_this_machine and isinstance(pid, int) and not os.path.exists(f"/proc/{pid}")
-        return status.get("state") not in ("starting", "running") or lost
+        from ipexctl.node.common.records import read_status  # 5 ms, and most trees have no lease
+
+        known = read_status(status)
+        is_lost = known.supervisor.is_of_this_machine and not known.supervisor.is_alive
+        return known.state not in ("starting", "running") or is_lost
     rundir = tree.home + b"/runs/" + encode_name(run)
     if os.path.exists(rundir + b"/job.json"):
-        return bool(lease.get("boot") != boot())
+        return bool(lease.get("boot") != boot_id())
     if encode_name(run) in runs_with_ranks():
         return False
     # The job file is removed once the ranks have started, or with the run. Older versions uploaded rank.py.
@@ -226,7 +205,7 @@ def generations(home: bytes, project: str) -> list[Tree]:
 
 def inspect(request: Json) -> Json:
     """Describe the trees of a project, and take a lease on one that is up to date."""
-    home, digest = home_of(request), request["digest"]
+    home, digest = os.fsencode(home_of(request)), request["digest"]
     own_run, ended = request.get("lease"), request.get("ended", [])
     descriptions: list[Json] = []
     leased = False

@@ -20,24 +20,27 @@ import stat
 from typing import TYPE_CHECKING, BinaryIO, Iterator
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import decode_name, encode_name, make_private_directory, write_json_atomically
+from ipexctl.node.common.files import (
+    decode_name,
+    encode_name,
+    home_of,
+    make_private_directory,
+    sha256_of,
+    write_json_atomically,
+)
 from ipexctl.node.files.tree import (
     SHA256,
     STATE_DIRECTORY,
     Tree,
     generations,
     has_ended,
-    home_of,
     lstat_or_none,
-    sha256_of,
     with_explained_errors,
 )
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.files.tree import (
-        Row,
-    )
+    from ipexctl.node.files.tree import Row
 
 CHUNK = 1 << 20
 MAX_PATHS = 20
@@ -310,7 +313,7 @@ def read_manifest(request: Json, stream: BinaryIO) -> list[Row]:
 
 
 def put(request: Json, stream: BinaryIO) -> Json:
-    home, own_run, ended = home_of(request), request.get("lease"), request.get("ended", [])
+    home, own_run, ended = os.fsencode(home_of(request)), request.get("lease"), request.get("ended", [])
     trees = generations(home, request["project"])
     number = int(request["generation"])
     tree = next((tree for tree in trees if tree.generation == number), None)

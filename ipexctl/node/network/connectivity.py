@@ -20,13 +20,15 @@ import secrets
 import shutil
 import subprocess
 import threading
-from typing import Any, Dict, Iterator, List, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterator, List, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.archive import own_archive
 from ipexctl.node.network import imports, ports
 
-Json = Dict[str, Any]
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
 _PROBLEMS = {
     "timeout": "no answer",
     "refused": "connection refused",

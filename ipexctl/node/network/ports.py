@@ -17,12 +17,15 @@ import signal
 import socket
 import threading
 import time
-from typing import Any, BinaryIO, Dict, NamedTuple, Optional
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Optional
 
+from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import answer, emit
 from ipexctl.node.network.imports import missing_modules
 
-Json = Dict[str, Any]
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
 _KINDS = {
     **dict.fromkeys((errno.ECONNREFUSED, errno.ECONNRESET), "refused"),
     **dict.fromkeys((errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN), "noroute"),
@@ -49,10 +52,7 @@ class Listener(NamedTuple):
 def listen(address: str, token: str) -> Listener:
     """Send the token to everybody who connects, until this process ends."""
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.bind(where)
-        listener.listen(512)
+        listener = sockets.listen(address)
     except OSError as error:
         return Listener(None, error.strerror or str(error))
 

@@ -14,13 +14,15 @@ import contextlib
 import os
 import resource
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator
+from typing import TYPE_CHECKING, Iterator
 
 from ipexctl.node.common.answer import AgentError, answer, emit_frames
+from ipexctl.node.common.files import rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk, encode_json
 from ipexctl.node.run.status_file import read_status_file
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.frames import CompressedFrameWriter, Stream
     from ipexctl.node.run.status_file import StoredStatus
 
@@ -33,7 +35,6 @@ MAX_CHUNKS = 16
 """Chunks of one file before the other files are read."""
 STATUS_INTERVAL = 2.0
 """Seconds between two checks that the supervisor lives."""
-Json = Dict[str, Any]
 
 
 class FollowedFile:
@@ -122,7 +123,7 @@ class StatusWatcher:
 
 def follow(request: Json, _: object = None) -> Json:
     allow_many_files()
-    rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])
+    rundir = rundir_of(request)
     files = files_of(request, rundir, read_status_file(rundir).status.world_size)
     statuses = StatusWatcher(rundir, float(request.get("figures") or 0.0))
     with emit_frames() as writer:

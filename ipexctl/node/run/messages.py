@@ -11,12 +11,12 @@ from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.records import read_oom
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.records import OutOfMemory
 
 MAX_TEXT = 4096
 """Characters of a text that are kept."""
 _MAX_INTEGER = (1 << 63) - 1
-Json = Dict[str, Any]
 Ends = Dict[str, int]
 """`out` and `err` → the bytes printed so far."""
 

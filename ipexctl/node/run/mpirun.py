@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import pwd
 import signal
 import subprocess
 import time
-from typing import Any, Dict
+from typing import TYPE_CHECKING
 
-from ipexctl.node.common.processes import read_stat
-from ipexctl.node.run import rank_env
+from ipexctl.node.common.environ import account_variables, set_variables, source_setup
+from ipexctl.node.common.processes import all_processes, end_with_parent
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 EXIT_WAIT = 10.0
 """Seconds for mpirun to exit once every rank has."""
-_PDEATHSIG = 1
-Json = Dict[str, Any]
 
 
 class MpirunProcess:
@@ -27,7 +26,6 @@ class MpirunProcess:
     def __init__(self, go: Json, rundir: str) -> None:
         """Raises an OSError when it can't be started."""
         environ = _environment(go)
-        libc = ctypes.CDLL(None)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         log = os.open(os.path.join(rundir, "mpirun.log"), flags, 0o600)
         try:
@@ -39,7 +37,7 @@ class MpirunProcess:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=lambda: libc.prctl(_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
+                preexec_fn=end_with_parent(signal.SIGTERM),
             )
         finally:
             os.close(log)
@@ -81,18 +79,17 @@ class MpirunProcess:
     def kill_leftovers(self) -> None:
         """Kill its remaining children: they have groups of their own, such as an ssh to an unreachable node."""
         self.signal(signal.SIGKILL)
-        for name in os.listdir("/proc"):
-            with contextlib.suppress(OSError):
-                if name.isdigit() and read_stat(int(name)).session == self.pid:
-                    os.kill(int(name), signal.SIGKILL)
+        for stat in all_processes():
+            if stat.session == self.pid:
+                with contextlib.suppress(OSError):
+                    os.kill(stat.pid, signal.SIGKILL)
 
 
 def _environment(go: Json) -> dict[str, str]:
     """A minimal environment, because hydra passes all of it on to every rank."""
     environ = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
-    account = pwd.getpwuid(os.getuid())
-    environ.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell)
+    environ.update(account_variables())
     if go.get("setup"):
-        environ = rank_env.sourced(go["setup"], environ)
-    rank_env.set_variables(environ, go.get("environ") or {}, [])
+        environ = source_setup(go["setup"], environ)
+    set_variables(environ, go.get("environ") or {}, [])
     return environ

@@ -9,7 +9,10 @@ import os
 import re
 import subprocess
 import time
-from typing import Any, Dict, Iterator, Tuple
+from typing import TYPE_CHECKING, Iterator, Tuple
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 RECENT = 60.0
 """Maximum age of a kill in seconds: freeing hundreds of GB of memory takes a while."""
@@ -18,7 +21,6 @@ INITIAL_PIDS = 0xEFFFFFFC
 """Inode of the initial pid namespace, in which pids are those of the kernel log."""
 UNLIMITED = 1 << 60
 _KILLED = re.compile(rb"(Memory cgroup out of memory|Out of memory)[^\n]*?: Killed process (\d+)")
-Json = Dict[str, Any]
 Cgroup = Tuple[int, str, str]
 """The cgroup version, its directory, and the mount point of that hierarchy."""
 

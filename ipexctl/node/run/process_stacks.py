@@ -11,12 +11,13 @@ import shutil
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, Sequence
+from typing import TYPE_CHECKING, Sequence
 
 from ipexctl.node.common.processes import is_caught, is_in_mask, read_stat
 from ipexctl.node.run import processes
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.processes import ProcessStat
 
 SIGNAL, NAME = 61, "ipexctl-stacks"
@@ -33,7 +34,6 @@ MAX_PROCESS_TEXT = 1 << 17
 MAX_RANK_TEXT = 1 << 20
 """Maximum characters of the stacks of one process, and of one rank."""
 MAX_PROCESSES = 64
-Json = Dict[str, Any]
 
 
 class ProcessStacks:

@@ -13,7 +13,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Iterator
 
-from ipexctl.node.common.processes import read_stat
+from ipexctl.node.common.processes import all_processes, read_stat
 from ipexctl.node.run.openmp_files import OpenmpFiles
 
 if TYPE_CHECKING:
@@ -22,14 +22,9 @@ if TYPE_CHECKING:
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _PREFERRED, _PREFERRED_MANY = 1, 5
-_SUBREAPER, _PDEATHSIG = 36, 1
+_SUBREAPER = 36
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
-
-
-def die_with_parent() -> None:
-    """Runs in the child before exec: the kernel kills it when the wrapper ends."""
-    _libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _set_memory(nodes: list[int]) -> str:
@@ -92,15 +87,6 @@ def process_state(pid: int) -> tuple[str | None, str | None]:
     except OSError:
         return None, None
     return state, wchan if wchan not in ("", "0") else None
-
-
-def all_processes() -> list[ProcessStat]:
-    stats = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):
-                stats.append(read_stat(int(name)))
-    return stats
 
 
 def descendants(pid: int, except_pid: int) -> list[ProcessStat]:

@@ -1,43 +1,30 @@
-"""The protocol between ranks and supervisor: frames over a socket, and the proof that both have the run's token.
+"""The protocol between ranks and supervisor: frames over a socket.
 
 A message is a JSON frame whose `t` is its type. The supervisor begins with `challenge {nonce}`, the rank replies
-`hello {rank, nonce, proof, …}`, the supervisor `welcome {proof, …}`. A proof can neither be made nor replayed without
-the token.
+`hello {rank, nonce, proof, …}`, the supervisor `welcome {proof, …}`: each proves that it has the run's token
+(`common/sockets.py`), which can neither be made up nor replayed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import os
 import select
-import socket
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Dict, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
 
 from ipexctl.node.common.frames import FrameReader, encode_json
 
 if TYPE_CHECKING:
+    import socket
+
     from ipexctl.node.common.frames import Frame
 
-PROTOCOL = "ipexctl.run/1"
 MAX_UNAUTHENTICATED_FRAME = 4096
 READ_SIZE = 1 << 18
-Json = Dict[str, Any]
 
 
 class ConnectionBroken(Exception):
     """The connection can't be used any more; the text is the reason."""
-
-
-def proof(token: str, role: str, *parts: object) -> str:
-    text = "|".join([PROTOCOL, role, *map(str, parts)])
-    return hmac.new(bytes.fromhex(token), text.encode(), hashlib.sha256).hexdigest()
-
-
-def is_proof(given: object, expected: str) -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
 
 
 def message(t: str, **fields: Any) -> bytes:
@@ -95,47 +82,6 @@ class Link:
 
     def close(self) -> None:
         self.sock.close()
-
-
-def listen(address: str) -> socket.socket:
-    """A listener on that address alone."""
-    family, kind, proto, _, socket_address = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, proto)
-    try:
-        listener.bind(socket_address)
-        listener.listen(512)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def free_port(address: str) -> int:
-    """A free port, outside the range that the kernel uses for outgoing connections.
-
-    A rank that connects somewhere before rank 0 listens could take a port of that range.
-    """
-    low, high = 15000, 32000
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
-            first = int(file.read().split()[0])
-    except (OSError, ValueError, IndexError):
-        first = 32768
-    if first <= low:
-        low, high = 1024, max(1025, first - 1)
-    family, kind, proto, _, socket_address = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-    size = high - low + 1
-    start = int.from_bytes(os.urandom(4), "big") % size
-    for index in range(min(size, 2000)):
-        port = low + (start + index) % size
-        with socket.socket(family, kind, proto) as probe:
-            try:
-                probe.bind((socket_address[0], port, *socket_address[2:]))
-            except OSError:
-                continue
-            return port
-    raise OSError(0, f"no free port among {low} to {high}")
 
 
 def ready(readers: list[Any], writers: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:

@@ -16,15 +16,17 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Any, Dict
+from typing import IO, TYPE_CHECKING
 
 from ipexctl.node.common import frames
 from ipexctl.node.common.job import Master, read_job
+from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemory
 from ipexctl.node.run.openmp_files import OpenmpFiles
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.job import JobRecord
 
 CONNECT = 20.0
@@ -41,7 +43,6 @@ GRACE = 4.0
 DRAIN = 2.0
 """Seconds for remaining processes of the command to close its output streams."""
 NOT_STARTED, SUPERVISOR_LOST = 111, 112
-Json = Dict[str, Any]
 
 
 class Rank:
@@ -134,7 +135,7 @@ class Rank:
                     stderr=subprocess.PIPE,
                     close_fds=False,  # the MPI library looks for descriptors mpirun has opened for it
                     start_new_session=True,
-                    preexec_fn=processes.die_with_parent,
+                    preexec_fn=end_with_parent(signal.SIGKILL),
                 )
         except OSError as error:
             missing = error.filename == self.job.cwd

@@ -9,13 +9,15 @@ import errno
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict
+from typing import TYPE_CHECKING, Any, Callable
 
+from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_chunk
 from ipexctl.node.common.records import RankStatus
 from ipexctl.node.run import messages, protocol
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.frames import Chunk
     from ipexctl.node.run.protocol import Link
     from ipexctl.node.run.recorder import OutputFile
@@ -37,7 +39,6 @@ CATCH_UP_TIME = 5.0
 SUSPENDED = 5.0
 """Seconds between two checks after which this process was itself suspended: then no rank counts as silent."""
 CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
-Json = Dict[str, Any]
 
 
 class RankConnection:
@@ -276,7 +277,7 @@ class RankConnections:
         """Authenticate a rank. It may replace its own broken connection, but not that of another wrapper."""
         nonces = (hello.rank, self._unauthenticated[link], hello.nonce)
         peer = self.all.get(hello.rank)
-        if peer is None or not protocol.is_proof(hello.proof, protocol.proof(self._token, "rank", *nonces)):
+        if peer is None or not sockets.is_proof(hello.proof, sockets.proof(self._token, "rank", *nonces)):
             raise protocol.ConnectionBroken("a stranger")
         self.addresses.add(link.address)
         link.reader.max_frame = MAX_FRAME
@@ -300,7 +301,7 @@ class RankConnections:
 
     def _welcome(self, link: Link, peer: RankConnection, nonces: Any, **more: Any) -> None:
         fields = {"attempt": self.attempt, **peer.offsets(), **self.welcome(), **more}
-        proof = protocol.proof(self._token, "supervisor", *nonces)
+        proof = sockets.proof(self._token, "supervisor", *nonces)
         link.send(protocol.message("welcome", proof=proof, **fields))
 
     def _drop(self, link: Link, *, closed_by_peer: bool = False) -> None:

@@ -9,13 +9,14 @@ import contextlib
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RunStatus
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.records import RankStatus
 
 SAVE = 0.5
@@ -26,7 +27,6 @@ SPARE, SPARE_OF_RANK = 1 << 15, 1 << 10
 """Bytes reserved on disk for the last status, and for each rank in it."""
 PROBE = 1 << 18
 """Bytes that must be free before a disk that was full is written to again."""
-Json = Dict[str, Any]
 
 
 def first_status(request: Json, go: Json, restarts: int) -> RunStatus:

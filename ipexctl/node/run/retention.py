@@ -15,12 +15,15 @@ import os
 import re
 import shutil
 import time
-from typing import Any, Dict
+from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.answer import answer
+from ipexctl.node.common.files import explain_os_error, home_of, read_json, write_atomically
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 YOUNG = 3600.0
 """Seconds in which a run without a supervisor may still be starting."""
@@ -46,7 +49,6 @@ SUMMARY_FIELDS = (
     "env",
     "reason",
 )
-Json = Dict[str, Any]
 
 
 class Run:
@@ -55,10 +57,7 @@ class Run:
     def __init__(self, runs_directory: str, name: str) -> None:
         self.name = name
         self.path = runs_directory + "/" + name
-        self.document: Json = {}
-        with contextlib.suppress(OSError, ValueError), open(self.path + "/status.json", encoding="utf-8") as file:
-            document = json.load(file)
-            self.document = document if isinstance(document, dict) else {}
+        self.document = read_json(self.path + "/status.json")
         self.status = read_status(self.document)
         self.at = self.status.ended or last_write_in(self.path)
         self.bytes = size_of(self.path)
@@ -166,7 +165,7 @@ def clean_up(runs_directory: str) -> None:
 
 
 def prune(request: Json) -> Json:
-    runs_directory, now = os.path.join(os.path.expanduser(request["home"]), "runs"), time.time()
+    runs_directory, now = os.path.join(home_of(request), "runs"), time.time()
     try:
         names = [entry.name for entry in os.scandir(runs_directory) if entry.is_dir(follow_symlinks=False)]
     except OSError:
@@ -191,8 +190,7 @@ def prune_runs(request: Json, _: object) -> Json:
     try:
         return prune(request)
     except OSError as error:
-        prefix = f"{error.filename}: " if error.filename else ""
-        raise AgentError(f"{prefix}{error.strerror or error}") from None
+        raise explain_os_error(error, request["home"]) from None
 
 
 def main(action: str) -> int:

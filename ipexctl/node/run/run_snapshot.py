@@ -14,13 +14,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import answer, emit_frames
+from ipexctl.node.common.files import read_json, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk
 from ipexctl.node.run.status_file import read_document, read_status_file
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.frames import CompressedFrameWriter, Stream
     from ipexctl.node.common.records import RunStatus
     from ipexctl.node.run.status_file import StoredStatus
@@ -38,7 +40,6 @@ MAX_LINE = 2000
 MAX_EVENTS = 400
 PLAN_FIELDS = ("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install")
 FAILED_STATES = ("failed", "lost")
-Json = Dict[str, Any]
 
 
 def last_state(line: bytes) -> bytes:
@@ -91,12 +92,11 @@ def events_of(path: str) -> list[Json]:
 
 
 def plan_of(path: str) -> Json:
+    plan = read_json(path)
     try:
-        with open(path, encoding="utf-8") as file:
-            plan = json.load(file)
         tiers = {host["name"]: host.get("tier") for host in plan.get("hosts") or ()}
         return {"tiers": tiers, **{name: plan.get(name) for name in PLAN_FIELDS}}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         return {}
 
 
@@ -141,7 +141,7 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
 
 
 def read(request: Json, _: object = None) -> Json:
-    rundir = os.path.join(os.path.expanduser(request["home"]), "runs", request["id"])
+    rundir = rundir_of(request)
     now = time.time()
     if request.get("copy"):
         (status, document), now = read_copy(os.path.join(rundir, "status.json"))

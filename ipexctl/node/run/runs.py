@@ -14,23 +14,22 @@ import json
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.files import home_of, write_json_atomically
 from ipexctl.node.common.processes import is_caught
 from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.processes import ProcessIdentity
-
-Json = Dict[str, Any]
 
 
 class Runs:
     def __init__(self, request: Json) -> None:
         self._request = request
-        self._runs_directory = os.path.join(os.path.expanduser(request["home"]), "runs")
+        self._runs_directory = os.path.join(home_of(request), "runs")
 
     def list(self) -> Json:
         ids = self._request.get("ids")

@@ -6,14 +6,14 @@ once all ranks have replied, or when the time for it is over.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING
 
-from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.files import read_json, write_json_atomically
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.run.messages import Stacks
     from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 
@@ -21,7 +21,6 @@ WAIT = 8.0
 """Seconds for all ranks to reply."""
 KEPT = 20
 """Number of dumps kept with the run."""
-Json = Dict[str, Any]
 
 
 class Dump:
@@ -49,11 +48,13 @@ class StackDumps:
         """Send each new request to its ranks."""
         for name in self._names("ask-"):
             path = os.path.join(self._directory, name)
+            request = read_json(path)
+            ranks = request.get("ranks")
+            if "ranks" not in request or not (ranks is None or isinstance(ranks, list)):
+                continue
             try:
-                with open(path, encoding="utf-8") as file:
-                    ranks = json.load(file)["ranks"]
                 os.unlink(path)
-            except (OSError, ValueError, KeyError, TypeError):
+            except OSError:
                 continue
             requested = [peer for peer in self._connections.all.values() if ranks is None or peer.rank in ranks]
             self._send(Dump(name[len("ask-") : -len(".json")], requested))

@@ -25,16 +25,20 @@ import shlex
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict
+from typing import TYPE_CHECKING, Any, Callable
 
+from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import emit
+from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.records import FINAL, Mpirun
-from ipexctl.node.run import messages, mpirun, protocol, rank_env, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
 
 if TYPE_CHECKING:
     import socket
+
+    from ipexctl.node.common.answer import Json
 
 GRACE = 4.0
 BEGIN_WITHIN = 120.0
@@ -51,7 +55,6 @@ FLUSH = 30.0
 MAX_MALFORMED = 3
 """Malformed messages of a rank until it counts as lost."""
 MAX_MISMATCHES = 64
-Json = Dict[str, Any]
 
 
 class Supervisor:
@@ -95,7 +98,7 @@ class Supervisor:
         """Start mpirun; raises an OSError when it can't be started."""
         limit = self.go.get("time_limit")
         address = str(self.go["master"]["addr"])
-        port = self.go["master"].get("port") or protocol.free_port(address)
+        port = self.go["master"].get("port") or sockets.free_port(address)
         self.mpirun = mpirun.MpirunProcess(self.go, self.request["rundir"])
         now = time.monotonic()
         self.mpirun_started_at = now
@@ -108,7 +111,7 @@ class Supervisor:
         """Start mpirun; returns the reply to the `go` request."""
         try:
             self.start()
-        except rank_env.SetupError as error:
+        except SetupError as error:
             self.fail("mpirun", str(error.strerror))
             command = shlex.join(["bash", "-c", f". {shlex.quote(self.go['setup'])}"])
             fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
@@ -438,7 +441,8 @@ def main(action: str) -> int:  # noqa: ARG001
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        listener = protocol.listen(request["bind"])
+        listener = sockets.listen(request["bind"])
+        listener.setblocking(False)
     except OSError as error:
         emit("failed", reason=f"nothing can listen on {request['bind']}: {error.strerror or error}", fix="")
         return 1

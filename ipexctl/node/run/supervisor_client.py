@@ -9,14 +9,16 @@ import errno
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict
+from typing import TYPE_CHECKING, Any, Callable
 
+from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json
 from ipexctl.node.run import protocol
 
 if TYPE_CHECKING:
     from typing import IO
 
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.job import JobRecord
     from ipexctl.node.run.output_buffer import OutputBuffer
 
@@ -29,7 +31,6 @@ READ_INTERVAL = 0.015
 """Seconds between two reads of a stream with little output: one read per line would use a whole core."""
 READ_SIZE = 1 << 16
 MAX_PENDING = 1 << 19
-Json = Dict[str, Any]
 
 
 class SupervisorClient:
@@ -141,10 +142,10 @@ class SupervisorClient:
                 16
             ).hex()  # of this connection alone, so that a proof of another one is not valid here
             nonces = (self._identity["rank"], peer_nonce[:64], own_nonce)
-            self._expected = protocol.proof(self._token, "supervisor", *nonces)
-            proof = protocol.proof(self._token, "rank", *nonces)
+            self._expected = sockets.proof(self._token, "supervisor", *nonces)
+            proof = sockets.proof(self._token, "rank", *nonces)
             link.send(protocol.message("hello", nonce=own_nonce, proof=proof, **self._identity))
-        elif message.get("t") == "welcome" and protocol.is_proof(message.get("proof"), self._expected):
+        elif message.get("t") == "welcome" and sockets.is_proof(message.get("proof"), self._expected):
             link.reader.max_frame = MAX_FRAME
             self._expected = ""
             self.is_up = True

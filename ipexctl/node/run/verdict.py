@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Dict, Sequence
+from typing import TYPE_CHECKING, Sequence
 
 from ipexctl.node.common.records import Attempt, Failure
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.records import OutOfMemory, State
     from ipexctl.node.run.messages import Exit
     from ipexctl.node.run.mpirun import MpirunProcess
@@ -40,7 +41,6 @@ SILENCE_TOLERANCE = 5.0
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun")
 """Kinds of failure after which a run may be restarted."""
-Json = Dict[str, Any]
 
 
 class Verdict:

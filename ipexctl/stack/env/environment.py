@@ -184,7 +184,6 @@ class EnvClient:
         lock: Lock,
         record: Mapping[str, Any],
         installer: Wheel | None,
-        links: Sequence[str] = (),
         drop_wheels: bool = False,
         replace: str | None = None,
         on_event: Callable[[dict[str, Any]], None] = _ignore,
@@ -202,7 +201,6 @@ class EnvClient:
             "installer": {"sha256": installer.sha256, "name": installer.filename} if installer else None,
             "record": {"digest": lock.digest, "packages": lock.packages, **record},
             "lock": lock.to_json(),
-            "links": list(links),
             "drop_wheels": drop_wheels,
             "replace": replace,
         }

@@ -30,7 +30,7 @@ def client(home: Home) -> EnvClient:
 
 def build(client: EnvClient, home: Home, **more: Any) -> BuildResult:
     record = {"schema": "ipexctl.env/1", "row": "ipex-2.8", "python": home.python, "backend": "gloo", "module": None}
-    options = {"interpreter": PYTHON, "lock": home.lock, "record": record, "installer": None, "links": ["default"]}
+    options = {"interpreter": PYTHON, "lock": home.lock, "record": record, "installer": None}
     return client.build(home.name, **{**options, **more})
 
 
