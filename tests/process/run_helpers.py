@@ -111,9 +111,8 @@ class Run:
     def say_go(self) -> None:
         launch = self.launch or [sys.executable, str(STAND_IN), str(self.size)]
         go = {
-            "go": True,
             "argv": [*launch, *self.program("rank"), str(self.rundir / "job.json")],
-            "environ": {},
+            "variables": {},
             "nodes": 1,
             "world_size": self.size,
             "ranks": [{"rank": rank, "host": "here", "store": "here"} for rank in range(self.size)],

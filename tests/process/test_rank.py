@@ -45,7 +45,7 @@ def test_a_rank_knows_its_place_and_strays_are_gone(make: Callable[..., Run]) ->
             "prepended": ["PATH"],
         },
         plans={"1": {"variables": {"A": "rank"}}},
-        go={"environ": {"RANK": "7", "TORCHELASTIC_RUN_ID": "x", "GONE": "1", "UNWANTED": "1", "HOME": "/of/node0"}},
+        go={"variables": {"RANK": "7", "TORCHELASTIC_RUN_ID": "x", "GONE": "1", "UNWANTED": "1", "HOME": "/of/node0"}},
     ).start()
     run.wait()
     zero, one = json.loads(run.output(0)), json.loads(run.output(1))

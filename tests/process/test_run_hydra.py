@@ -33,7 +33,7 @@ def intel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(tmp_path: Path, intel: Path) -> Iterator[Callable[..., Run]]:
     place = {"PATH": f"{intel}/bin:/usr/bin:/bin", "I_MPI_ROOT": str(intel), "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
-    with runs_in(tmp_path, go={"environ": place}) as make_run:
+    with runs_in(tmp_path, go={"variables": place}) as make_run:
         yield lambda command, ranks=2: make_run(
             command, ranks, launch=[f"{intel}/bin/mpiexec.hydra", "-n", str(ranks), "-ppn", str(ranks)]
         )

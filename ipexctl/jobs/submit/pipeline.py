@@ -29,6 +29,7 @@ from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up
 from ipexctl.launch.plan import LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
+from ipexctl.node.common.job import Master, RankPlacement, StartRequest
 from ipexctl.remote.background import run_in_background
 
 if TYPE_CHECKING:
@@ -344,22 +345,31 @@ def _launch_spec(
 ) -> LaunchSpec:
     install = install_command(context.env_record(plan.env), request.env) if plan.env else ""
     document = json.dumps({**to_json(plan), "install": install}, indent=1)
+    ranks = sorted(plan.ranks, key=lambda rank: rank.rank)
+    start = StartRequest(
+        argv=tuple(plan.argv),
+        ranks=tuple(RankPlacement(rank.rank, rank.host, context.stores[rank.host]) for rank in ranks),
+        world_size=plan.world_size,
+        nodes=len(plan.hosts),
+        master=Master(plan.master_addr, plan.master_port),
+        script=record.script,
+        env=record.env,
+        variables={setting.name: setting.value for setting in plan.launcher_env},
+        setup=context.setup,
+        addresses=tuple(host.address for host in plan.hosts),
+        time_limit=plan.time_limit,
+        restarts=request.restarts,
+        hang_after=request.hang_after,
+    )
     return LaunchSpec(
         record=record,
         bind=plan.hosts[0].address,
-        addresses=[host.address for host in plan.hosts],
-        argv=plan.argv,
-        launcher_env={setting.name: setting.value for setting in plan.launcher_env},
+        start=start,
         jobs={host.name: job_of(plan, host, secrets) for host in plan.hosts},
-        stores=context.stores,
         files=[
             *(File(file.name, file.text.encode(), file.mode) for file in plan.files),
             File("plan.json", document.encode()),
         ],
-        setup=context.setup,
-        time_limit=plan.time_limit,
-        restarts=request.restarts,
-        hang_after=request.hang_after,
         logind=context.facts[record.node0.name].logind,
         retention=retention,
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 from ipexctl.jobs.retention import background_prune
 from ipexctl.jobs.submit.job import merge_jobs
 from ipexctl.jobs.submit.request import StartFailure
-from ipexctl.node.common.job import SupervisorAddress
+from ipexctl.node.common.job import SupervisorAddress, SupervisorRequest
 from ipexctl.node.common.records import FINAL
 from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.retention import RetentionLimits
-    from ipexctl.node.common.job import JobRecord
+    from ipexctl.node.common.job import JobRecord, StartRequest
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -66,36 +66,24 @@ class LaunchSpec:
     record: RunRecord
     bind: str
     """The address of node0 that ranks connect to; 127.0.0.1 on a single host."""
-    argv: Sequence[str]
-    """The mpirun line."""
-    launcher_env: Mapping[str, str | None] = field(hash=False)
+    start: StartRequest = field(hash=False, repr=False)
+    """For the supervisor: the mpirun line, the ranks, the limits."""
     jobs: Mapping[str, JobRecord] = field(hash=False, repr=False)
     """Host → its job, with the secrets."""
-    stores: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Host → its store: hosts with the same one share a job file."""
     files: Sequence[File] = ()
     """For node0: hostfile, plan.json."""
-    addresses: Sequence[str] = ()
-    """The addresses of the planned hosts: the supervisor accepts their connections before others."""
-    setup: str | None = None
-    """A file on every host that bash sources, for mpirun and for the ranks."""
-    time_limit: float | None = None
-    restarts: int = 0
-    hang_after: float | None = None
     logind: Logind | None = None
     """Of node0."""
     retention: RetentionLimits | None = None
     """Older runs are pruned by these limits; None: they are kept."""
 
-    def store(self, host: Host) -> str:
-        return self.stores.get(host.name, f"alone:{host.name}")
-
     def hosts_by_store(self, hosts: Sequence[Host]) -> dict[str, list[Host]]:
-        """The hosts with ranks."""
+        """The hosts with ranks; those with the same store share a job file."""
+        stores = {rank.host: rank.store for rank in self.start.ranks}
         groups: dict[str, list[Host]] = {}
         for host in hosts:
-            if host.name in self.jobs:
-                groups.setdefault(self.store(host), []).append(host)
+            if host.name in stores:
+                groups.setdefault(stores[host.name], []).append(host)
         return groups
 
 
@@ -119,7 +107,7 @@ class Launch:
 
     def start_mpirun(self) -> StartFailure | None:
         """Let the supervisor start mpirun; from then on the run continues on its own."""
-        self._stdin.send(json.dumps(_go(self._hosts, self._spec)).encode() + b"\n")
+        self._stdin.send(json.dumps(self._spec.start.to_json()).encode() + b"\n")
         self._stdin.end()
         return self._failure()
 
@@ -134,18 +122,12 @@ class Launch:
         """Unpack node0's files and start the supervisor; returns when it has started mpirun."""
         spec, node0 = self._spec, self._hosts[0]
         files = _packed([*_agent_files(), *spec.files])
-        request = {
-            "id": self._record.id,
-            "rundir": self._record.rundir,
-            "bind": spec.bind,
-            "token": self._token,
-            "host": node0.name,
-        }
+        request = SupervisorRequest(self._record.id, self._record.rundir, spec.bind, self._token, node0.name)
         call_line(
             self._pool.session(node0),
             _supervisor_command(spec, len(files)),
             files,
-            request,
+            request._asdict(),
             stdin=cast("BinaryIO", self._stdin),
             on_event=self._on_event,
             timeout=_START_SECONDS,
@@ -160,17 +142,17 @@ class Launch:
     def _upload_jobs(self, port: int) -> StartFailure | None:
         """A job file for every store, which also gets the agent and prunes its older runs in the same round trip."""
         spec, record = self._spec, self._record
-        groups = spec.hosts_by_store(self._hosts)
+        groups = {group[0]: group for group in spec.hosts_by_store(self._hosts).values()}
         script = f"{_unpack(record.rundir)} || exit 1\n"
         if spec.retention is not None:
             script += background_prune(spec.retention, record.home, record.python, record.id)
         command = Command(script, f"make {record.rundir}")
 
         def upload(host: Host, session: Session) -> None:
-            job = merge_jobs([spec.jobs[member.name] for member in groups[spec.store(host)]])._replace(
+            job = merge_jobs([spec.jobs[member.name] for member in groups[host]])._replace(
                 id=record.id,
                 rundir=record.rundir,
-                setup=spec.setup,
+                setup=spec.start.setup,
                 supervisor=SupervisorAddress(spec.bind, port),
                 token=self._token,
             )
@@ -181,7 +163,7 @@ class Launch:
                 lines = result.stderr.decode(errors="replace").strip().splitlines()
                 raise HostError(f"could not {command.label}: {lines[-1] if lines else result.ended}")
 
-        outcomes = self._pool.each([group[0] for group in groups.values()], upload)
+        outcomes = self._pool.each(list(groups), upload)
         failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]
         if not failures:
             return None
@@ -228,33 +210,6 @@ def _supervisor_command(spec: LaunchSpec, size: int) -> Command:
         scope = "systemd-run --user --scope --quiet"
         script += f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {argv}; fi; "
     return Command(f"{script}exec {argv}", f"start the supervisor in {spec.record.rundir}")
-
-
-def _go(hosts: Sequence[Host], spec: LaunchSpec) -> dict[str, Any]:
-    """The supervisor's second line of stdin."""
-    ranks = [
-        {"rank": rank, "host": host.name, "store": spec.store(host)}
-        for host in hosts
-        if host.name in spec.jobs
-        for rank in spec.jobs[host.name].ranks
-    ]
-    job = next(iter(spec.jobs.values()))
-    return {
-        "go": True,
-        "argv": list(spec.argv),
-        "environ": dict(spec.launcher_env),
-        "setup": spec.setup,
-        "nodes": len(spec.jobs),
-        "world_size": job.world_size,
-        "addresses": list(spec.addresses),
-        "ranks": sorted(ranks, key=lambda entry: int(entry["rank"])),
-        "master": job.master._asdict(),
-        "script": spec.record.script,
-        "env": spec.record.env,
-        "time_limit": spec.time_limit,
-        "restarts": spec.restarts,
-        "hang_after": spec.hang_after,
-    }
 
 
 def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> None:

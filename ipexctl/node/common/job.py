@@ -1,4 +1,4 @@
-"""The record `job.json`: what the ranks of one host run. It is written by `jobs/submit` and read by the rank wrapper.
+"""What `jobs/submit` sends to start a run: `job.json` for the ranks of a host, and two requests for the supervisor.
 
 It is apart from the other records because each rank imports it, and theirs take 5 ms to import.
 """
@@ -72,13 +72,94 @@ class JobRecord(NamedTuple):
         }
 
 
+class SupervisorRequest(NamedTuple):
+    """The supervisor's first line of stdin. It answers with the port on which it listens."""
+
+    id: str
+    rundir: str
+    bind: str
+    """The address to listen on."""
+    token: str
+    host: str
+    """Node0, as named in the hostfile."""
+
+
+class RankPlacement(NamedTuple):
+    rank: int
+    host: str
+    store: str
+    """Hosts with the same store share a job file."""
+
+
+class StartRequest(NamedTuple):
+    """The supervisor's second line of stdin: mpirun and the limits of the run."""
+
+    argv: tuple[str, ...]
+    """The mpirun line."""
+    ranks: tuple[RankPlacement, ...]
+    world_size: int
+    nodes: int
+    master: Master
+    script: str = ""
+    env: str = ""
+    variables: Mapping[str, str | None] = {}
+    """Of mpirun."""
+    setup: str | None = None
+    """A file that bash sources before mpirun."""
+    addresses: tuple[str, ...] = ()
+    """Of the planned hosts: the supervisor accepts their connections before others."""
+    time_limit: float | None = None
+    restarts: int = 0
+    hang_after: float = 600.0
+    """Seconds without output of any rank until that is reported; 0 for never."""
+    grace: float = 4.0
+    """Seconds for ranks to exit after SIGTERM."""
+    begin_within: float = 120.0
+    """Seconds for every rank to connect."""
+
+    def to_json(self) -> Json:
+        ranks = [placement._asdict() for placement in self.ranks]
+        return {**self._asdict(), "master": self.master._asdict(), "ranks": ranks}
+
+
+def read_supervisor_request(document: object) -> SupervisorRequest:
+    """Raises a ValueError for a document that is not such a request, like the functions below."""
+    request = _object(document, "the request")
+    return SupervisorRequest(*(_value(request, name, str) for name in SupervisorRequest._fields))
+
+
+def read_start_request(document: object) -> StartRequest:
+    start = _object(document, "the request")
+    ranks = (_object(entry, "a rank") for entry in _value(start, "ranks", list))
+    return StartRequest(
+        argv=_items(start, "argv", str),
+        ranks=tuple(
+            RankPlacement(_value(rank, "rank", int), _value(rank, "host", str), _value(rank, "store", str))
+            for rank in ranks
+        ),
+        world_size=_value(start, "world_size", int),
+        nodes=_value(start, "nodes", int),
+        master=_master(start),
+        script=_value(start, "script", str),
+        env=_value(start, "env", str),
+        variables=_variables(start),
+        setup=_optional(start, "setup", str),
+        addresses=_items(start, "addresses", str),
+        time_limit=_seconds(start, "time_limit"),
+        restarts=_optional(start, "restarts", int) or 0,
+        **{name: limit for name in _LIMITS if (limit := _seconds(start, name)) is not None},
+    )
+
+
+_LIMITS = ("hang_after", "grace", "begin_within")
+
+
 def read_job(document: object) -> JobRecord:
-    """Raises a ValueError for a document that is not a job."""
     job = _object(document, "the job")
-    master, supervisor = _object(job.get("master"), "master"), _object(job.get("supervisor"), "supervisor")
+    supervisor = _object(job.get("supervisor"), "supervisor")
     return JobRecord(
         world_size=_value(job, "world_size", int),
-        master=Master(_value(master, "addr", str), _optional(master, "port", int)),
+        master=_master(job),
         command=_items(job, "command", str),
         cwd=_value(job, "cwd", str),
         ranks={int(rank): _rank(_object(plan, f"rank {rank}")) for rank, plan in _value(job, "ranks", dict).items()},
@@ -103,6 +184,11 @@ def _rank(plan: Json) -> RankJob:
     )
 
 
+def _master(document: Json) -> Master:
+    master = _object(document.get("master"), "master")
+    return Master(_value(master, "addr", str), _optional(master, "port", int))
+
+
 def _object(document: object, name: str) -> Json:
     if not isinstance(document, dict):
         raise ValueError(f"{name} is not a JSON object")
@@ -121,6 +207,11 @@ def _optional(document: Json, field: str, kind: type[Value]) -> Value | None:
     if value is not None and type(value) is not kind:
         raise ValueError(f"{field} is not of type {kind.__name__}")
     return value
+
+
+def _seconds(document: Json, field: str) -> float | None:
+    value = document.get(field)
+    return float(value) if type(value) is int else _optional(document, field, float)
 
 
 def _items(document: Json, field: str, kind: type[Value]) -> tuple[Value, ...]:

@@ -13,7 +13,7 @@ from ipexctl.node.common.environ import account_variables, set_variables, source
 from ipexctl.node.common.processes import all_processes, end_with_parent
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.job import StartRequest
 
 INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 EXIT_WAIT = 10.0
@@ -23,14 +23,14 @@ EXIT_WAIT = 10.0
 class MpirunProcess:
     """A started mpirun. Its stdin stays open while the supervisor lives, and it is ended with the supervisor."""
 
-    def __init__(self, go: Json, rundir: str) -> None:
+    def __init__(self, start: StartRequest, rundir: str) -> None:
         """Raises an OSError when it can't be started."""
-        environ = _environment(go)
+        environ = _environment(start)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         log = os.open(os.path.join(rundir, "mpirun.log"), flags, 0o600)
         try:
             self._process = subprocess.Popen(
-                go["argv"],
+                start.argv,
                 cwd=rundir,
                 env=environ,
                 stdin=subprocess.PIPE,
@@ -85,11 +85,11 @@ class MpirunProcess:
                     os.kill(stat.pid, signal.SIGKILL)
 
 
-def _environment(go: Json) -> dict[str, str]:
+def _environment(start: StartRequest) -> dict[str, str]:
     """A minimal environment, because hydra passes all of it on to every rank."""
     environ = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
     environ.update(account_variables())
-    if go.get("setup"):
-        environ = source_setup(go["setup"], environ)
-    set_variables(environ, go.get("environ") or {}, [])
+    if start.setup:
+        environ = source_setup(start.setup, environ)
+    set_variables(environ, start.variables, ())
     return environ

@@ -19,6 +19,7 @@ from ipexctl.node.run import messages, protocol
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.frames import Chunk
+    from ipexctl.node.common.job import RankPlacement
     from ipexctl.node.run.protocol import Link
     from ipexctl.node.run.recorder import OutputFile
 
@@ -44,8 +45,9 @@ CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECON
 class RankConnection:
     """One rank: its connection, its output files and its status."""
 
-    def __init__(self, rank: int, host: str, store: str, sinks: dict[str, OutputFile]) -> None:
-        self.rank, self.host, self.store, self.sinks = rank, host, store, sinks
+    def __init__(self, placement: RankPlacement, sinks: dict[str, OutputFile]) -> None:
+        self.rank, self.host, self.store = placement
+        self.sinks = sinks
         self.reset()
 
     def reset(self) -> None:

@@ -11,12 +11,11 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
-from ipexctl.node.common.job import Master
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RunStatus
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.job import StartRequest, SupervisorRequest
     from ipexctl.node.common.records import RankStatus
 
 SAVE = 0.5
@@ -29,20 +28,20 @@ PROBE = 1 << 18
 """Bytes that must be free before a disk that was full is written to again."""
 
 
-def first_status(request: Json, go: Json, restarts: int) -> RunStatus:
+def first_status(request: SupervisorRequest, start: StartRequest) -> RunStatus:
     """The status before anything has happened."""
     return RunStatus(
-        id=request["id"],
+        id=request.id,
         state="starting",
-        script=go["script"],
-        env=go["env"],
-        nodes=go["nodes"],
-        world_size=go["world_size"],
+        script=start.script,
+        env=start.env,
+        nodes=start.nodes,
+        world_size=start.world_size,
         started=time.time(),
-        restarts=restarts,
+        restarts=start.restarts,
         supervisor=own_identity(),
-        node0=request["host"],
-        master=Master(go["master"]["addr"], go["master"].get("port")),
+        node0=request.host,
+        master=start.master,
     )
 
 

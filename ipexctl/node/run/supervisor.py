@@ -1,15 +1,10 @@
 """The supervisor of a run on node0: starts mpirun, follows the ranks, keeps the record, ends all ranks when one fails.
 
 It is started as `PYTHON -I RUNDIR/agent.zip run.supervisor`. It reads two lines of JSON from stdin, and answers each
-with one line, or with `{"event": "failed", "reason", "fix"}`:
+with one line, or with `{"event": "failed", "reason", "fix"}`. `node/common/job.py` has both requests.
 
-    {"id", "rundir", "bind": address, "token", "host"}
-        → {"event": "listening", "port"}
-    {"go": true, "argv": [word, …], "environ": {name: value or null}, "setup": file or null, "nodes",
-     "world_size", "ranks": [{"rank", "host", "store"}, …], "addresses": [address of a planned host, …],
-     "master": {"addr", "port" or null}, "script", "env", "time_limit": seconds or null, "grace", "begin_within",
-     "restarts", "hang_after": seconds, 0 for never}
-        → {"event": "done", "pid", "start", "mpirun", "master_port"}
+    SupervisorRequest  → {"event": "listening", "port"}
+    StartRequest       → {"event": "done", "pid", "start", "mpirun", "master_port"}
 
 Between the two the caller writes the job files, which need the port. After that the supervisor runs in a session of
 its own, and its caller may exit. SIGTERM stops the run.
@@ -30,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.environ import SetupError
-from ipexctl.node.common.job import Master
+from ipexctl.node.common.job import read_start_request, read_supervisor_request
 from ipexctl.node.common.records import FINAL, Mpirun
 from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
@@ -39,11 +34,8 @@ if TYPE_CHECKING:
     import socket
 
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.job import StartRequest, SupervisorRequest
 
-GRACE = 4.0
-BEGIN_WITHIN = 120.0
-HANG_AFTER = 600.0
-"""Seconds without output of any rank until that is reported."""
 PATIENCE = 8.0
 """Seconds after the grace period for ranks to exit, on busy machines."""
 LAST_MESSAGE_TIME = 2.0
@@ -60,32 +52,27 @@ MAX_MISMATCHES = 64
 class Supervisor:
     """One run, from the start of mpirun to the end of the last process."""
 
-    def __init__(self, request: Json, go: Json, listener: socket.socket) -> None:
-        self.request, self.go = request, go
+    def __init__(self, request: SupervisorRequest, start: StartRequest, listener: socket.socket) -> None:
+        self.rundir, self.plan = request.rundir, start
         self.created_at = time.monotonic()
-        self.restarts = int(go.get("restarts") or 0)
-        self.record = recorder.Recorder(request["rundir"], recorder.first_status(request, go, self.restarts))
+        self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
         self.verdict = verdict.Verdict(self.record)
-        hang_after = HANG_AFTER if go.get("hang_after") is None else float(go["hang_after"])
-        self.stalls = stall_detector.StallDetector(hang_after, self.record)
-        self.peers = RankConnections(request["token"], listener, self.on_message)
-        self.begin_within = float(go.get("begin_within") or BEGIN_WITHIN)
-        self.peers.setup_time = self.begin_within if go.get("setup") else SILENT
+        self.stalls = stall_detector.StallDetector(start.hang_after, self.record)
+        self.peers = RankConnections(request.token, listener, self.on_message)
+        self.peers.setup_time = start.begin_within if start.setup else SILENT
         self.peers.welcome = lambda: {
             "master": self.record.status.master._asdict(),
             "stop": self.verdict.ending is not None,
         }
-        for entry in go["ranks"]:
-            sinks = self.record.sinks(entry["rank"], entry["host"])
-            peer = RankConnection(entry["rank"], entry["host"], entry.get("store") or entry["host"], sinks)
-            self.peers.all[peer.rank] = peer
+        for placement in start.ranks:
+            sinks = self.record.sinks(placement.rank, placement.host)
+            self.peers.all[placement.rank] = RankConnection(placement, sinks)
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.status for peer in self.ranks]
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
-        self.grace = float(go.get("grace") or GRACE)
         self.mpirun: Any = None
         self.signals: list[int] = []
-        self.peers.addresses = set(go.get("addresses") or ())
+        self.peers.addresses = set(start.addresses)
         self.wake, wakeup = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wakeup, False)
@@ -96,15 +83,14 @@ class Supervisor:
 
     def start(self) -> None:
         """Start mpirun; raises an OSError when it can't be started."""
-        limit = self.go.get("time_limit")
-        address = str(self.go["master"]["addr"])
-        port = self.go["master"].get("port") or sockets.free_port(address)
-        self.mpirun = mpirun.MpirunProcess(self.go, self.request["rundir"])
+        limit, master = self.plan.time_limit, self.plan.master
+        master = master._replace(port=master.port or sockets.free_port(master.addr))
+        self.mpirun = mpirun.MpirunProcess(self.plan, self.rundir)
         now = time.monotonic()
         self.mpirun_started_at = now
-        self.end_at = self.created_at + float(limit) if limit else None
-        self.record.status = self.record.status._replace(mpirun=Mpirun(self.mpirun.pid), master=Master(address, port))
-        self.record.event("mpirun", pid=self.mpirun.pid, attempt=self.record.status.attempt, master_port=port)
+        self.end_at = self.created_at + limit if limit else None
+        self.record.status = self.record.status._replace(mpirun=Mpirun(self.mpirun.pid), master=master)
+        self.record.event("mpirun", pid=self.mpirun.pid, attempt=self.record.status.attempt, master_port=master.port)
         self.record.save(now)
 
     def start_and_reply(self) -> Json:
@@ -113,11 +99,11 @@ class Supervisor:
             self.start()
         except SetupError as error:
             self.fail("mpirun", str(error.strerror))
-            command = shlex.join(["bash", "-c", f". {shlex.quote(self.go['setup'])}"])
+            command = shlex.join(["bash", "-c", f". {shlex.quote(self.plan.setup or '')}"])
             fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
             return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
         except OSError as error:
-            why = f"{error.filename or self.go['argv'][0]}: {error.strerror}" if error.errno else str(error.strerror)
+            why = f"{error.filename or self.plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
             self.fail("mpirun", f"mpirun can't be started: {why}")
             return {"event": "failed", "reason": self.record.status.reason, "fix": "ipexctl doctor looks for one"}
         status = self.record.status
@@ -248,8 +234,11 @@ class Supervisor:
 
     def release(self, peer: RankConnection) -> None:
         peer.is_released = True
-        is_ending = self.verdict.ending is not None
-        if not self.verdict.may_restart(self.ranks, self.restarts) if is_ending else self.is_job_file_read(peer.store):
+        if self.verdict.ending is not None:
+            is_unneeded = not self.verdict.may_restart(self.ranks, self.plan.restarts)
+        else:
+            is_unneeded = self.is_job_file_read(peer.store)
+        if is_unneeded:
             self.peers.send_message(peer, "forget")
         self.peers.send_message(peer, "bye")
 
@@ -269,7 +258,7 @@ class Supervisor:
 
     def stop_rank(self, peer: RankConnection) -> None:
         if peer.exit is None:
-            is_sent = self.peers.send_message(peer, "stop", signal=signal.SIGTERM, grace=self.grace)
+            is_sent = self.peers.send_message(peer, "stop", signal=signal.SIGTERM, grace=self.plan.grace)
             peer.stop_sent = is_sent or peer.stop_sent
 
     def check_timeouts(self, now: float) -> None:
@@ -279,12 +268,12 @@ class Supervisor:
         missing = [peer for peer in self.ranks if peer.instance is None]
         if (
             missing
-            and now - self.mpirun_started_at > self.begin_within
-            and self.verdict.on_not_started(missing, self.begin_within)
+            and now - self.mpirun_started_at > self.plan.begin_within
+            and self.verdict.on_not_started(missing, self.plan.begin_within)
         ):
             self.stop_all()
         if self.end_at is not None and now > self.end_at:
-            self.fail("time-limit", f"the time limit of {self.go['time_limit']:g} s is over")
+            self.fail("time-limit", f"the time limit of {self.plan.time_limit:g} s is over")
         if self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None):
             self.stop_all()
         for peer in self.peers.check_disk(now, self.record.has_room, FLUSH):
@@ -313,7 +302,7 @@ class Supervisor:
         if self.mpirun.ended_at is None:
             waiting = [peer for peer in self.ranks if not peer.is_done and peer.instance is not None]
             is_over = all(peer.is_done for peer in self.ranks) or (ending is not None and not waiting)
-            patience = FLUSH if self.peers.is_behind(now) else self.grace
+            patience = FLUSH if self.peers.is_behind(now) else self.plan.grace
             self.mpirun.end_after_ranks(now, ending["at"] + patience if ending else None, is_over=is_over)
             return
         left = [peer for peer in self.ranks if not peer.is_done and peer.exit is None]
@@ -336,7 +325,7 @@ class Supervisor:
             return True
         if all(peer.instance is None or (peer.link is None and gone > LAST_MESSAGE_TIME) for peer in waiting):
             return True
-        patience = FLUSH if self.peers.is_behind(time.monotonic()) else self.grace + PATIENCE
+        patience = FLUSH if self.peers.is_behind(time.monotonic()) else self.plan.grace + PATIENCE
         return bool(time.monotonic() - ending["at"] > patience and gone > LAST_MESSAGE_TIME)
 
     def handle_signals(self) -> None:
@@ -360,16 +349,16 @@ class Supervisor:
         return all(peer.instance is not None for peer in self.ranks if peer.store == store)
 
     def restarts_left(self) -> int:
-        return self.restarts - self.record.status.attempt
+        return self.plan.restarts - self.record.status.attempt
 
     def restart(self) -> bool:
         """Start the next attempt, if one is allowed; the script continues from its own checkpoint."""
-        if not self.verdict.may_restart(self.ranks, self.restarts):
+        if not self.verdict.may_restart(self.ranks, self.plan.restarts):
             return False
         self.mpirun.kill_leftovers()
         after = self.verdict.restart()
         self.peers.attempt = self.record.status.attempt
-        line = f"[ipexctl: restart {self.peers.attempt} of {self.restarts} after: {after}]"
+        line = f"[ipexctl: restart {self.peers.attempt} of {self.plan.restarts} after: {after}]"
         for peer in self.ranks:
             for sink in peer.sinks.values():
                 sink.note(line)
@@ -436,27 +425,30 @@ def daemonize(log_path: str) -> Callable[[Json], None] | None:
 
 
 def main(action: str) -> int:  # noqa: ARG001
-    request = json.loads(sys.stdin.readline())
+    request = read_supervisor_request(json.loads(sys.stdin.readline()))
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        listener = sockets.listen(request["bind"])
+        listener = sockets.listen(request.bind)
         listener.setblocking(False)
     except OSError as error:
-        emit("failed", reason=f"nothing can listen on {request['bind']}: {error.strerror or error}", fix="")
+        emit("failed", reason=f"nothing can listen on {request.bind}: {error.strerror or error}", fix="")
         return 1
     emit("listening", port=listener.getsockname()[1])
     line = sys.stdin.readline()
     if not line.endswith("\n"):  # the caller has exited
         return 1
-    send_reply = daemonize(f"{request['rundir']}/supervise.log")
+    send_reply = daemonize(f"{request.rundir}/supervise.log")
     if send_reply is None:
         return 0
     try:
-        supervisor = Supervisor(request, json.loads(line), listener)
+        supervisor = Supervisor(request, read_start_request(json.loads(line)), listener)
+    except ValueError as error:
+        send_reply({"event": "failed", "reason": f"the request to start the run can't be read: {error}"})
+        os._exit(1)
     except OSError as error:
-        why = f"the run's record can't be begun: {error.filename or request['rundir']}: {error.strerror or error}"
+        why = f"the run's record can't be begun: {error.filename or request.rundir}: {error.strerror or error}"
         send_reply({"event": "failed", "reason": why, "fix": "df and ulimit -n there say what is short"})
         os._exit(1)
     send_reply(supervisor.start_and_reply())

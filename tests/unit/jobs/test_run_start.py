@@ -17,7 +17,15 @@ from ipexctl.jobs.retention import RetentionLimits
 from ipexctl.jobs.submit.job import merge_jobs
 from ipexctl.jobs.submit.pipeline import hosts_with_job_files
 from ipexctl.jobs.submit.start import Launch, LaunchSpec
-from ipexctl.node.common.job import JobRecord, Master, RankJob, read_job
+from ipexctl.node.common.job import (
+    JobRecord,
+    Master,
+    RankJob,
+    RankPlacement,
+    StartRequest,
+    read_job,
+    read_start_request,
+)
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
@@ -131,7 +139,10 @@ def begin(pool: Crew, **more: Any) -> StartFailure | None:
 
 def launch_on(pool: Crew, **more: Any) -> Launch:
     jobs = {"a": job("a", [0], TOKEN="s3cr3t"), "b": job("b", [1], TOKEN="s3cr3t")}
-    given: dict[str, Any] = {"jobs": jobs, "argv": ["mpiexec.hydra"], "launcher_env": {}, **more}
+    stores = more.pop("stores", {"a": "of a", "b": "of b"})
+    ranks = tuple(RankPlacement(rank, host, stores[host]) for rank, host in enumerate("ab"))
+    start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"))
+    given: dict[str, Any] = {"jobs": jobs, "start": start, **more}
     record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
     spec = LaunchSpec(record, bind="10.0.0.1", **given)
     return Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
@@ -149,10 +160,7 @@ def test_every_store_gets_its_job_with_port_and_token_by_stdin() -> None:
     for node in pool.nodes.values():
         assert set(node.modes.values()) == {0o600}
         assert not any("s3cr3t" in script or token in script for script in node.scripts)
-    assert pool.nodes["a"].go["ranks"] == [
-        {"rank": 0, "host": "a", "store": "alone:a"},
-        {"rank": 1, "host": "b", "store": "alone:b"},
-    ]
+    assert read_start_request(pool.nodes["a"].go).ranks == ((0, "a", "of a"), (1, "b", "of b"))
     assert "token" not in pool.nodes["a"].go
     assert "s3cr3t" not in json.dumps(pool.nodes["a"].go)
 
