@@ -50,9 +50,8 @@ def ps_command(
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.cli.run_hosts import connector_of
     from ipexctl.jobs.ps import QUERY_TIMEOUT, forgettable, query_runs, with_copies
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.jobs.registry import RunRegistry, abandoned_runs
     from ipexctl.jobs.retention import read_limits
-    from ipexctl.jobs.submit.pending import abandoned_runs
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.messages import print_user_error
     from ipexctl.ui.ps import show, show_json

@@ -52,8 +52,7 @@ def sync_command(
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
     from ipexctl.cli.hosts import check_home, current_directory, select, session_pool
-    from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.jobs.submit.pending import abandoned_runs
+    from ipexctl.jobs.registry import RunRegistry, abandoned_runs
     from ipexctl.sync.project import data_patterns, read_project
     from ipexctl.sync.root import find_root
     from ipexctl.sync.sync import query_project

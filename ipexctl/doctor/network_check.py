@@ -17,8 +17,8 @@ from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.logins import diagnose_login, got_no_answer, log_in, login_findings, probe_host, unknown_state
 from ipexctl.doctor.scripts import ScriptDialog, results_until
-from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.login_errors import explain

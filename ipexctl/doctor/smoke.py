@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.scripts import ScriptDialog, results_until, script, text_of
-from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 

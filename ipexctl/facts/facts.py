@@ -1,4 +1,4 @@
-"""Facts: the result of the probe of one host, and its JSON. Unknown values are missing."""
+"""Facts: the result of the probe of one host, its parser and its JSON. Pure; unknown values are missing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.facts.cpu import Cpu, cpu_json
-from ipexctl.facts.cpulist import CpuList
-from ipexctl.facts.network import Network
-from ipexctl.facts.software import Env, Software
+from ipexctl.facts.answers import read_answers, seconds
+from ipexctl.facts.cpu import Cpu, CpuList, cpu_json, parse_cpu
+from ipexctl.facts.network import Network, parse_network
+from ipexctl.facts.probe import PARTS
+from ipexctl.facts.software import Env, Software, parse_software
 from ipexctl.facts.system import (
     Account,
     Activity,
@@ -21,9 +22,22 @@ from ipexctl.facts.system import (
     Memory,
     Security,
     System,
+    parse_account,
+    parse_activity,
+    parse_batch,
+    parse_environment,
+    parse_home,
+    parse_limits,
+    parse_logind,
+    parse_memory,
+    parse_mounts,
+    parse_security,
+    parse_system,
+    parse_tmp,
 )
 
 if TYPE_CHECKING:
+    from ipexctl.facts.answers import Answers
     from ipexctl.facts.system import Disk, Home
 
 
@@ -89,3 +103,38 @@ def _plain(value: object) -> Any:
 
 def _fields(value: Any) -> dict[str, Any]:
     return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+
+
+def parse(text: str) -> Facts:
+    """Facts from the probe's output, complete or not."""
+    answers = read_answers(text)
+    system = parse_system(answers)
+    mounts = parse_mounts(answers)
+    return Facts(
+        system=system,
+        cpu=parse_cpu(answers, system.arch),
+        memory=parse_memory(answers, mounts),
+        limits=parse_limits(answers),
+        network=parse_network(answers),
+        home=parse_home(answers, mounts),
+        tmp=parse_tmp(answers, mounts),
+        account=parse_account(answers),
+        software=parse_software(answers),
+        environment=parse_environment(answers),
+        logind=parse_logind(answers),
+        security=parse_security(answers),
+        batch=parse_batch(answers),
+        activity=parse_activity(answers),
+        clock=seconds(answers.first("clock")),
+        complete="end" in answers,
+        cut=_cut(answers),
+    )
+
+
+def _cut(answers: Answers) -> tuple[str, ...]:
+    """The parts that did not finish; `names` also if some names got no answer in time."""
+    finished = set(answers.all("done"))
+    known = len({line.partition(" ")[0] for line in answers.all("resolved")})
+    if known <= len(answers.words("peers")) and any(line.startswith("getent ") for line in answers.all("tool")):
+        finished.discard("names")
+    return tuple(part for part in PARTS if part not in finished)

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.facts.parse import parse
+from ipexctl.facts.facts import parse
 from ipexctl.facts.probe import probe_command
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.remote.session import OutputCollector

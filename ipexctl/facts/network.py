@@ -1,12 +1,19 @@
-"""A host's network: interfaces, addresses, names. Values only."""
+"""A host's network, and the parser of the probe's lines about interfaces, addresses and names. Pure."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.facts.answers import natural, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from ipexctl.facts.answers import Answers
 
 NicKind = Literal[
     "ethernet", "infiniband", "bond", "vlan", "wifi",
@@ -75,3 +82,208 @@ class Network:
 
     def nic(self, name: str) -> Nic | None:
         return next((nic for nic in self.nics if nic.name == name), None)
+
+
+def parse_network(answers: Answers) -> Network:
+    words = answers.words("uname")
+    names = _resolved(answers)
+    own = names.pop(0, None)
+    peers = answers.words("peers")
+    rows = answers.all("nic")
+    ifconfig_nics = _ifconfig(answers.all("ifconfig"))
+    addresses = _addresses(answers.all("ip.addr")) or {nic.name: list(nic.addresses) for nic in ifconfig_nics}
+    nics = _nics(rows, addresses) if rows or not ifconfig_nics else ifconfig_nics
+    return Network(
+        hostname=words[1] if len(words) > 1 else None,
+        canonical=own[0] if own else None,
+        resolves_to=own[1] if own else None,
+        peers={peers[number - 1]: result for number, (_, result) in sorted(names.items()) if number <= len(peers)},
+        nics=nics,
+        rdma=tuple(_rdma(line) for line in answers.all("rdma")),
+        default_route=_route(answers.all("route")),
+        port_range=_port_range(answers.words("port_range")),
+    )
+
+
+def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]:
+    """Lines `NUMBER CANONICAL ADDRESS…` by number: the host's own name is 0, the peers follow in order."""
+    result: dict[int, tuple[str | None, tuple[str, ...]]] = {}
+    for line in answers.all("resolved"):
+        words = line.split()
+        number = natural(words[0])
+        if number is not None and len(words) > 1:
+            valid = dict.fromkeys(address for word in words[2:] if (address := _canonical(word)))
+            result.setdefault(number, (None if words[1] == "-" else words[1], tuple(valid)))
+    return result
+
+
+def _canonical(word: str) -> str | None:
+    """An address in canonical form; an IPv4-mapped IPv6 address as IPv4."""
+    try:
+        address = ip_address(word.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+_ADDRESS = re.compile(
+    r"\d+:\s+(?P<nic>[^\s@]+)(?:@\S+)?\s+inet6?\s+(?P<address>[0-9a-fA-F.:]+)"
+    r"(?:\s+peer\s+[0-9a-fA-F.:]+)?(?:/(?P<prefix>\d{1,3}))?.*?\bscope\s+(?P<scope>\w+)"
+)
+
+
+def _addresses(lines: Iterable[str]) -> dict[str, list[Address]]:
+    result: defaultdict[str, list[Address]] = defaultdict(list)
+    for line in lines:
+        match = _ADDRESS.match(line)
+        if match and (address := _canonical(match["address"])):
+            widest = 128 if ":" in address else 32
+            prefix = min(int(match["prefix"] or widest), widest)
+            item = Address(address, prefix, match["scope"])
+            if item not in result[match["nic"]]:
+                result[match["nic"]].append(item)
+    return result
+
+
+def _nics(rows: Iterable[str], addresses: Mapping[str, list[Address]]) -> tuple[Nic, ...]:
+    attrs: dict[str, dict[str, str]] = {}
+    for row in rows:
+        name, _, rest = row.partition(" ")
+        attrs.setdefault(name, dict(settings(rest)))
+    for name in addresses:
+        attrs.setdefault(name, {})
+    return tuple(
+        Nic(
+            name=name,
+            kind=kind_of(name, answers),
+            state=answers.get("operstate"),
+            mtu=natural(answers.get("mtu")),
+            speed=_speed(answers.get("speed")),
+            physical="device" in answers if answers else None,
+            mac=answers.get("address") if (answers.get("address") or "").strip("0:") else None,
+            addresses=tuple(addresses.get(name, ())),
+        )
+        for name, answers in attrs.items()
+    )
+
+
+_BY_MARK: Final[tuple[tuple[str, NicKind], ...]] = (
+    ("bonding", "bond"),
+    ("bridge", "bridge"),
+    ("wireless", "wifi"),
+    ("tun_flags", "tunnel"),
+)
+_BY_DEVTYPE: Final[dict[str, NicKind]] = {
+    "bond": "bond",
+    "bridge": "bridge",
+    "vlan": "vlan",
+    "wlan": "wifi",
+    "wireguard": "tunnel",
+    "vxlan": "tunnel",
+    "geneve": "tunnel",
+}
+_BY_TYPE: Final[dict[str, NicKind]] = {"772": "loopback", "32": "infiniband", "1": "ethernet"}
+_OF_DOCKER = re.compile(r"docker\d+|docker_gwbridge|br-[0-9a-f]{12}|podman\d+|cni-podman\d+|lxdbr\d+|lxcbr\d+")
+_OF_CONTAINERS = re.compile(r"(veth|cali|lxc|cilium|tunl|gre|sit|flannel|vxlan|tap|tun|wg|zt|tailscale).*")
+
+
+def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
+    """The kind of an interface, by name if the kernel doesn't distinguish it: a docker bridge is a bridge."""
+    if _OF_DOCKER.fullmatch(name):
+        return "docker"
+    if name.startswith("virbr"):
+        return "libvirt"
+    if re.match(r"(veth|cali|lxc)", name):
+        return "veth"
+    result = next((kind for mark, kind in _BY_MARK if mark in attrs), None) or _BY_DEVTYPE.get(attrs.get("devtype", ""))
+    if result:
+        return result
+    if _OF_CONTAINERS.fullmatch(name):
+        return "tunnel"
+    if re.fullmatch(r"cni\d+", name):
+        return "bridge"
+    return _BY_TYPE.get(attrs.get("type", ""), "loopback" if re.fullmatch(r"lo\d*", name) else "unknown")
+
+
+def _speed(text: str | None) -> int | None:
+    """The speed; a driver that doesn't know it reports -1, signed or unsigned."""
+    result = natural(text)
+    return result if result and result < 1 << 31 else None
+
+
+def _rdma(line: str) -> Rdma:
+    name, state, link, rate, *nics = [*line.split("|"), "", "", ""][: max(4, line.count("|") + 1)]
+    return Rdma(
+        name=name,
+        state=state.partition(": ")[2].lower() or None,
+        link=link or None,
+        rate=rate or None,
+        nics=tuple(nic for nic in nics if nic),
+    )
+
+
+def _route(lines: Iterable[str]) -> Route | None:
+    """The gateway from the kernel's hex: v4 in little-endian byte order, v6 in network byte order. v4 comes first."""
+    for line in lines:
+        iface, _, gateway = line.partition(" ")
+        try:
+            packed = bytes.fromhex(gateway)
+        except ValueError:
+            continue
+        if len(packed) in (4, 16):
+            address = ip_address(packed[::-1] if len(packed) == 4 else packed)
+            return Route(iface, None if int(address) == 0 else str(address))
+    return None
+
+
+def _port_range(words: list[str]) -> tuple[int, int] | None:
+    match [natural(word) for word in words]:
+        case [int(low), int(high)] if low <= high < 65536:
+            return low, high
+    return None
+
+
+def _ifconfig(lines: Iterable[str]) -> tuple[Nic, ...]:
+    """ifconfig of BSD and old Linux: a line without indentation begins an interface."""
+    heads: dict[str, tuple[int | None, str | None]] = {}
+    addresses: defaultdict[str, list[Address]] = defaultdict(list)
+    name = ""
+    for line in lines:
+        if line[:1].strip():
+            name = line.split()[0].rstrip(":")
+            up = "up" if re.search(r"<UP\b", line) else "down" if "<" in line else None
+            heads[name] = (None, up)
+        if name and (mtu := re.search(r"\bmtu[: ](\d{1,6})", line, re.IGNORECASE)):
+            heads[name] = (int(mtu[1]), heads[name][1])
+        if name and (address := _bsd_address(line)):
+            addresses[name].append(address)
+    return tuple(
+        Nic(name, kind_of(name, {"type": "1"} if name.startswith(("en", "eth", "ix", "em", "igb")) else {}), state, mtu,
+            addresses=tuple(addresses[name]))
+        for name, (mtu, state) in heads.items()
+    )  # fmt: skip
+
+
+def _bsd_address(line: str) -> Address | None:
+    match = re.search(r"\binet6?\s+(?:addr:\s*)?([0-9a-fA-F.:]+)", line)
+    address = _canonical(match[1]) if match else None
+    if address is None:
+        return None
+    prefix = re.search(r"prefixlen (\d{1,3})|/(\d{1,3})\b", line)
+    mask = re.search(r"netmask (0x[0-9a-fA-F]{8}|[0-9.]+)|Mask:([0-9.]+)", line)
+    if ":" in address:
+        wide = int(prefix[1] or prefix[2]) if prefix else 128
+        return Address(address, min(wide, 128), "link" if address.startswith("fe80") else "global")
+    return Address(
+        address, _mask_width(mask[1] or mask[2]) if mask else 32, "host" if address[:4] == "127." else "global"
+    )
+
+
+def _mask_width(mask: str) -> int:
+    if mask.startswith("0x"):
+        return int(mask, 16).bit_count()
+    try:
+        return ip_network(f"0.0.0.0/{mask}").prefixlen
+    except ValueError:
+        return 32

@@ -1,12 +1,20 @@
-"""A host's operating system, memory, disks, limits and policies. Values only."""
+"""A host's system, memory, disks, limits and policies, and the parser of the probe's lines about them. Pure."""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.facts.answers import decimal, kilobytes, limit, natural
+from ipexctl.facts.store import is_network, store_token
+from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.facts.answers import Answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,3 +221,312 @@ class Environment:
     """Useful programs and their paths."""
     modules: str | None = None
     """`lmod`, or `modules` for the classic ones."""
+
+
+def parse_system(answers: Answers) -> System:
+    name, release, arch = (_nth(answers.words("uname"), index) for index in (0, 2, 3))
+    release_file = {
+        key: value.strip("\"'") for key, _, value in (line.partition("=") for line in answers.all("os_release"))
+    }
+    product = answers.first("product")
+    libc, libc_version = _libc(answers.first("libc") or "")
+    return System(
+        kernel_name=name,
+        kernel=release,
+        arch=arch,
+        distro=release_file.get("PRETTY_NAME") or (f"macOS {product}" if product else None),
+        distro_id=release_file.get("ID") or ("macos" if product else None),
+        distro_version=release_file.get("VERSION_ID") or product,
+        libc=libc,
+        libc_version=libc_version,
+        boot=boot_of(answers),
+    )
+
+
+def _nth(words: list[str], index: int) -> str | None:
+    return words[index] if index < len(words) else None
+
+
+def boot_of(answers: Answers) -> str | None:
+    sysctl = answers.named("sysctl")
+    return answers.first("boot_id") or sysctl.get("kern.bootsessionuuid") or sysctl.get("kern.boottime")
+
+
+def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
+    version = re.search(r"\d+\.\d+(\.\d+)?", text)
+    if "musl" in text:
+        after = re.search(r"Version (\d+\.\d+(?:\.\d+)?)", text)
+        return "musl", after[1] if after else None
+    if version and re.search(r"glibc|GLIBC|GNU libc|GNU C Library", text):
+        # Debian's ldd: `ldd (Debian GLIBC 2.36-9) 2.36`.
+        return "glibc", version[0]
+    return None, None
+
+
+def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
+    limits = [
+        value
+        for key in ("cgroup.memory.max", "cgroup.memory.limit_in_bytes")
+        for text in answers.all(key)
+        if (value := natural(text)) is not None and value < _NO_LIMIT
+    ]
+    meminfo, sysctl = answers.named("meminfo"), answers.named("sysctl")
+    thp = re.search(r"\[(\w+)\]", answers.first("thp") or "")
+    shm = parse_disk(answers, "/dev/shm", mounts)  # noqa: S108  # a name, no temporary file
+    return Memory(
+        total=kilobytes(meminfo.get("MemTotal")) or natural(sysctl.get("hw.memsize") or sysctl.get("hw.physmem")),
+        available=kilobytes(meminfo.get("MemAvailable")),
+        limit=min(limits, default=None),
+        swap=kilobytes(meminfo.get("SwapTotal")),
+        hugepages_total=natural(meminfo.get("HugePages_Total")),
+        hugepages_free=natural(meminfo.get("HugePages_Free")),
+        hugepage_size=kilobytes(meminfo.get("Hugepagesize")),
+        thp=thp[1] if thp else None,
+        shm_size=shm.total if shm else None,
+        shm_free=shm.free if shm else None,
+    )
+
+
+_NO_LIMIT: Final = 1 << 62
+"""cgroup v1 writes the largest possible page count for no limit."""
+
+
+def parse_limits(answers: Answers) -> Limits:
+    limits: dict[str, Limit] = {}
+    for line in answers.all("limit"):
+        match = re.match(r"(Max [a-z ]+?) {2,}(\S+) +(\S+)", line)
+        if match:
+            limits.setdefault(match[1], Limit(limit(match[2]), limit(match[3])))
+    names = ("Max locked memory", "Max open files", "Max processes")
+    return Limits(*(limits.get(name, Limit()) for name in names))
+
+
+def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
+    """The disk space at a path; None if the probe has no line about it."""
+    mount = mount_of(path, mounts)
+    writable = path in answers.all("writable")
+    total = free = inodes = inodes_free = None
+    for line in answers.all("room"):
+        *sizes, measured = [*line.split(" ", 5), ""][:6]
+        match [natural(word) for word in sizes]:
+            case [int(block), int(blocks), int(available), int(nodes), int(left)] if measured == path:
+                total, free = block * blocks, block * available
+                inodes, inodes_free = (nodes, left) if nodes else (None, None)
+    for line in answers.all("df"):
+        match _df(line.removeprefix(f"{path}|")):
+            case (int(total_kb), int(free_kb)) if line.startswith(f"{path}|"):
+                total, free = total_kb * 1024, free_kb * 1024
+    if total is None and mount is None and not writable:
+        return None
+    return Disk(
+        path=path,
+        total=total,
+        free=free,
+        inodes=inodes,
+        inodes_free=inodes_free,
+        writable=writable,
+        noexec="noexec" in mount.options if mount else None,
+        mount=mount,
+    )
+
+
+def _df(rows: str) -> tuple[int | None, int | None]:
+    """The last row of `df -Pk`, whose rows are joined by bars: SOURCE KB USED FREE PERCENT POINT."""
+    words = rows.rstrip("|").rpartition("|")[2].split()
+    numbers = [number for word in words if (number := natural(word)) is not None]
+    return (numbers[0], numbers[2]) if len(numbers) >= 3 else (None, None)
+
+
+def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
+    """The filesystem of a path: the nearest mount point above it; of several there, the last one mounted."""
+    best: Mount | None = None
+    for mount in mounts:
+        if _is_below(path, mount.point) and len(mount.point) >= len(best.point if best else ""):
+            best = mount
+    return best
+
+
+def _is_below(path: str, point: str) -> bool:
+    return path == point or path.startswith(f"{point.rstrip('/')}/")
+
+
+def parse_mounts(answers: Answers) -> tuple[Mount, ...]:
+    return tuple(mount for row in answers.all("mount") if (mount := parse_mount(row)))
+
+
+def parse_mount(row: str) -> Mount | None:
+    """A row of mountinfo: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`."""
+    head, dash, tail = row.partition(" - ")
+    left, right = head.split(), tail.split()
+    if not dash or len(left) < 6 or len(right) < 2:
+        return None
+    return Mount(
+        point=_unescape(left[4]),
+        type=right[0],
+        source=_unescape(right[1]),
+        root=_unescape(left[3]),
+        device=left[2],
+        options=tuple(dict.fromkeys([*left[5].split(","), *(right[2].split(",") if len(right) > 2 else ())])),
+        is_network=is_network(right[0]),
+    )
+
+
+def _unescape(text: str) -> str:
+    """mountinfo writes blanks and backslashes as octal."""
+    if "\\" not in text:
+        return text
+    return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text)
+
+
+def parse_home(answers: Answers, mounts: Sequence[Mount]) -> Home | None:
+    path = answers.first("home.path")
+    if path is None:
+        return None
+    real, base = answers.first("home.real"), answers.first("home.base")
+    return Home(
+        path=path,
+        exists="home.exists" in answers,
+        real=real,
+        disk=parse_disk(answers, base, mounts) if base else None,
+        store=_store(answers, real, mounts) if real else None,
+    )
+
+
+def _store(answers: Answers, real: str, mounts: Sequence[Mount]) -> str | None:
+    anchor = real
+    mount = mount_of(real, mounts)
+    if "home.link" not in answers and not (mount and mount.point == real):
+        anchor = real.rpartition("/")[0] or "/"
+    inode = natural((answers.first("home.inode") or "").partition(" ")[0])
+    return store_token(anchor, mount, boot_of(answers), inode)
+
+
+def parse_tmp(answers: Answers, mounts: Sequence[Mount]) -> Disk | None:
+    path = answers.first("tmp")
+    return parse_disk(answers, path, mounts) if path else None
+
+
+def parse_account(answers: Answers) -> Account:
+    uid = natural(next(iter(answers.named("status").get("Uid", "").split()), None))
+    return Account(
+        user=answers.first("user"),
+        uid=uid if uid is not None else natural(answers.first("uid")),
+        home=answers.first("login_home"),
+        shell=answers.first("shell"),
+    )
+
+
+def parse_logind(answers: Answers) -> Logind:
+    if "present" not in answers.all("logind"):
+        return Logind()
+    values: dict[str, bool] = {}
+    # A setting overrides a commented default, and a later setting overrides an earlier one.
+    for comment_mark in ("#", ""):
+        for line in answers.all("logind.conf"):
+            match = re.match(r"\s*(#?)\s*(\w+)\s*=\s*(\w+)", line)
+            if match and match[1] == comment_mark:
+                values[match[2]] = match[3].lower() in ("yes", "true", "1", "on", "y", "t")
+    session = answers.first("session")
+    return Logind(
+        present=True,
+        in_session=None if session is None else session != "none",
+        kill_user_processes=values.get("KillUserProcesses"),
+        remove_ipc=values.get("RemoveIPC"),
+        linger="linger" in answers.all("logind"),
+    )
+
+
+def parse_security(answers: Answers) -> Security:
+    modes: dict[str | None, Literal["enforcing", "permissive"]] = {"1": "enforcing", "0": "permissive"}
+    return Security(
+        selinux=modes.get(answers.first("selinux")),
+        firewall=tuple(dict.fromkeys([*(["ufw"] if "firewall.ufw" in answers else []), *answers.all("firewall")])),
+        ptrace_scope=natural(answers.first("ptrace_scope")),
+    )
+
+
+def parse_variables(answers: Answers) -> dict[str, str]:
+    pairs = (line.partition("=") for line in answers.all("variable"))
+    return {name: value for name, equals, value in pairs if equals and is_variable_name(name)}
+
+
+def parse_environment(answers: Answers) -> Environment:
+    tools = (line.partition(" ") for line in answers.all("tool"))
+    return Environment(
+        variables=parse_variables(answers),
+        tools={name: path for name, _, path in tools if path.startswith("/")},
+        modules=answers.first("modules"),
+    )
+
+
+_SUBMITS: Final = {"srun": "slurm", "qsub": "pbs", "bsub": "lsf"}
+
+
+def parse_batch(answers: Answers) -> Batch:
+    variables = parse_variables(answers)
+    programs = (line.partition(" ")[0] for line in answers.all("tool"))
+    schedulers = [*answers.all("scheduler"), *(_SUBMITS[name] for name in programs if name in _SUBMITS)]
+    return Batch(
+        schedulers=tuple(dict.fromkeys(schedulers)),
+        job=variables.get("SLURM_JOB_ID") or variables.get("PBS_JOBID"),
+    )
+
+
+def parse_activity(answers: Answers) -> Activity:
+    load_words = answers.words("load") or answers.named("sysctl").get("vm.loadavg", "").split()
+    numbers = [decimal(word) for word in load_words if word not in "{}"][:3]
+    pids = (natural(text) for text in answers.all("pid"))
+    supervisors = (_supervisor(line) for line in answers.all("run.supervisor"))
+    processes: dict[int, RunProcess] = {}
+    for line in answers.all("process"):
+        if (process := _process(line)) is not None:
+            processes.setdefault(process.pid, process)
+    match numbers:
+        case [float(one), float(five), float(fifteen)]:
+            load: tuple[float, float, float] | None = (one, five, fifteen)
+        case _:
+            load = None
+    runs = _run_ids(answers.all("run"))
+    return Activity(
+        load=load,
+        runs=runs,
+        supervisors=tuple(supervisor for supervisor in supervisors if supervisor is not None),
+        # The record of a running run may have ranks that have ended.
+        ended=tuple(run for run in _run_ids(answers.all("run.ended")) if run not in runs),
+        pids=tuple(pid for pid in pids if pid is not None),
+        processes=tuple(processes.values()),
+    )
+
+
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
+"""Valid ids of runs: an id is printed as part of a command."""
+
+
+def _run_ids(lines: Sequence[str]) -> tuple[str, ...]:
+    return tuple(line for line in lines if _RUN_ID.fullmatch(line))
+
+
+def _supervisor(line: str) -> RunSupervisor | None:
+    """`RUN START {…}`: the supervisor in the record, and the start time of the process with its pid on this host."""
+    run, _, rest = line.partition(" ")
+    start, _, text = rest.partition(" ")
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not _RUN_ID.fullmatch(run) or not isinstance(record, dict):
+        return None
+    names = {name: value for name in ("host", "machine", "boot") if isinstance(value := record.get(name), str)}
+    is_here: bool | None = None
+    if isinstance(record.get("pid"), int) and isinstance(record.get("start"), int):
+        start_ticks = natural(start)
+        is_here = False if start == "-" else None if start_ticks is None else start_ticks == record["start"]
+    return RunSupervisor(run, names.get("host"), names.get("machine"), names.get("boot"), is_here)
+
+
+def _process(line: str) -> RunProcess | None:
+    """`PID START RUN`"""
+    match line.split():
+        case [pid, start, run] if (number := natural(pid)) and start != "-" and _RUN_ID.fullmatch(run):
+            return RunProcess(number, natural(start), run)
+    return None

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.processes import ProcessIdentity, own_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
@@ -267,3 +268,50 @@ def _damaged(path: Path, reason: str) -> Damaged:
 
 def _path(text: str | None) -> Path | None:
     return Path(text) if text else None
+
+
+_SUFFIX: Final = ".begins"
+_KEEP_SECONDS: Final = 3600.0
+"""Hosts drop the lease of a run that never started before this time is over."""
+
+
+@contextlib.contextmanager
+def mark_pending(directory: Path, run: str) -> Iterator[None]:
+    """Mark the run as starting, by this process."""
+    with contextlib.suppress(OSError):  # on a full disk, the record of the run is refused later
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (directory / f"{run}{_SUFFIX}").write_text(json.dumps(own_identity()._asdict()))
+    try:
+        yield
+    finally:
+        clear_pending(directory, run)
+
+
+def clear_pending(directory: Path, run: str) -> None:
+    with contextlib.suppress(OSError):
+        (directory / f"{run}{_SUFFIX}").unlink()
+
+
+def abandoned_runs(directory: Path) -> tuple[str, ...]:
+    """Runs whose CLI was killed before it started them. Their records are removed."""
+    found = []
+    with contextlib.suppress(OSError):
+        for path in sorted(directory.glob(f"*{_SUFFIX}")):
+            if not _is_abandoned(path):
+                continue
+            run = path.name.removesuffix(_SUFFIX)
+            if time.time() - path.stat().st_mtime > _KEEP_SECONDS:
+                path.unlink()
+            else:
+                found.append(run)
+                (directory / f"{run}.json").unlink(missing_ok=True)
+    return tuple(found)
+
+
+def _is_abandoned(marker: Path) -> bool:
+    """False also for a process of another machine: whether it runs cannot be seen from here."""
+    try:
+        process = ProcessIdentity(**json.loads(marker.read_text()))
+    except (OSError, ValueError, TypeError):
+        return False
+    return process.is_of_this_machine and not process.is_alive

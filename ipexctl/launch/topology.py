@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipexctl.facts.cpu import Cpu
-    from ipexctl.facts.cpulist import CpuList
+    from ipexctl.facts.cpu import Cpu, CpuList
     from ipexctl.launch.plan import Backend
 
 Dtype = Literal["bfloat16", "float32"]

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from paramiko.auth_strategy import AuthSource
 
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.deadline import Deadline
+    from ipexctl.remote.cancel import Cancel, Deadline
     from ipexctl.remote.ssh_config import Endpoint
 
 

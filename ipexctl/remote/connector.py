@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.control_machine import is_this_machine
-from ipexctl.remote.deadline import Deadline
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.proxy_jump import ProxyJumps

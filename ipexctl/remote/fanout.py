@@ -1,9 +1,10 @@
-"""The same work on many hosts at once, at most `forks` at a time; a failure of one host never affects another."""
+"""Work in threads: the same on many hosts at once, where a failure of one host never affects another, or one call."""
 
 from __future__ import annotations
 
 import queue
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -81,3 +82,23 @@ def _collect(
             finished.get()
     if unexpected is not None:
         raise unexpected
+
+
+def run_in_background(work: Callable[[], T], name: str) -> Future[T]:
+    """Start `work` and return at once. An error is raised by `result()` only.
+
+    Not a ThreadPoolExecutor: its threads are joined when the interpreter exits, so work that hangs would keep the
+    process alive. This thread is a daemon.
+    """
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001  # raised by result()
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -28,7 +28,7 @@ from ipexctl.remote.ssh_config import manual_command
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.auth import KeyRing
-    from ipexctl.remote.deadline import Deadline
+    from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.host_keys import HostKeys
     from ipexctl.remote.ssh_config import Endpoint
 

@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO
 
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import end_session_script
-from ipexctl.remote.deadline import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 from ipexctl.remote.session import CommandTimes, Ended
 

@@ -1,7 +1,9 @@
-"""The Session protocol: one open connection to a host, local or over ssh."""
+"""The Session protocol: one open connection to a host, local or over ssh; and stdin for a command."""
 
 from __future__ import annotations
 
+import io
+import queue
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,3 +125,23 @@ def capture(
     output = OutputCollector()
     ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel)
     return Captured(ended, output.stdout, output.stderr)
+
+
+class StdinQueue(io.RawIOBase):
+    """`send` adds a line, `end` closes the stream; `read` blocks until there is one."""
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def readable(self) -> bool:
+        return True
+
+    def send(self, line: bytes) -> None:
+        self._lines.put(line)
+
+    def end(self) -> None:
+        self._lines.put(b"")
+
+    def read(self, size: int = -1) -> bytes:
+        del size
+        return self._lines.get()

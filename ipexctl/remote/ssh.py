@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import paramiko
 
 from ipexctl.remote import tcp
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
-from ipexctl.remote.deadline import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import close_tunnel
 from ipexctl.remote.session import CommandTimes, Ended

@@ -10,7 +10,7 @@ import socket
 import threading
 from typing import Any
 
-from ipexctl.remote.deadline import Deadline
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
 
 DEAD_AFTER = 30

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.facts.cpulist import CpuList
+from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.plan import SCHEMA, to_json
 from ipexctl.text import counted, printable

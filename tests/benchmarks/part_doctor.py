@@ -15,7 +15,7 @@ from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import DoctorReport, HostReport, merge_findings, worst
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.rules import examine_cluster, examine_host
-from ipexctl.facts.parse import parse
+from ipexctl.facts.facts import parse
 from ipexctl.hosts.host import Host
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.choice import choose_stack

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar, cast
 
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError, TimedOut
-from ipexctl.remote.stdin_queue import StdinQueue
+from ipexctl.remote.session import StdinQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from ipexctl.remote.cancel import RETRY_INTERVALS
 from ipexctl.remote.node_call import PrefixedStream, agent_command, agent_zip
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import BytesMoved, Notice
-from ipexctl.remote.stdin_queue import StdinQueue
+from ipexctl.remote.session import StdinQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

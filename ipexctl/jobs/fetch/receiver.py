@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.fetch.destination import Destination, MissingPart
     from ipexctl.jobs.fetch.manifest import Entry
     from ipexctl.jobs.fetch.requested import Requested
-    from ipexctl.remote.session import Stream
-    from ipexctl.remote.stdin_queue import StdinQueue
+    from ipexctl.remote.session import StdinQueue, Stream
 
 _LONGEST: Final = 1 << 20
 """Maximum bytes of a line: a name and a few numbers."""

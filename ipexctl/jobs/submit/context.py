@@ -13,7 +13,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.launch.request import RankEnv
-from ipexctl.remote.background import run_in_background
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import records_of

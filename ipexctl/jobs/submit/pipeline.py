@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_copy
-from ipexctl.jobs.registry import RunRecord, RunRegistry, new_id
+from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
 from ipexctl.jobs.retention import prune_local, read_limits
 from ipexctl.jobs.submit.context import gather
-from ipexctl.jobs.submit.job import job_of
-from ipexctl.jobs.submit.pending import abandoned_runs, clear_pending, mark_pending
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import install_command, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.project import describe_project, files_in_other_generations
 from ipexctl.jobs.submit.request import StartFailure
-from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up
+from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up, job_of
 from ipexctl.launch.plan import LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.node.common.job import Master, RankPlacement, StartRequest
-from ipexctl.remote.background import run_in_background
+from ipexctl.remote.fanout import run_in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -16,18 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 from ipexctl.jobs.retention import background_prune
-from ipexctl.jobs.submit.job import merge_jobs
 from ipexctl.jobs.submit.request import StartFailure
-from ipexctl.node.common.job import SupervisorAddress, SupervisorRequest
+from ipexctl.launch.plan import RANK_NAMES
+from ipexctl.node.common.job import JobRecord, Master, RankJob, SupervisorAddress, SupervisorRequest
 from ipexctl.node.common.records import FINAL
-from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
-from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.fanout import fan_out, run_in_background
 from ipexctl.remote.node_call import agent_zip, call, call_line, script_text
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import capture
-from ipexctl.remote.stdin_queue import StdinQueue
+from ipexctl.remote.session import StdinQueue, capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +34,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.retention import RetentionLimits
-    from ipexctl.node.common.job import JobRecord, StartRequest
+    from ipexctl.launch.plan import HostPlan, LaunchPlan
+    from ipexctl.node.common.job import StartRequest
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -241,3 +240,50 @@ def _unpack(directory: str, source: str = "") -> str:
     """A line of sh that unpacks a tar file into a private directory."""
     quoted = shlex.quote(directory)
     return f"umask 077; mkdir -p {quoted} && {source} tar -xpof - -C {quoted}"
+
+
+def job_of(plan: LaunchPlan, host: HostPlan, secrets: Mapping[str, str]) -> JobRecord:
+    """One host's job, without what `start` adds: the run's id and directory, the supervisor's address and token.
+
+    A secret of the plan that is missing in `secrets` is a KeyError: it must not reach a rank empty.
+    """
+    variables: dict[str, str | None] = {}
+    of_ranks: dict[int, dict[str, str | None]] = {rank.rank: {} for rank in host.ranks}
+    prepended = []
+    for setting in plan.settings:
+        if setting.host not in (None, host.name) or setting.name in RANK_NAMES:
+            continue  # the rank wrapper sets those from mpirun's variables
+        value = secrets[setting.name] if setting.secret else setting.value
+        if setting.rank is None:
+            variables[setting.name] = value
+        elif setting.rank in of_ranks:
+            of_ranks[setting.rank][setting.name] = value
+        if setting.prepend:
+            prepended.append(setting.name)
+    return JobRecord(
+        world_size=plan.world_size,
+        master=Master(plan.master_addr, plan.master_port),
+        command=plan.command,
+        cwd=plan.cwd,
+        variables=variables,
+        prepended=tuple(prepended),
+        ranks={
+            rank.rank: RankJob(
+                host.name, rank.local_rank, len(host.ranks), rank.cores, rank.memory, of_ranks[rank.rank]
+            )
+            for rank in host.ranks
+        },
+    )
+
+
+def merge_jobs(jobs: Sequence[JobRecord]) -> JobRecord:
+    """One job for hosts that share a home: variables of a host become variables of its ranks."""
+    if len(jobs) == 1:
+        return jobs[0]
+    ranks = {
+        rank: plan._replace(variables={**job.variables, **plan.variables})
+        for job in jobs
+        for rank, plan in job.ranks.items()
+    }
+    prepended = {name for job in jobs for name in job.prepended}
+    return jobs[0]._replace(variables={}, prepended=tuple(sorted(prepended)), ranks=ranks)

@@ -11,10 +11,10 @@ from concurrent import futures
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from ipexctl.remote.background import run_in_background
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.stdin_queue import StdinQueue
+from ipexctl.remote.session import StdinQueue
 from ipexctl.remote.transfer.store_client import Damaged, TransferEvents, refuse_damaged
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.store import receive
-from ipexctl.remote.background import run_in_background
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.reply import Reply

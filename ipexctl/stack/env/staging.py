@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import BytesMoved, Ended

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.rules import examine_cluster, examine_host
+from ipexctl.facts.facts import parse
 from ipexctl.facts.network import Address, Nic, Route
-from ipexctl.facts.parse import parse
 from ipexctl.facts.software import Env, Mpi, Python
 from ipexctl.facts.system import Disk, Home, Limit, Mount
 from ipexctl.hosts.host import Host

@@ -25,8 +25,7 @@ from doctor_rules_helpers import (
 )  # fmt: skip
 
 from ipexctl.doctor.run_states import RunState
-from ipexctl.facts.cpu import NumaNode
-from ipexctl.facts.cpulist import CpuList
+from ipexctl.facts.cpu import CpuList, NumaNode
 from ipexctl.facts.network import Rdma
 from ipexctl.facts.software import Mpi, Python
 from ipexctl.facts.system import Limit, Mount, RunProcess

@@ -45,9 +45,9 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Security, System
 from ipexctl.hosts.host import Host
-from ipexctl.remote.background import run_in_background
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import NO_PYTHON, agent_command, agent_zip
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session_pool import SessionPool

@@ -27,8 +27,7 @@ from doctor_rules_scenes import CLUSTER, HOST, MORE, SCENES
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import merge_findings, worst
 from ipexctl.doctor.rules import examine_cluster, examine_host
-from ipexctl.facts.facts import Facts
-from ipexctl.facts.parse import parse
+from ipexctl.facts.facts import Facts, parse
 from ipexctl.hosts.host import Host
 
 if TYPE_CHECKING:

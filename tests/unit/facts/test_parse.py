@@ -10,8 +10,7 @@ from facts_helpers import ALL, MACHINES, RECORDED, differences, recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.facts.facts import Facts, to_json
-from ipexctl.facts.parse import parse
+from ipexctl.facts.facts import Facts, parse, to_json
 from ipexctl.lab.cpu_profiles import CPU_PROFILES, cpus
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.facts.facts import to_json
+from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import skew
-from ipexctl.facts.parse import parse
 from ipexctl.facts.probe import probe_command, probe_script
 from ipexctl.remote.command import MAX_LINE, login_line
 

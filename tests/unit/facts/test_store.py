@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.facts.parse_system import parse_mount
 from ipexctl.facts.store import store_token
+from ipexctl.facts.system import parse_mount
 
 LOCAL = "29 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"
 NFS = "71 60 0:43 / /home rw shared:31 - nfs4 nfs1.hpc.example.edu:/export/home rw,vers=4.1,addr={address}"

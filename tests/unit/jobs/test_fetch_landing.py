@@ -14,7 +14,7 @@ from ipexctl.jobs.fetch.destination import Destination
 from ipexctl.jobs.fetch.receiver import Receiver
 from ipexctl.jobs.fetch.requested import Requested
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.stdin_queue import StdinQueue
+from ipexctl.remote.session import StdinQueue
 
 if TYPE_CHECKING:
     from pathlib import Path

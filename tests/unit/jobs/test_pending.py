@@ -8,12 +8,12 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from ipexctl.jobs.submit.pending import abandoned_runs, clear_pending, mark_pending
+from ipexctl.jobs.registry import abandoned_runs, clear_pending, mark_pending
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CALL = "import sys; from pathlib import Path; from ipexctl.jobs.submit.pending import mark_pending\n"
+CALL = "import sys; from pathlib import Path; from ipexctl.jobs.registry import mark_pending\n"
 
 
 def killed_while_it_began(directory: Path, run: str) -> None:

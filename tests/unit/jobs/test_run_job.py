@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from launch_helpers import ENV, IPEX, cpu, machine, plan
 
-from ipexctl.jobs.submit.job import job_of
+from ipexctl.jobs.submit.start import job_of
 from ipexctl.launch.plan import SCHEMA, to_json
 from ipexctl.launch.request import Export
 from ipexctl.node.common.job import Master, RankJob, read_job

@@ -14,9 +14,8 @@ from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.retention import RetentionLimits
-from ipexctl.jobs.submit.job import merge_jobs
 from ipexctl.jobs.submit.pipeline import hosts_with_job_files
-from ipexctl.jobs.submit.start import Launch, LaunchSpec
+from ipexctl.jobs.submit.start import Launch, LaunchSpec, merge_jobs
 from ipexctl.node.common.job import (
     JobRecord,
     Master,

@@ -12,8 +12,7 @@ import pytest
 from known_texts import SECTIONS, TEXTS, page, verdict_of
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, judged
 
-from ipexctl.jobs.why.diagnosis import LINES, diagnose, lasted
-from ipexctl.jobs.why.first_failure import TABLE
+from ipexctl.jobs.why.diagnosis import LINES, TABLE, diagnose, lasted
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import RankStatus, RunStatus

@@ -6,11 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.facts.cpu import Cpu, NumaNode
-from ipexctl.facts.cpulist import CpuList
-from ipexctl.facts.facts import Facts
+from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
+from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Address, Network, Nic
-from ipexctl.facts.parse import parse
 from ipexctl.facts.software import Software
 from ipexctl.facts.system import Batch, Environment
 from ipexctl.hosts.host import Host

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_helpers import IPEX, STOCK, cpu, machine, plan
 
-from ipexctl.facts.cpu import Cpu
-from ipexctl.facts.cpulist import CpuList
+from ipexctl.facts.cpu import Cpu, CpuList
 from ipexctl.launch.binding import bind
 from ipexctl.launch.topology import cores_of, recommended_layout
 from message_data import missing

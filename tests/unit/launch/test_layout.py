@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipexctl.facts.cpu import Cpu, NumaNode
-from ipexctl.facts.cpulist import CpuList
+from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.launch.topology import common_layout, dtype, layout
 from message_data import missing
 

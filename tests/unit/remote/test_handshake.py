@@ -13,7 +13,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.remote.algorithms import Algorithms, allowed, apply_algorithms
 from ipexctl.remote.auth import KeyRing, Login
-from ipexctl.remote.deadline import Deadline
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.handshake import Handshake, _connection, _Transport
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.outcome import Unreachable

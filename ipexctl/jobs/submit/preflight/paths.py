@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ipexctl.facts.parse_software import parse_mpi
+from ipexctl.facts.software import parse_mpi
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.launch.request import LaunchOptions, RankEnv
