@@ -7,20 +7,18 @@ import os
 import selectors
 import signal
 import subprocess
-import threading
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, BinaryIO
 
-from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import end_session_script
-from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
-from ipexctl.remote.session import CommandTimes, Ended
+from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.session import Ended, OpenSession, copy_stdin, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Stream
 
@@ -31,36 +29,16 @@ _POLL_INTERVAL = 0.02
 _READ = 1 << 18
 
 
-class LocalSession(CommandTimes):
+class LocalSession(OpenSession):
     """The control machine as a host."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.server_key = None
 
-    def run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        *,
-        stdin: BinaryIO | None = None,
-        timeout: float | None = None,
-        cancel: Cancel | None = None,
-    ) -> Ended:
-        with self._timed(command):
-            return self._run(command, sink, stdin, timeout, cancel)
-
     def _run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        stdin: BinaryIO | None,
-        timeout: float | None,
-        cancel: Cancel | None,
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: BinaryIO | None, deadline: Deadline
     ) -> Ended:
-        deadline = Deadline(timeout, cancel)
-        if deadline.cancelled:
-            raise Cancelled("stopped before it began")
         process = _start(command, stdin)
         try:
             with _Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake):
@@ -91,7 +69,7 @@ def _start(command: Command, stdin: BinaryIO | None) -> subprocess.Popen[bytes]:
     except OSError as error:
         raise HostError(f"the command can't be started: {error.strerror or error}") from None
     if stdin is not None and process.stdin is not None:
-        threading.Thread(target=_copy_stdin, args=(stdin, process.stdin), daemon=True).start()
+        _copy_stdin(stdin, process.stdin)
     return process
 
 
@@ -102,13 +80,11 @@ def _home() -> Path:
 
 
 def _copy_stdin(source: BinaryIO, target: IO[bytes]) -> None:
-    """Copy stdin to a command. If it stops reading early, its exit code explains the rest."""
-    with contextlib.suppress(OSError, ValueError):
-        while data := source.read(_READ):
-            target.write(data)
-            target.flush()
-    with contextlib.suppress(OSError, ValueError):
-        target.close()
+    def send(data: bytes) -> None:
+        target.write(data)
+        target.flush()
+
+    copy_stdin(source, send, target.close, (OSError,))
 
 
 class _Wakeup:
@@ -140,7 +116,7 @@ def _follow(
             if deadline.cancelled:
                 raise Cancelled("stopped")
             if deadline.over:
-                raise TimedOut(f"not finished within {deadline.seconds:g} s", option="--timeout S gives it longer")
+                raise timed_out(deadline)
             for key, _ in selector.select(deadline.left(None if names else _POLL_INTERVAL)):
                 if key.fd not in names:
                     continue

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import queue
+import threading
 import time
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Protocol
 
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 Stream = Literal["stdout", "stderr"]
 MAX_OUTPUT: Final = 16 << 20
 """Bytes of output that are collected of one command."""
+_STDIN_CHUNK: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +72,57 @@ class OutputCollector:
         return bytes(self._data["stderr"])
 
 
-class CommandTimes:
-    """A session that reports each command that ended, with the seconds it took, to `on_command`."""
+class OpenSession(ABC):
+    """Runs commands, and reports each that ended, with the seconds it took, to `on_command`."""
 
     on_command: Callable[[Command, float], None] | None = None
 
-    @contextmanager
-    def _timed(self, command: Command) -> Iterator[None]:
+    def run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        *,
+        stdin: BinaryIO | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ended:
+        """See `Session.run`."""
         started = time.monotonic()
+        deadline = Deadline(timeout, cancel)
+        if deadline.cancelled:
+            raise Cancelled("stopped before it began")
         try:
-            yield
+            return self._run(command, sink, stdin, deadline)
         finally:
             if self.on_command is not None:
                 self.on_command(command, time.monotonic() - started)
+
+    @abstractmethod
+    def _run(
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: BinaryIO | None, deadline: Deadline
+    ) -> Ended: ...
+
+
+def timed_out(deadline: Deadline) -> TimedOut:
+    return TimedOut(f"not finished within {deadline.seconds:g} s", option="--timeout S gives it longer")
+
+
+def copy_stdin(
+    source: BinaryIO,
+    send: Callable[[bytes], None],
+    end: Callable[[], None],
+    errors: tuple[type[Exception], ...],
+) -> None:
+    """Copy stdin to a command in a thread. If the command stops reading early, its exit code explains the rest."""
+
+    def copy() -> None:
+        with suppress(ValueError, *errors):
+            while data := source.read(_STDIN_CHUNK):
+                send(data)
+        with suppress(ValueError, *errors):
+            end()
+
+    threading.Thread(target=copy, daemon=True).start()
 
 
 class Session(Protocol):

@@ -16,7 +16,7 @@ from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import close_tunnel
-from ipexctl.remote.session import CommandTimes, Ended
+from ipexctl.remote.session import Ended, OpenSession, copy_stdin, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     import fabric
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Stream
 
 GRACE = 2.0
 """Seconds between TERM and KILL for the processes of a cancelled command."""
 
 _READ = 1 << 20
-_SEND = 1 << 18
 _CLEANUP_TIMEOUT = 6.0
 _RETRY_INTERVAL = 0.1
 """Seconds between two tries to open a channel while others are open."""
@@ -44,7 +42,7 @@ class _NoChannel(HostError):
     """sshd opens no further channel on a working connection."""
 
 
-class SshSession(CommandTimes):
+class SshSession(OpenSession):
     """One connection to one host; each command runs in its own channel."""
 
     def __init__(self, host: Host, connection: fabric.Connection) -> None:
@@ -64,29 +62,9 @@ class SshSession(CommandTimes):
             raise _lost(error) from None
         return key.get_name(), key.asbytes()
 
-    def run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        *,
-        stdin: BinaryIO | None = None,
-        timeout: float | None = None,
-        cancel: Cancel | None = None,
-    ) -> Ended:
-        with self._timed(command):
-            return self._run(command, sink, stdin, timeout, cancel)
-
     def _run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        stdin: BinaryIO | None,
-        timeout: float | None,
-        cancel: Cancel | None,
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: BinaryIO | None, deadline: Deadline
     ) -> Ended:
-        deadline = Deadline(timeout, cancel)
-        if deadline.cancelled:
-            raise Cancelled("stopped before it began")
         nonce = secrets.token_hex(8)
         line = login_line(command, nonce)
         if len(line) > MAX_LINE:
@@ -95,7 +73,11 @@ class SshSession(CommandTimes):
         channel = self._start(line, deadline)
         reader = _Reader(channel, sink, nonce)
         try:
-            _send_stdin(channel, stdin)
+            if stdin is not None:
+                copy_stdin(stdin, channel.sendall, channel.shutdown_write, _CONNECTION_ERRORS)
+            else:
+                with contextlib.suppress(*_CONNECTION_ERRORS):
+                    channel.shutdown_write()
             return self._wait_for_end(reader, deadline)
         except (Cancelled, TimedOut) as error:
             raise type(error)(error.reason + self._end_processes(reader), error.advice, option=error.option) from None
@@ -128,7 +110,7 @@ class SshSession(CommandTimes):
                 if deadline.cancelled:
                     raise Cancelled("stopped before it began") from None
                 if deadline.over:
-                    raise _timed_out(deadline) from None
+                    raise timed_out(deadline) from None
             else:
                 with self._commands_changed:
                     self._running += 1
@@ -149,7 +131,7 @@ class SshSession(CommandTimes):
             if deadline.cancelled:
                 raise Cancelled("stopped before it began") from None
             if deadline.over:
-                raise _timed_out(deadline) from None
+                raise timed_out(deadline) from None
             if self._transport.is_active() and isinstance(error, paramiko.SSHException):
                 raise _refused(opened=channel is not None) from None
             raise _lost(error) from None
@@ -162,7 +144,7 @@ class SshSession(CommandTimes):
                 if deadline.cancelled:
                     raise Cancelled("stopped")
                 if deadline.over:
-                    raise _timed_out(deadline)
+                    raise timed_out(deadline)
                 if reader.read():
                     continue
                 if reader.at_end:
@@ -281,27 +263,6 @@ class _Keepalive:
         with contextlib.suppress(*_CONNECTION_ERRORS):
             self._transport.global_request("keepalive@openssh.com", wait=True)
             self._sent_at = None
-
-
-def _send_stdin(channel: paramiko.Channel, stdin: BinaryIO | None) -> None:
-    if stdin is not None:
-        threading.Thread(target=_copy_stdin, args=(stdin, channel), daemon=True).start()
-        return
-    with contextlib.suppress(*_CONNECTION_ERRORS):
-        channel.shutdown_write()
-
-
-def _copy_stdin(source: BinaryIO, channel: paramiko.Channel) -> None:
-    """Copy stdin to a command. If it stops reading early, its exit code explains the rest."""
-    with contextlib.suppress(ValueError, *_CONNECTION_ERRORS):
-        while data := source.read(_SEND):
-            channel.sendall(data)
-    with contextlib.suppress(*_CONNECTION_ERRORS):
-        channel.shutdown_write()
-
-
-def _timed_out(deadline: Deadline) -> TimedOut:
-    return TimedOut(f"not finished within {deadline.seconds:g} s", option="--timeout S gives it longer")
 
 
 def _refused(*, opened: bool) -> HostError:
