@@ -247,7 +247,8 @@ def test_a_wheel_that_is_not_there_is_named(home: Home) -> None:
 
 def test_a_directory_in_the_way_of_a_name_stays(home: Home) -> None:
     (home.path / "envs" / "default" / "mine").mkdir(parents=True)
-    failed = home.build()
+    home.build(links=())
+    failed = home.envs("link", name=home.name, links=["default"])
     assert "is an environment itself" in failed["reason"]
     assert "--env" in failed["fix"]
     assert (home.path / "envs" / "default" / "mine").is_dir()
@@ -316,7 +317,7 @@ def test_a_home_of_somebody_else_is_named() -> None:
             cwd="/",
         )
     failed = json.loads(done.stdout.splitlines()[-1])
-    assert f"{top}/home can't be written to by this account" in failed["reason"]
+    assert f"{top}/home: this account may not write there" in failed["reason"]
     assert "--home" in failed["fix"]
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from run_helpers import Run
 
-JUMPS = """Json = Dict[str, Any]
+JUMPS = """
 _true, _jumps = time.time, [0]
 
 
@@ -117,10 +117,11 @@ def test_a_run_that_is_not_to_be_watched_for_silence_is_not(make: Callable[..., 
 
 
 def test_a_clock_that_jumps_by_days_decides_nothing(make: Callable[..., Run]) -> None:
-    patch = ("Json = Dict[str, Any]\n", JUMPS)
+    constants = {"run.supervisor": "MAX_MISMATCHES = 64\n", "run.rank": "BEAT_INTERVAL = 2.0\n"}
+    patches = {module: (line, line + JUMPS) for module, line in constants.items()}
     code = "import time\nfor n in range(20):\n print(n, flush=True)\n time.sleep(0.1)"
     go = {"time_limit": 60, "hang_after": 30}
-    run = make(code, go=go, patches={"run.supervisor": patch, "run.rank": patch}).start()
+    run = make(code, go=go, patches=patches).start()
     status = run.wait()
     assert (status["state"], status["reason"]) == ("ok", "")
     assert run.output(1) == b"".join(b"%d\n" % n for n in range(20))

@@ -301,7 +301,8 @@ def link(request: Json) -> Json:
         check_name(name)
         link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"
         if link_path.exists() and not link_path.is_symlink():
-            raise AgentError(f"{link_path} is an environment itself", f"remove it: ipexctl envs --remove {name}")
+            fix = f"choose another --env, or remove it: ipexctl envs --remove {name}"
+            raise AgentError(f"{link_path} is an environment itself", fix)
         if link_target(link_path) != env.name:
             temporary.symlink_to(env.name)
             temporary.replace(link_path)

@@ -41,6 +41,7 @@ def test_from_wheels_to_a_verified_environment_and_back(client: EnvClient, home:
     assert (built.state, built.path) == ("built", str(home.env))
     assert [event["event"] for event in events] == ["step"] * 3
     assert build(client, home).state == "there"
+    client.link(home.name, ["default"])
 
     checked = client.check("default", digest=home.lock.digest)
     assert checked.ok

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from sync_helpers import Place, contents, put
 
 from agent_helpers import patched_zip
+from ipexctl.node.common.processes import own_identity
 from ipexctl.remote import node_call
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 def hold(place: Place, run: str, state: str | None = "running") -> None:
     """What a run leaves on node0: its lease is there already."""
     if state is not None:
-        put(place.home, f"runs/{run}/status.json", json.dumps({"state": state}))
+        status = {"state": state, "supervisor": own_identity()._asdict()}
+        put(place.home, f"runs/{run}/status.json", json.dumps(status))
 
 
 def test_a_tree_that_a_run_uses_is_left_as_it_is(place: Place) -> None:
@@ -86,11 +87,14 @@ def test_a_lease_outlives_neither_its_supervisor_nor_its_machine_nor_a_start_tha
     lease.write_text(json.dumps({**made, "boot": "another"}))
     assert generation() == 1, "the machine was started anew"
     lease.write_text(json.dumps(made))
-    supervisor = {"host": "node1", "machine": os.uname().nodename, "pid": os.getpid()}
+    supervisor = {"host": "node1", **own_identity()._asdict()}
     put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": supervisor}))
     assert generation() == 2
     put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": {**supervisor, "pid": 2**22}}))
     assert generation() == 1, "its supervisor is gone"
+    other = {**supervisor, "start": supervisor["start"] - 1}
+    put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": other}))
+    assert generation() == 1, "another process has its pid"
 
 
 @pytest.mark.parametrize("agent", [("agent.zip", "run.rank"), ("rank.py",)], ids=["now", "older version"])
