@@ -14,7 +14,7 @@ from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
     from ipexctl.jobs.fetch.fetch import FetchRequest
-    from ipexctl.jobs.fetch.manifest import Source
+    from ipexctl.jobs.fetch.manifest import FetchSource
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.connector import ConnectOptions
     from ipexctl.remote.session import Session
@@ -105,7 +105,7 @@ class FetchCall:
 
 
 def _resolve_request(
-    source: Source, dest: str, rank: int | None, host: str | None, call: FetchCall
+    source: FetchSource, dest: str, rank: int | None, host: str | None, call: FetchCall
 ) -> tuple[FetchRequest, ConnectOptions]:
     """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
     from ipexctl.cli.hosts import choose_hosts, connect_options

@@ -100,7 +100,7 @@ def connect_order(targets: Sequence[tuple[str, str, PortListener]], seconds: flo
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class PortDiagnosis:
     """The smallest set of closed hosts and pairs that explains every blocked connection."""
 
     closed_in: tuple[str, ...] = ()
@@ -111,13 +111,13 @@ class Diagnosis:
     """Blocked connections that neither explains."""
 
 
-def diagnose(results: Mapping[Pair, ConnectionResult]) -> Diagnosis:
+def diagnose(results: Mapping[Pair, ConnectionResult]) -> PortDiagnosis:
     """Blame hosts before pairs, and a firewall for incoming connections before one for outgoing ones."""
     candidates = [_explain(results, inward_first=inward_first) for inward_first in (True, False)]
     return min(candidates, key=lambda found: len(found.closed_in) + len(found.closed_out) + len(found.pairs))
 
 
-def _explain(results: Mapping[Pair, ConnectionResult], *, inward_first: bool) -> Diagnosis:
+def _explain(results: Mapping[Pair, ConnectionResult], *, inward_first: bool) -> PortDiagnosis:
     blocked = {pair: result.is_blocked for pair, result in results.items() if result.is_conclusive}
     closed: dict[bool, tuple[str, ...]] = {}
     names = tuple(dict.fromkeys(name for pair in results for name in pair))
@@ -127,7 +127,7 @@ def _explain(results: Mapping[Pair, ConnectionResult], *, inward_first: bool) ->
             by_host[pair[int(inward)]].append(is_blocked)
         closed[inward] = tuple(name for name in names if name in by_host and all(by_host[name]))
         blocked = {pair: is_blocked for pair, is_blocked in blocked.items() if pair[int(inward)] not in closed[inward]}
-    return Diagnosis(closed[True], closed[False], tuple(pair for pair, is_blocked in blocked.items() if is_blocked))
+    return PortDiagnosis(closed[True], closed[False], tuple(pair for pair, is_blocked in blocked.items() if is_blocked))
 
 
 def port_findings(

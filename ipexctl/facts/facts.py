@@ -38,7 +38,7 @@ from ipexctl.facts.system import (
 
 if TYPE_CHECKING:
     from ipexctl.facts.answers import Answers
-    from ipexctl.facts.system import Disk, Home
+    from ipexctl.facts.system import Disk, HomeDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Facts:
     memory: Memory = field(default_factory=Memory)
     limits: Limits = field(default_factory=Limits)
     network: Network = field(default_factory=Network)
-    home: Home | None = None
+    home: HomeDirectory | None = None
     tmp: Disk | None = None
     account: Account = field(default_factory=Account)
     software: Software = field(default_factory=Software)

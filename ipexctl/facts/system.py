@@ -112,7 +112,7 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class HomeDirectory:
     """The `--home` directory on the host."""
 
     path: str
@@ -378,12 +378,12 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text)
 
 
-def parse_home(answers: Answers, mounts: Sequence[Mount]) -> Home | None:
+def parse_home(answers: Answers, mounts: Sequence[Mount]) -> HomeDirectory | None:
     path = answers.first("home.path")
     if path is None:
         return None
     real, base = answers.first("home.real"), answers.first("home.base")
-    return Home(
+    return HomeDirectory(
         path=path,
         exists="home.exists" in answers,
         real=real,

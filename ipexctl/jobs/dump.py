@@ -28,7 +28,7 @@ _PROJECT: Final = re.compile(r".*/code/[^/]+-[0-9a-f]{8}/")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One call. `file` is as the process has it."""
 
     function: str
@@ -63,7 +63,7 @@ class Thread:
     """The calls of a thread, the innermost first."""
 
     name: str
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
     is_main: bool = False
 
 
@@ -82,7 +82,7 @@ class Process:
     why: str
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> tuple[StackFrame, ...]:
         """The frames of its main thread."""
         return next((thread.frames for thread in self.threads if thread.is_main), ())
 
@@ -110,28 +110,28 @@ class RankStacks:
         return None
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> tuple[StackFrame, ...]:
         """The stack of the rank."""
         return self.main_process.frames if self.main_process is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class StackGroup:
     """Ranks with the same stack."""
 
     ranks: tuple[RankStacks, ...]
 
     @property
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> tuple[StackFrame, ...]:
         return self.ranks[0].frames
 
     @property
-    def inner(self) -> Frame:
+    def inner(self) -> StackFrame:
         """The innermost call outside Python's own library."""
         return next((frame for frame in self.frames if not frame.is_standard), self.frames[0])
 
     @property
-    def own(self) -> Frame | None:
+    def own(self) -> StackFrame | None:
         """The innermost frame of the project."""
         return next((frame for frame in self.frames if not frame.is_standard and not frame.is_library), None)
 
@@ -144,14 +144,15 @@ class Dump:
     ranks: tuple[RankStacks, ...]
 
     @property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[StackGroup, ...]:
         """The smallest groups first: a rank that differs from the others is usually the cause."""
         found: dict[object, list[RankStacks]] = {}
         for rank in self.ranks:
             if rank.frames:
                 found.setdefault(tuple(frame.key for frame in rank.frames), []).append(rank)
         return tuple(
-            Group(tuple(ranks)) for ranks in sorted(found.values(), key=lambda process: (len(process), process[0].rank))
+            StackGroup(tuple(ranks))
+            for ranks in sorted(found.values(), key=lambda process: (len(process), process[0].rank))
         )
 
     @property
@@ -216,7 +217,7 @@ def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
     for thread in json.loads(text):
         name = str(thread.get("thread_name") or "")
         frames = tuple(
-            Frame(str(process["name"]), str(process["filename"]), process["line"] or None)
+            StackFrame(str(process["name"]), str(process["filename"]), process["line"] or None)
             for process in thread["frames"]
         )
         found.append(Thread(name, frames, thread.get("os_thread_id") == pid or name == "MainThread"))
@@ -225,13 +226,13 @@ def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
 
 def read_faulthandler(text: str) -> tuple[Thread, ...]:
     """Parse the output of faulthandler, which begins with the youngest thread and ends with the main one."""
-    found: list[tuple[str, list[Frame]]] = []
+    found: list[tuple[str, list[StackFrame]]] = []
     for line in text.splitlines():
         if match := _THREAD.fullmatch(line):
             found.append((match["name"] or match["id"], []))
         elif (match := _FRAME.fullmatch(line)) and found:
             number = int(match["line"]) if match["line"].isdigit() else None
-            found[-1][1].append(Frame(match["function"], match["file"].strip('"'), number))
+            found[-1][1].append(StackFrame(match["function"], match["file"].strip('"'), number))
     threads = [Thread(name, tuple(frames)) for name, frames in found]
     return _with_main([*threads[:-1], replace(threads[-1], is_main=True)] if threads else [])
 

@@ -15,7 +15,7 @@ from ipexctl.jobs.stall_report import silence_lines
 from ipexctl.node.common.frames import SUFFIXES, Chunk, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS
-from ipexctl.remote.deadline import Deadline
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice

@@ -68,7 +68,7 @@ def new_id(script: str, now: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Damaged:
+class DamagedRecord:
     """A file of the registry that can't be read: only the id of its run is known."""
 
     id: str
@@ -116,13 +116,13 @@ class RunRegistry:
         """All readable records, from the oldest to the newest."""
         return self.read()[0]
 
-    def read(self) -> tuple[list[RunRecord], list[Damaged]]:
+    def read(self) -> tuple[list[RunRecord], list[DamagedRecord]]:
         """All readable records, and the files that can't be read."""
-        found, damaged = list[RunRecord](), list[Damaged]()
+        found, damaged = list[RunRecord](), list[DamagedRecord]()
         with contextlib.suppress(OSError):
             for path in sorted(self.directory.glob("*.json")):
                 record = _read(path)
-                if isinstance(record, Damaged):
+                if isinstance(record, DamagedRecord):
                     damaged.append(record)
                 elif record.id == path.stem:
                     found.append(record)
@@ -226,7 +226,7 @@ def _host(fields: dict[str, Any]) -> Host:
     )
 
 
-def _read(path: Path) -> RunRecord | Damaged:
+def _read(path: Path) -> RunRecord | DamagedRecord:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
@@ -259,11 +259,11 @@ def _read(path: Path) -> RunRecord | Damaged:
         return _damaged(path, str(error))
 
 
-def _damaged(path: Path, reason: str) -> Damaged:
+def _damaged(path: Path, reason: str) -> DamagedRecord:
     written = 0.0
     with contextlib.suppress(OSError):
         written = path.stat().st_mtime
-    return Damaged(path.stem, path, reason, written)
+    return DamagedRecord(path.stem, path, reason, written)
 
 
 def _path(text: str | None) -> Path | None:

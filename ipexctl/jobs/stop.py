@@ -24,7 +24,7 @@ ANSWER_TIMEOUT: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StopResult:
     """The status of a run after it was stopped, and its state before."""
 
     status: RunStatus
@@ -43,11 +43,11 @@ def stop(
     wait: float = WAIT,
     timeout: float = ANSWER_TIMEOUT,
     cancel: Cancel | None = None,
-) -> Stopped:
+) -> StopResult:
     """Signal the supervisor, and wait until the run has ended. Raises a HostError."""
     answer = run_on_node0(session, record, "stop", {"wait": wait, "signal": number}, cancel, timeout)
     was = read_status({"state": answer["was"]}).state
-    return Stopped(read_status(answer["status"]), was)
+    return StopResult(read_status(answer["status"]), was)
 
 
 def clear(session: Session, record: RunRecord, *, cancel: Cancel | None = None) -> None:

@@ -18,7 +18,7 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import ssh_home
 
 if TYPE_CHECKING:
-    from ipexctl.remote.known_hosts import Entry, KeyCheck
+    from ipexctl.remote.known_hosts import KeyCheck, KnownHostsEntry
     from ipexctl.remote.ssh_config import Endpoint
 
 Policy = Literal["strict", "accept-new", "off"]
@@ -30,14 +30,14 @@ class HostKeys:
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy
         self._lock = threading.RLock()
-        self._files: dict[Path, tuple[Entry, ...]] = {}
-        self._matching: dict[tuple[tuple[Path, ...], str], tuple[Entry, ...]] = {}
+        self._files: dict[Path, tuple[KnownHostsEntry, ...]] = {}
+        self._matching: dict[tuple[tuple[Path, ...], str], tuple[KnownHostsEntry, ...]] = {}
 
     def policy_for(self, endpoint: Endpoint) -> str:
         """The policy of `--host-keys`, else that of the user's ssh config for this host."""
         return self._policy or endpoint.strict
 
-    def entries(self, endpoint: Endpoint) -> tuple[Entry, ...]:
+    def entries(self, endpoint: Endpoint) -> tuple[KnownHostsEntry, ...]:
         return self._entries(endpoint, endpoint.key_name)
 
     def preferred_types(self, endpoint: Endpoint) -> tuple[str, ...]:
@@ -70,12 +70,12 @@ class HostKeys:
                 return bare_result
         return result
 
-    def _without_port(self, endpoint: Endpoint) -> tuple[Entry, ...]:
+    def _without_port(self, endpoint: Endpoint) -> tuple[KnownHostsEntry, ...]:
         """Entries for the bare name: like ssh, a host on another port than 22 may be known by it too."""
         name = endpoint.bare_name
         return () if name == endpoint.key_name else self._entries(endpoint, name)
 
-    def _entries(self, endpoint: Endpoint, name: str) -> tuple[Entry, ...]:
+    def _entries(self, endpoint: Endpoint, name: str) -> tuple[KnownHostsEntry, ...]:
         key = (endpoint.known_hosts, name)
         with self._lock:
             if key not in self._matching:
@@ -83,7 +83,7 @@ class HostKeys:
                 self._matching[key] = entries_for(lines, name)
             return self._matching[key]
 
-    def _file(self, path: Path) -> tuple[Entry, ...]:
+    def _file(self, path: Path) -> tuple[KnownHostsEntry, ...]:
         if path not in self._files:
             self._files[path] = _read(path)
         return self._files[path]
@@ -122,7 +122,13 @@ _HOST_KEY = {
 
 
 def rejected_key(
-    verdict: str, entry: Entry | None, endpoint: Endpoint, key_type: str, key: bytes, *, is_authority_only: bool = False
+    verdict: str,
+    entry: KnownHostsEntry | None,
+    endpoint: Endpoint,
+    key_type: str,
+    key: bytes,
+    *,
+    is_authority_only: bool = False,
 ) -> Unreachable:
     """The error for a key that isn't trusted. The fix never contains a command that adds a changed key."""
     name, print_ = endpoint.key_name, fingerprint(key)
@@ -170,7 +176,7 @@ def _show_key(key_type: str) -> str:
     return f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
 
 
-def _only_authority(entries: tuple[Entry, ...]) -> bool:
+def _only_authority(entries: tuple[KnownHostsEntry, ...]) -> bool:
     return bool(entries) and all(entry.marker == "@cert-authority" for entry in entries)
 
 
@@ -189,7 +195,7 @@ def _append(path: Path, line: str) -> int:
         return before.count(b"\n") + 1
 
 
-def _read(path: Path) -> tuple[Entry, ...]:
+def _read(path: Path) -> tuple[KnownHostsEntry, ...]:
     try:
         if path.exists() and not path.is_file():
             return ()  # /dev/null: there are none

@@ -41,7 +41,7 @@ _OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KnownHostsEntry:
     """One line of a known_hosts file."""
 
     file: str
@@ -63,7 +63,7 @@ class KeyCheck:
     """The verdict on a host's key, and the entry that decided it."""
 
     verdict: Verdict
-    entry: Entry | None = None
+    entry: KnownHostsEntry | None = None
 
 
 def fingerprint(key: bytes) -> str:
@@ -71,7 +71,7 @@ def fingerprint(key: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(key).digest()).decode().rstrip("=")
 
 
-def parse(text: str, file: str) -> tuple[Entry, ...]:
+def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
     """The entries of one file. An invalid line is skipped, as ssh does."""
     entries = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -84,11 +84,11 @@ def parse(text: str, file: str) -> tuple[Entry, ...]:
             hashed = _hashed(fields[0]) if fields[0].startswith("|1|") else None
         except ValueError:
             continue
-        entries.append(Entry(file, number, fields[0], fields[1], key, marker, hashed))
+        entries.append(KnownHostsEntry(file, number, fields[0], fields[1], key, marker, hashed))
     return tuple(entries)
 
 
-def entries_for(entries: Iterable[Entry], name: str) -> tuple[Entry, ...]:
+def entries_for(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
     """The entries of this host. Call it once per host: each hashed name costs an HMAC."""
     encoded = name.encode(errors="surrogatepass")
     return tuple(
@@ -98,14 +98,14 @@ def entries_for(entries: Iterable[Entry], name: str) -> tuple[Entry, ...]:
     )
 
 
-def check_key(entries: Iterable[Entry], key_type: str, key: bytes) -> KeyCheck:
+def check_key(entries: Iterable[KnownHostsEntry], key_type: str, key: bytes) -> KeyCheck:
     """Check a host's key against its entries.
 
     An entry with any other key means that the key has changed, even if it has another type: the known types are
     requested first, so a host that still has the known key presents it.
     """
-    known: Entry | None = None
-    other: Entry | None = None
+    known: KnownHostsEntry | None = None
+    other: KnownHostsEntry | None = None
     for entry in entries:
         if entry.marker == "@revoked" and entry.key == key:
             return KeyCheck("revoked", entry)
@@ -120,7 +120,7 @@ def check_key(entries: Iterable[Entry], key_type: str, key: bytes) -> KeyCheck:
     return KeyCheck("changed", other) if other else KeyCheck("unknown")
 
 
-def known_types(entries: Iterable[Entry]) -> tuple[str, ...]:
+def known_types(entries: Iterable[KnownHostsEntry]) -> tuple[str, ...]:
     """The key types that can be checked. They are requested first: a host presents only one of its keys."""
     return tuple(dict.fromkeys(entry.key_type for entry in entries if not entry.marker))
 

@@ -43,7 +43,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class HostFinished:
     """A host has finished, successfully or not."""
 
     host: str
@@ -51,7 +51,7 @@ class Ended:
     ok: bool
 
 
-Event = Notice | BytesMoved | Stepped | Timed | Ended
+Event = Notice | BytesMoved | Stepped | Timed | HostFinished
 Watch = Callable[[Event], None]
 
 

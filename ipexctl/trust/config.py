@@ -49,7 +49,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f\"\\]|\$\{")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SshConfigNode:
     """One node in node0's ssh config: its names, address, port, user and host keys."""
 
     names: tuple[str, ...]
@@ -77,7 +77,9 @@ def path_problem(directory: str) -> str:
     return "it has characters that an ssh config can't hold" if _UNSAFE.search(directory) else ""
 
 
-def render(nodes: Sequence[Node], directory: str, *, before: Files | None = None, quick: bool = False) -> Files:
+def render(
+    nodes: Sequence[SshConfigNode], directory: str, *, before: Files | None = None, quick: bool = False
+) -> Files:
     """Both files. Nodes of earlier calls that are not among `nodes` are kept, behind the others.
 
     `quick` prefers the cheap key exchange and cipher; node0's ssh must support that syntax.
@@ -99,7 +101,7 @@ def names_in(config: str) -> tuple[str, ...]:
     return tuple(_parse_blocks(config))
 
 
-def _block(node: Node) -> str:
+def _block(node: SshConfigNode) -> str:
     lines = [
         f"Host {' '.join(node.names)}",
         f"  HostName {node.hostname.replace('%', '%%')}",
@@ -110,7 +112,7 @@ def _block(node: Node) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _known_hosts_lines(node: Node) -> str:
+def _known_hosts_lines(node: SshConfigNode) -> str:
     names = list(node.names)
     if node.hostname not in names:
         names.append(node.hostname)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.trust.authorized_keys import add_line, remove_lines
-from ipexctl.trust.config import Files, Node, render
+from ipexctl.trust.config import Files, SshConfigNode, render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +79,9 @@ def ssh_names_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[st
     }
 
 
-def nodes_for(hosts: Iterable[Host], states: Mapping[str, HostState], internal: Mapping[str, str]) -> tuple[Node, ...]:
+def nodes_for(
+    hosts: Iterable[Host], states: Mapping[str, HostState], internal: Mapping[str, str]
+) -> tuple[SshConfigNode, ...]:
     """The nodes of node0's config, each with its name and, if it is unique, its internal address."""
     addresses = list(internal.values())
     nodes = []
@@ -90,11 +92,11 @@ def nodes_for(hosts: Iterable[Host], states: Mapping[str, HostState], internal: 
         names = [host.name]
         if address != host.name and addresses.count(address) == 1:
             names.append(address)
-        nodes.append(Node(tuple(names), address, state.port, state.user, state.host_keys))
+        nodes.append(SshConfigNode(tuple(names), address, state.port, state.user, state.host_keys))
     return tuple(nodes)
 
 
-def files_to_write(nodes: Sequence[Node], node0: HostState) -> Files | None:
+def files_to_write(nodes: Sequence[SshConfigNode], node0: HostState) -> Files | None:
     """node0's new config and known_hosts; None if they are up to date."""
     before = Files(node0.config, node0.known_hosts)
     files = render(

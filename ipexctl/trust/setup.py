@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.trust.config import Node
+    from ipexctl.trust.config import SshConfigNode
     from ipexctl.trust.plan import KeysEdit
 
 
@@ -246,7 +246,7 @@ def _make_key(context: _TrustContext) -> str:
     return context.on_node0(lambda steps: steps.make_key(ipexctl_home)) or ""
 
 
-def _write_files(context: _TrustContext, node0_state: HostState, nodes: tuple[Node, ...]) -> None:
+def _write_files(context: _TrustContext, node0_state: HostState, nodes: tuple[SshConfigNode, ...]) -> None:
     contents = files_to_write(nodes, node0_state)
     if contents is None:
         return

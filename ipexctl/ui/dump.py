@@ -20,7 +20,7 @@ from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipexctl.jobs.dump import Frame, Group, Process, RankStacks, RunOver
+    from ipexctl.jobs.dump import Process, RankStacks, RunOver, StackFrame, StackGroup
 
 _INNER, _OUTER = 16, 6
 """Calls shown of each end of a stack that is deeper than both together."""
@@ -109,7 +109,7 @@ def _named(ranks: Sequence[RankStacks]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {fold_ranks(rank.rank for rank in ranks)} on {hosts}"
 
 
-def _place(group: Group) -> str:
+def _place(group: StackGroup) -> str:
     inner, own_frame = group.inner, group.own
     return (
         inner.function
@@ -139,7 +139,7 @@ def _state(letter: str, wchan: str) -> str:
     return f"{state_name} in {wchan}" if wchan and letter != "R" else state_name
 
 
-def _circumstances(group: Group) -> str:
+def _circumstances(group: StackGroup) -> str:
     processes_shown = [process for rank in group.ranks if (process := rank.main_process) is not None]
     states = Counter(_state(process.state, process.wchan) for process in processes_shown)
     parts = [", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in states.most_common())]
@@ -149,7 +149,7 @@ def _circumstances(group: Group) -> str:
     return ", ".join([*parts, f"by {how}"])
 
 
-def _put_frames(page: Page, frames: Sequence[Frame], *, all_frames: bool, indent: str = "  ") -> None:
+def _put_frames(page: Page, frames: Sequence[StackFrame], *, all_frames: bool, indent: str = "  ") -> None:
     is_deep = not all_frames and len(frames) > _INNER + _OUTER + 1
     shown = [*frames[:_INNER], *frames[-_OUTER:]] if is_deep else list(frames)
     width = min(_NAMES, max((len(frame.function) for frame in shown), default=0))
@@ -162,7 +162,7 @@ def _put_frames(page: Page, frames: Sequence[Frame], *, all_frames: bool, indent
         page.put(f"{indent}{frame.function.ljust(width)}  {place}{line}")
 
 
-def _others(rank: RankStacks) -> list[tuple[str, tuple[Frame, ...]]]:
+def _others(rank: RankStacks) -> list[tuple[str, tuple[StackFrame, ...]]]:
     """Name and frames of every thread except the main thread that stands in the heading."""
     found = []
     for process in rank.processes:
@@ -178,7 +178,7 @@ def _others(rank: RankStacks) -> list[tuple[str, tuple[Frame, ...]]]:
     return found
 
 
-def _others_text(group: Group) -> str:
+def _others_text(group: StackGroup) -> str:
     processes = sum(len(rank.processes) - 1 for rank in group.ranks)
     threads = sum(len(process.threads) - 1 for rank in group.ranks for process in rank.processes if process.threads)
     parts = [f"{processes:,} more process{'es' if processes > 1 else ''}"] if processes else []
@@ -186,8 +186,8 @@ def _others_text(group: Group) -> str:
     return " and ".join(parts)
 
 
-def _put_others(page: Page, group: Group) -> None:
-    found: dict[object, list[tuple[RankStacks, str, tuple[Frame, ...]]]] = {}
+def _put_others(page: Page, group: StackGroup) -> None:
+    found: dict[object, list[tuple[RankStacks, str, tuple[StackFrame, ...]]]] = {}
     for rank in group.ranks:
         for name, frames in _others(rank):
             key = (name.partition(" ")[0], tuple(frame.key for frame in frames))
@@ -254,5 +254,5 @@ def _process(process: Process) -> dict[str, Any]:
     }
 
 
-def _frames(frames: Iterable[Frame]) -> list[dict[str, Any]]:
+def _frames(frames: Iterable[StackFrame]) -> list[dict[str, Any]]:
     return [{"function": frame.function, "file": frame.file, "line": frame.line} for frame in frames]

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.remote.progress import BytesMoved, Ended, Notice, Stepped, Timed
+from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped, Timed
 from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
@@ -111,7 +111,7 @@ class _Bars:
                     f"{'warning: ' if event.warning else ''}{printable(event.text)}", markup=False, highlight=False
                 )
                 return
-            if isinstance(event, Ended) and not event.host:
+            if isinstance(event, HostFinished) and not event.host:
                 self._remove_task(progress, CONTROL_MACHINE)
                 return
             task = self._task(progress, event.host or CONTROL_MACHINE)
@@ -122,7 +122,7 @@ class _Bars:
                 self._update_total(progress)
             elif task is not None and isinstance(event, Stepped):
                 progress.update(task, what=printable(event.what), total=None)
-            elif task is not None and isinstance(event, Ended):
+            elif task is not None and isinstance(event, HostFinished):
                 progress.update(task, what=printable(event.what), completed=1, total=1)
 
     def stop(self) -> None:

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.jobs.ps import KnownRun
-    from ipexctl.jobs.registry import Damaged, RunRecord
+    from ipexctl.jobs.registry import DamagedRecord, RunRecord
     from ipexctl.jobs.retention import PrunedRun, PruneResult
-    from ipexctl.jobs.stop import Stopped
+    from ipexctl.jobs.stop import StopResult
     from ipexctl.node.common.records import Failure, RankStatus
 
 _HEADINGS = ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by")
 _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
 
 
-def as_json(runs: Sequence[KnownRun], damaged: Sequence[Damaged] = ()) -> dict[str, Any]:
+def as_json(runs: Sequence[KnownRun], damaged: Sequence[DamagedRecord] = ()) -> dict[str, Any]:
     """The JSON document; `unreadable` lists runs whose record on the control machine cannot be read."""
     unreadable = [{"id": entry.id, "path": str(entry.path), "reason": entry.reason} for entry in damaged]
     return {"schema": "ipexctl.ps/1", "runs": [_run(run) for run in runs], "unreadable": unreadable}
@@ -65,7 +65,7 @@ def _rank(rank: RankStatus) -> dict[str, Any]:
     return {**{name: getattr(rank, name) for name in _OF_RANK}, "oom": rank.oom and rank.oom._asdict()}
 
 
-def show_json(runs: Sequence[KnownRun], damaged: Sequence[Damaged] = ()) -> None:
+def show_json(runs: Sequence[KnownRun], damaged: Sequence[DamagedRecord] = ()) -> None:
     print_json(as_json(runs, damaged))
 
 
@@ -151,7 +151,7 @@ def show_pruned(
         sys.stdout.write("\n".join(shown) + "\n")
 
 
-def show_stopped(record: RunRecord, stopped: Stopped, *, quiet: bool = False) -> None:
+def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False) -> None:
     status = stopped.status
     if not stopped.is_over:
         print_message(

@@ -22,7 +22,7 @@ from ipexctl.remote.outcome import HostError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ipexctl.jobs.fetch.manifest import Entry
+    from ipexctl.jobs.fetch.manifest import FetchEntry
 
 _READ: Final = 1 << 20
 _THROUGH: Final = (errno.ELOOP, errno.ENOTDIR)
@@ -42,7 +42,7 @@ class Disk(HostError):
 class MissingPart:
     """A file that is incomplete here: the bytes present, and their hash."""
 
-    entry: Entry
+    entry: FetchEntry
     have: int = 0
     known: str | None = None
 
@@ -51,7 +51,7 @@ class MissingPart:
 class _OpenFile:
     """A file that is being received."""
 
-    entry: Entry
+    entry: FetchEntry
     directory: int
     part: bytes
     number: int
@@ -70,7 +70,7 @@ class Destination:
         self.root = root
         self._path_descriptors: list[tuple[bytes, int]] = []
         self._sums: dict[int, tuple[int, bool]] = {}
-        self._directories: list[Entry] = []
+        self._directories: list[FetchEntry] = []
         self._made: tuple[str, ...] | None = None
         """The directory that was created last: it was empty."""
         self._file: _OpenFile | None = None
@@ -90,7 +90,7 @@ class Destination:
         self._back_to(0)
         os.close(self._top)
 
-    def inspect(self, entry: Entry) -> MissingPart | None:
+    def inspect(self, entry: FetchEntry) -> MissingPart | None:
         """The part of a file that is missing here; directories and links are created at once. Raises NotPut."""
         try:
             if entry.kind == "d":
@@ -110,7 +110,7 @@ class Destination:
         except OSError as error:
             raise _write_error(error) from None
 
-    def begin(self, entry: Entry, at: int, missing: MissingPart) -> None:
+    def begin(self, entry: FetchEntry, at: int, missing: MissingPart) -> None:
         """Its bytes follow from that offset: after the present ones, or all of them."""
         crc, in_place = self._sums.pop(entry.index, (0, False))
         if at not in (0, missing.have):
@@ -207,7 +207,7 @@ class Destination:
                 os.fchmod(number, entry.mode)
 
     def _missing_part(
-        self, directory: int, name: bytes, there: os.stat_result | None, entry: Entry
+        self, directory: int, name: bytes, there: os.stat_result | None, entry: FetchEntry
     ) -> MissingPart | None:
         is_file = there is not None and stat.S_ISREG(there.st_mode)
         if is_file and there is not None and there.st_size == entry.size:
@@ -221,7 +221,7 @@ class Destination:
             return self._partial_file(directory, _part(name), entry, in_place=False)
         return MissingPart(entry)
 
-    def _partial_file(self, directory: int, name: bytes, entry: Entry, *, in_place: bool) -> MissingPart:
+    def _partial_file(self, directory: int, name: bytes, entry: FetchEntry, *, in_place: bool) -> MissingPart:
         digest, crc, size = hashlib.blake2b(digest_size=32), 0, 0
         try:
             number = os.open(name, _READING, dir_fd=directory)
@@ -240,7 +240,7 @@ class Destination:
         return MissingPart(entry, size, digest.hexdigest())
 
     @staticmethod
-    def _set_mode(directory: int, name: bytes, entry: Entry) -> None:
+    def _set_mode(directory: int, name: bytes, entry: FetchEntry) -> None:
         with contextlib.suppress(OSError):
             number = os.open(name, _READING, dir_fd=directory)
             try:
@@ -249,7 +249,7 @@ class Destination:
                 os.close(number)
 
     @staticmethod
-    def _create_link(directory: int, name: bytes, entry: Entry) -> None:
+    def _create_link(directory: int, name: bytes, entry: FetchEntry) -> None:
         target, part = encoded(entry.target), _part(name)
         with contextlib.suppress(OSError):
             if os.readlink(name, dir_fd=directory) == target:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.fetch.manifest import Source
+    from ipexctl.jobs.fetch.manifest import FetchSource
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.progress import Watch
@@ -78,7 +78,7 @@ def order_of_run(
     return FetchRequest(chosen, request, dest, record.home, record.python)
 
 
-def order_of_host(source: Source, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
+def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
     """The request for files of a host; a relative path is relative to the account's home. Pure."""
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):

@@ -28,7 +28,7 @@ _GROWTH: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class FetchSource:
     """The parts of `RUN`, `RUN:PATH` or `HOST:PATH`."""
 
     word: str
@@ -37,7 +37,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FetchEntry:
     """A file, directory or link of a host, and its destination."""
 
     index: int
@@ -83,7 +83,7 @@ class FetchResult(HostResult):
     """Entries that are no file, directory or link."""
 
 
-def parse_source(text: str) -> Source:
+def parse_source(text: str) -> FetchSource:
     """Parse a source; a host may have an account or be an address in brackets: `me@node2:out`, `[fe80::2]:out`."""
     account, at, rest = text.rpartition("@") if "@" in text.partition(":")[0] else ("", "", text)
     if rest.startswith("["):
@@ -101,10 +101,10 @@ def parse_source(text: str) -> Source:
         raise UserError(f"{quoted(text)} can't be a path")
     if colon and not path:
         raise UserError(f"{quoted(text)} names no path", fix=f"{word}:. is all of the directory; a run alone: {word}")
-    return Source(word, path if colon else None)
+    return FetchSource(word, path if colon else None)
 
 
-def read_entry(fields: Mapping[str, Any], index: int) -> Entry:
+def read_entry(fields: Mapping[str, Any], index: int) -> FetchEntry:
     """Decode an entry of a host's list; raises a HostError if it is invalid."""
     name, kind, to = fields.get("n"), fields.get("t"), fields.get("to") or ""
     size, mode, mtime = _read_numbers(fields)
@@ -119,10 +119,10 @@ def read_entry(fields: Mapping[str, Any], index: int) -> Entry:
         raise HostError(_UNREADABLE)
     if is_link and not _can_be_a_path(to):
         raise HostError(_UNREADABLE)
-    return Entry(index, parts, cast("Kind", kind), mode, size, mtime, to, bool(fields.get("g")))
+    return FetchEntry(index, parts, cast("Kind", kind), mode, size, mtime, to, bool(fields.get("g")))
 
 
-def update_entry(entry: Entry, fields: Mapping[str, Any]) -> Entry:
+def update_entry(entry: FetchEntry, fields: Mapping[str, Any]) -> FetchEntry:
     """A file as it was when it was opened: it may have changed since it was listed, and have grown."""
     size, mode, mtime = _read_numbers(fields)
     if (size, mode, mtime) == (entry.size, entry.mode, entry.mtime):
@@ -153,7 +153,7 @@ def _can_be_a_path(text: str) -> bool:
         return False
 
 
-def renamed(entry: Entry, name: str) -> Entry:
+def renamed(entry: FetchEntry, name: str) -> FetchEntry:
     """The one requested file, under another name."""
     return replace(entry, parts=(name,))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.jobs.fetch.destination import Destination, MissingPart
-    from ipexctl.jobs.fetch.manifest import Entry
+    from ipexctl.jobs.fetch.manifest import FetchEntry
     from ipexctl.jobs.fetch.requested import Requested
     from ipexctl.remote.session import StdinQueue, Stream
 
@@ -52,11 +52,11 @@ class Receiver:
             open_destination,
             on_bytes,
         )
-        self._entries: list[Entry] = []
+        self._entries: list[FetchEntry] = []
         self._missing: dict[int, MissingPart] = {}
         self._line = bytearray()
         self._stderr = b""
-        self._current: Entry | None = None
+        self._current: FetchEntry | None = None
         self._chunk_left = -1
         """Remaining bytes of a chunk; negative between chunks."""
         self._done = 0

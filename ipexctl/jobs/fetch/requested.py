@@ -15,7 +15,7 @@ from ipexctl.remote.outcome import HostError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.fetch.manifest import Entry
+    from ipexctl.jobs.fetch.manifest import FetchEntry
 
 _RECORD: Final = "record"
 _FILES: Final = "files"
@@ -26,7 +26,7 @@ _KINDS: Final = {"d": "directory", "f": "file", "l": "link"}
 class Accepted:
     """The entries of a host's list that may be written."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[FetchEntry, ...]
     single: bool
     """The path names a single file."""
     left_out: tuple[FileFailure, ...] = ()
@@ -39,7 +39,7 @@ class Requested:
     path: str | None
     run: str = ""
 
-    def accept(self, entries: Sequence[Entry], *, single: bool) -> Accepted:
+    def accept(self, entries: Sequence[FetchEntry], *, single: bool) -> Accepted:
         """Raise a HostError that names the first entry that was not requested.
 
         `single` is the host's word for it that a path with wildcards is a name as it is written.
@@ -61,7 +61,7 @@ class Requested:
         # Everything but the directory itself lies below it, so it is either that or the one file.
         return self._accept_below(1, entries, named)
 
-    def _accept_below(self, top: int, entries: Sequence[Entry], requested_entries: Sequence[bool]) -> Accepted:
+    def _accept_below(self, top: int, entries: Sequence[FetchEntry], requested_entries: Sequence[bool]) -> Accepted:
         """`top` is how many directories down a link has to stay."""
         for entry, is_requested in zip(entries, requested_entries, strict=True):
             if not is_requested:
@@ -103,7 +103,7 @@ def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: boo
     return False
 
 
-def _matches(pattern: Sequence[bytes], entry: Entry) -> bool:
+def _matches(pattern: Sequence[bytes], entry: FetchEntry) -> bool:
     return matches(pattern, entry.parts, is_directory=entry.kind == "d")
 
 
@@ -124,7 +124,7 @@ def _matches_one(component: bytes, name: bytes) -> bool:
     return fnmatch.fnmatchcase(name, component)
 
 
-def leads_out(link: Entry, top: int) -> bool:
+def leads_out(link: FetchEntry, top: int) -> bool:
     """Whether a link may lead out of the directory that is `top` levels below DEST.
 
     A `..` behind a name leads out, too: that name may be another link, and then `..` is not the directory it is in.
@@ -134,7 +134,7 @@ def leads_out(link: Entry, top: int) -> bool:
     return link.target.startswith("/") or up > len(link.parts) - 1 - top or ".." in steps[up:]
 
 
-def _check_tree(entries: Sequence[Entry]) -> None:
+def _check_tree(entries: Sequence[FetchEntry]) -> None:
     """Raise a HostError if a name occurs twice, or an entry is below a file or a link."""
     seen: dict[tuple[str, ...], str] = {}
     for entry in entries:
@@ -149,12 +149,12 @@ def _check_tree(entries: Sequence[Entry]) -> None:
                 raise _refused(entry, f"{quoted('/'.join(entry.parts[:depth]))} is no directory")
 
 
-def _is_named(entry: Entry, name: bytes) -> bool:
+def _is_named(entry: FetchEntry, name: bytes) -> bool:
     """The file or directory of that name, or a thing in the directory. The link that a path names is followed there."""
     return encoded(entry.parts[0]) == name and (len(entry.parts) > 1 or entry.kind != "l")
 
 
-def _is_of_run(entry: Entry, run: str) -> bool:
+def _is_of_run(entry: FetchEntry, run: str) -> bool:
     if entry.parts[0] != run or len(entry.parts) == 2:
         return False
     if len(entry.parts) == 1:
@@ -162,12 +162,12 @@ def _is_of_run(entry: Entry, run: str) -> bool:
     return entry.kind == "f" if entry.parts[1] == _RECORD else entry.parts[1] == _FILES
 
 
-def _outward(link: Entry) -> FileFailure:
+def _outward(link: FetchEntry) -> FileFailure:
     reason = f"it links to {quoted(link.target)}, which may lead out of the requested directory"
     return FileFailure(link.name, f"{reason}; its own path brings what it links to")
 
 
-def _refused(entry: Entry, why: str) -> HostError:
+def _refused(entry: FetchEntry, why: str) -> HostError:
     return HostError(
         f"it sends the {_KINDS[entry.kind]} {quoted(entry.name)}, but {why}",
         "nothing of this answer was written; look at that machine before you trust it",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.submit.preflight.imports import Script
+    from ipexctl.jobs.submit.preflight.imports import ScriptFile
     from ipexctl.jobs.submit.request import RunRequest
 
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
@@ -33,7 +33,7 @@ class ProjectLocation:
     """The working directory of the ranks, relative to the root."""
     command: tuple[str, ...]
     """The command of the ranks; a script is relative to the working directory."""
-    script: Script | None = None
+    script: ScriptFile | None = None
     """None if nothing is known of the command."""
     hint: str = ""
     """How the current directory becomes the project, if it holds the script, and the project has no mark."""

@@ -42,7 +42,7 @@ class _PermanentFailure(Exception):
     """The download failed for good."""
 
 
-class Download:
+class FileDownload:
     """The download of one file from an index into the store."""
 
     def __init__(self, store: str, item: Json, client: HttpClient, timeout: float, progress: Progress) -> None:
@@ -169,7 +169,7 @@ def fetch(request: Json, _: BinaryIO) -> Json:
             while not broken:
                 item = waiting.get_nowait()
                 try:
-                    Download(request["store"], item, client, timeout, progress).run()
+                    FileDownload(request["store"], item, client, timeout, progress).run()
                 except AgentError as error:
                     kind = "hash" if isinstance(error, HashMismatch) else "other"
                     failed.append({"sha256": item["sha256"], "reason": error.reason, "fix": error.fix, "kind": kind})

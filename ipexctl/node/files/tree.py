@@ -54,7 +54,7 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
         return None
 
 
-class Tree:
+class ProjectTree:
     """One generation of a project's tree."""
 
     def __init__(self, home: bytes, project: str, generation: int) -> None:
@@ -146,12 +146,12 @@ class Tree:
         return {"gone": gone, "kept": kept}
 
 
-def record_of(tree: Tree, run: str) -> Json:
+def record_of(tree: ProjectTree, run: str) -> Json:
     """The run's status; empty when its supervisor is on another host or has not started."""
     return read_json(tree.home + b"/runs/" + encode_name(run) + b"/status.json")
 
 
-def has_ended(tree: Tree, run: str) -> bool:
+def has_ended(tree: ProjectTree, run: str) -> bool:
     """Whether a run has ended: by its status if that is on this host, else by its remaining files and processes."""
     lease, status = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
     if status:
@@ -194,12 +194,12 @@ def store_token(home: bytes, *, make: bool) -> str | None:
     return None
 
 
-def generations(home: bytes, project: str) -> list[Tree]:
-    trees = [Tree(home, project, 1)]
+def generations(home: bytes, project: str) -> list[ProjectTree]:
+    trees = [ProjectTree(home, project, 1)]
     with contextlib.suppress(OSError):
         names = [decode_name(name) for name in os.listdir(home + b"/code")]
         numbers = [name[len(project) + 4 :] for name in names if name.startswith(project + ".gen")]
-        trees += [Tree(home, project, int(n)) for n in sorted(numbers) if n.isdigit() and int(n) > 1]
+        trees += [ProjectTree(home, project, int(n)) for n in sorted(numbers) if n.isdigit() and int(n) > 1]
     return trees
 
 

@@ -31,7 +31,7 @@ from ipexctl.node.common.files import (
 from ipexctl.node.files.tree import (
     SHA256,
     STATE_DIRECTORY,
-    Tree,
+    ProjectTree,
     generations,
     has_ended,
     lstat_or_none,
@@ -49,7 +49,7 @@ MAX_PATHS = 20
 class Plan:
     """The changes that turn the tree into the manifest. Making a plan changes nothing."""
 
-    def __init__(self, tree: Tree, manifest: list[Row]) -> None:
+    def __init__(self, tree: ProjectTree, manifest: list[Row]) -> None:
         self.tree = tree
         self.manifest = {row[0]: row for row in manifest}
         self.old: dict[str, list[Row]] = {path: [row] for path, row in tree.rows.items() if row[6]}
@@ -152,7 +152,7 @@ class TreeUpdate:
     def staged(self, sha256: str) -> bytes:
         return bytes(self.tree.stage) + b"/" + sha256.encode()
 
-    def stage_local_copies(self, others: list[Tree]) -> list[str]:
+    def stage_local_copies(self, others: list[ProjectTree]) -> list[str]:
         """Stage contents from other paths of the project's trees; returns those that are not on this host."""
         missing = [sha for sha in self.contents if lstat_or_none(self.staged(sha)) is None]
         if not missing:
@@ -317,7 +317,7 @@ def put(request: Json, stream: BinaryIO) -> Json:
     trees = generations(home, request["project"])
     number = int(request["generation"])
     tree = next((tree for tree in trees if tree.generation == number), None)
-    tree = tree or Tree(home, request["project"], number)
+    tree = tree or ProjectTree(home, request["project"], number)
     others = [other for other in trees if other.generation != number]
     rows = read_manifest(request, stream)
     if request.get("dry_run"):

@@ -90,7 +90,7 @@ class NodeCheck:
 
     def classify(self, ready: Json, back: Json, seconds: float) -> NodeResult:
         """The connection back is known; test the one from node0, while the node still listens."""
-        kind, attempt, port = "back", ports.Attempt(back["kind"], back["text"]), self.port
+        kind, attempt, port = "back", ports.ConnectResult(back["kind"], back["text"]), self.port
         # without a port its address is that of another machine, as behind NAT: nothing can be tested
         if attempt.kind == "ok" and ready["port"]:
             kind, port = "there", ready["port"]

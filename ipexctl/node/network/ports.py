@@ -35,7 +35,7 @@ _KINDS = {
 _LONGEST_GREETING = 512
 
 
-class Attempt(NamedTuple):
+class ConnectResult(NamedTuple):
     """The result of one connection."""
 
     kind: str
@@ -70,7 +70,7 @@ def listen(address: str, token: str) -> Listener:
     return Listener(listener.getsockname()[1])
 
 
-def connect(address: str, port: int, token: str, seconds: float) -> Attempt:
+def connect(address: str, port: int, token: str, seconds: float) -> ConnectResult:
     """Connect once and wait for the token."""
     deadline = time.monotonic() + seconds
     connected, data = False, b""
@@ -82,13 +82,13 @@ def connect(address: str, port: int, token: str, seconds: float) -> Attempt:
                 received = connection.recv(256)
                 data += received
                 if not received or len(data) > _LONGEST_GREETING:
-                    return Attempt("wrong", repr(data[:40].decode("ascii", "replace")))
+                    return ConnectResult("wrong", repr(data[:40].decode("ascii", "replace")))
     except socket.timeout:
-        return Attempt("mute" if connected else "timeout")
+        return ConnectResult("mute" if connected else "timeout")
     except OSError as error:
         kind = _KINDS.get(error.errno or 0, "error")
-        return Attempt(kind, "" if kind in ("refused", "timeout") else error.strerror or str(error))
-    return Attempt("ok")
+        return ConnectResult(kind, "" if kind in ("refused", "timeout") else error.strerror or str(error))
+    return ConnectResult("ok")
 
 
 def report_attempt(number: int, address: str, port: int, token: str, seconds: float) -> None:

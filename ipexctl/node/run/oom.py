@@ -82,7 +82,7 @@ def _read(path: str) -> str:
         return ""
 
 
-class OutOfMemory:
+class OutOfMemoryWatch:
     """One process, observed from its start, because a counter only shows the difference to an earlier value."""
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:

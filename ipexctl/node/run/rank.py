@@ -22,7 +22,7 @@ from ipexctl.node.common import frames
 from ipexctl.node.common.job import Master, read_job
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
-from ipexctl.node.run.oom import OutOfMemory
+from ipexctl.node.run.oom import OutOfMemoryWatch
 from ipexctl.node.run.openmp_files import OpenmpFiles
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Rank:
         self.lost = self.signalled = False
         self.outside_signal: int | None = None
         """A signal that another process than the supervisor has sent."""
-        self.oom: OutOfMemory | None = None
+        self.oom: OutOfMemoryWatch | None = None
         self._signals: list[int] = []
 
     def run(self) -> int:
@@ -147,7 +147,7 @@ class Rank:
             self.stacks.watch(self.child.pid)
             self.usage = processes.Usage(self.child.pid)
             self.openmp_files.update(self.usage.pids)
-            self.oom = OutOfMemory(self.child.pid)
+            self.oom = OutOfMemoryWatch(self.child.pid)
             assert self.child.stdout is not None
             assert self.child.stderr is not None
             pipes: list[IO[bytes]] = [self.child.stdout, self.child.stderr]

@@ -23,7 +23,7 @@ KEPT = 20
 """Number of dumps kept with the run."""
 
 
-class Dump:
+class DumpRequest:
     """A request in progress."""
 
     def __init__(self, id: str, requested: list[RankConnection]) -> None:  # noqa: A002
@@ -42,7 +42,7 @@ class StackDumps:
     def __init__(self, directory: str, connections: RankConnections) -> None:
         self._directory = directory
         self._connections = connections
-        self._open: list[Dump] = []
+        self._open: list[DumpRequest] = []
 
     def handle_requests(self) -> None:
         """Send each new request to its ranks."""
@@ -57,9 +57,9 @@ class StackDumps:
             except OSError:
                 continue
             requested = [peer for peer in self._connections.all.values() if ranks is None or peer.rank in ranks]
-            self._send(Dump(name[len("ask-") : -len(".json")], requested))
+            self._send(DumpRequest(name[len("ask-") : -len(".json")], requested))
 
-    def _send(self, dump: Dump) -> None:
+    def _send(self, dump: DumpRequest) -> None:
         for rank, row in dump.rows.items():
             peer = self._connections.all[rank]
             if row["state"] == "starting":
@@ -90,7 +90,7 @@ class StackDumps:
             self._open.remove(dump)
             self._write(dump)
 
-    def _write(self, dump: Dump) -> None:
+    def _write(self, dump: DumpRequest) -> None:
         path = os.path.join(self._directory, f"dump-{dump.id}.json")
         document = {"at": time.time(), "ranks": [row for _, row in sorted(dump.rows.items())]}
         try:

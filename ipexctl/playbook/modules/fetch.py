@@ -112,13 +112,14 @@ def _fetch_directory(context: PlayContext, call: Call) -> Result:
 def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
     """Fetch a directory or a large file as `ipexctl fetch` does, which needs Python on the host."""
     from ipexctl.jobs.fetch.fetch import order_of_host
-    from ipexctl.jobs.fetch.manifest import Source
+    from ipexctl.jobs.fetch.manifest import FetchSource
 
     warn_of_synced_files(context, path)
     if call.check:
         return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(path)})
     return _fetch_order(
-        context, order_of_host(Source(call.target.name, call.args["src"]), dest, [call.target], context.options.home)
+        context,
+        order_of_host(FetchSource(call.target.name, call.args["src"]), dest, [call.target], context.options.home),
     )
 
 

@@ -10,7 +10,7 @@ from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
-from ipexctl.remote.progress import BytesMoved, Ended, Stepped
+from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
 from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
@@ -87,7 +87,7 @@ def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Hos
         for done in context.pool.each(leaders, build_one):
             if done.error is not None:
                 context.end(done.host, done.error, spec.name)
-                context.watch(Ended(done.host.name, done.error.reason, ok=False))
+                context.watch(HostFinished(done.host.name, done.error.reason, ok=False))
     _verify_followers(context, spec, ready, leaders, built)
     _drop_wheels(context, spec, [h for h in leaders if h.name in built and not _same_store(context, h, source.host)])
 
@@ -137,7 +137,7 @@ def _stage(
             if host in ready:
                 ready.remove(host)
                 context.end(host, error)
-                context.watch(Ended(host.name, error.reason, ok=False))
+                context.watch(HostFinished(host.name, error.reason, ok=False))
             else:
                 context.notes.append(f"{host.name} cannot store the wheels to pass them on: {error.reason}")
         else:
@@ -311,4 +311,4 @@ def _verify(
     context.done[host.name] = InstallResult(
         host, status, reason, fix, context.seconds, spec.name, spec.lock.packages, result.to_json()
     )
-    context.watch(Ended(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=problem is None))
+    context.watch(HostFinished(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=problem is None))

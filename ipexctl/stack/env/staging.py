@@ -20,7 +20,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.progress import BytesMoved, Ended
+from ipexctl.remote.progress import BytesMoved, HostFinished
 from ipexctl.remote.transfer import store_client
 from ipexctl.remote.transfer.relay import ArrivingFiles
 from ipexctl.remote.transfer.store_client import Download, NotInStore
@@ -275,7 +275,7 @@ def _download_here(
         raise NotInStore(
             f"{name}{more} can't be downloaded: {reason}{on_host}", "run it again: wheels that have arrived are kept"
         )
-    context.watch(Ended("", "downloaded", ok=True))
+    context.watch(HostFinished("", "downloaded", ok=True))
 
 
 def downloads_of(wheels: Sequence[Wheel], index_answer: IndexAnswer) -> list[Download]:

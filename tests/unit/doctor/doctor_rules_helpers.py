@@ -13,7 +13,7 @@ from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.facts import parse
 from ipexctl.facts.network import Address, Nic, Route
 from ipexctl.facts.software import Env, Mpi, Python
-from ipexctl.facts.system import Disk, Home, Limit, Mount
+from ipexctl.facts.system import Disk, HomeDirectory, Limit, Mount
 from ipexctl.hosts.host import Host
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def disk(path: str, **changes: Any) -> Disk:
     return replace(replace(room, writable=True, noexec=False, mount=mount), **changes)
 
 
-def home(path: str = "/home/me/.ipexctl", store: str | None = None, **changes: Any) -> Home:
-    return Home(path, exists=True, real=path, disk=disk(path, **changes), store=store)
+def home(path: str = "/home/me/.ipexctl", store: str | None = None, **changes: Any) -> HomeDirectory:
+    return HomeDirectory(path, exists=True, real=path, disk=disk(path, **changes), store=store)
 
 
 def nic(name: str, address: str, **changes: Any) -> Nic:

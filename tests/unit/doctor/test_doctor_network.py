@@ -31,7 +31,7 @@ from ipexctl.doctor.logins import (
 from ipexctl.doctor.network_check import check_network
 from ipexctl.doctor.ports import (
     ConnectionResult,
-    Diagnosis,
+    PortDiagnosis,
     PortListener,
     connect_order,
     diagnose,
@@ -145,18 +145,18 @@ def test_an_order_has_each_target_and_the_time() -> None:
 @pytest.mark.parametrize(
     ("hosts", "is_blocked", "diagnosis"),
     [
-        ("abcd", lambda a, b: False, Diagnosis()),
-        ("abcd", lambda a, b: b == "c", Diagnosis(closed_in=("c",))),
-        ("abcd", lambda a, b: a == "c", Diagnosis(closed_out=("c",))),
-        ("abcd", lambda a, b: "c" in (a, b), Diagnosis(("c",), ("c",))),
+        ("abcd", lambda a, b: False, PortDiagnosis()),
+        ("abcd", lambda a, b: b == "c", PortDiagnosis(closed_in=("c",))),
+        ("abcd", lambda a, b: a == "c", PortDiagnosis(closed_out=("c",))),
+        ("abcd", lambda a, b: "c" in (a, b), PortDiagnosis(("c",), ("c",))),
         # Of two hosts the one that cannot be reached has the firewall.
-        ("ab", lambda a, b: b == "b", Diagnosis(closed_in=("b",))),
-        ("abc", lambda a, b: a in "ab", Diagnosis(closed_out=("a", "b"))),
-        ("abc", lambda a, b: True, Diagnosis(closed_in=("a", "b", "c"))),
+        ("ab", lambda a, b: b == "b", PortDiagnosis(closed_in=("b",))),
+        ("abc", lambda a, b: a in "ab", PortDiagnosis(closed_out=("a", "b"))),
+        ("abc", lambda a, b: True, PortDiagnosis(closed_in=("a", "b", "c"))),
     ],
 )
 def test_a_firewall_is_that_of_the_hosts_all_blocked_connections_share(
-    hosts: str, is_blocked: Callable[[str, str], bool], diagnosis: Diagnosis
+    hosts: str, is_blocked: Callable[[str, str], bool], diagnosis: PortDiagnosis
 ) -> None:
     assert diagnose(outcome(hosts, is_blocked)) == diagnosis
 

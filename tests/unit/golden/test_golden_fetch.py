@@ -12,7 +12,7 @@ from test_run_record import RUN
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
-from ipexctl.jobs.fetch.manifest import Source, parse_source
+from ipexctl.jobs.fetch.manifest import FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.submit.project import files_in_other_generations
 from ipexctl.remote.outcome import HostError
@@ -33,7 +33,7 @@ def sources() -> list[Case]:
             refusal(f"source {text!r}", parse_source, text)
             for text in rows_of(fetching.test_a_source_without_one_is_a_wrong_call)
         ),
-        refusal("source of an unknown host", order_of_host, Source("node3", "x"), ".", [first], "~/.ipexctl"),
+        refusal("source of an unknown host", order_of_host, FetchSource("node3", "x"), ".", [first], "~/.ipexctl"),
         refusal("source of an unknown rank", of_run, 4, None),
         refusal("source of a host outside the run", of_run, None, "c"),
     ]

@@ -16,7 +16,7 @@ from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.stall_report import describe_activity, silence_lines
 from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight.imports import (
-    Script,
+    ScriptFile,
     check_imports,
     check_syntax,
     project_script,
@@ -97,7 +97,7 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     for wanted in (scripts.needs("intel_extension_for_pytorch"), scripts.needs("cv2", own=False)):
         cases.append(refused("modules: another fix", check_imports(wanted, {"a": [wanted.imports[0].module]})))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
-    cases.append(refusal("syntax", check_syntax, Script("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
+    cases.append(refusal("syntax", check_syntax, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
     directory = tmp_path / "train.py"
     directory.mkdir()
     monkeypatch.chdir(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipexctl.jobs.fetch.manifest import Entry, read_entry
+from ipexctl.jobs.fetch.manifest import FetchEntry, read_entry
 from ipexctl.jobs.fetch.requested import Requested, is_contents, leads_out, matches, wildcards_of
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_sender import Listing, list_path, matching
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 RUN = "train-1120-120000-abcd"
 
 
-def entry(name: str, kind: Kind = "f", to: str = "", index: int = 0) -> Entry:
-    return Entry(index, tuple(name.split("/")), kind, 0o644, 3, 1, to)
+def entry(name: str, kind: Kind = "f", to: str = "", index: int = 0) -> FetchEntry:
+    return FetchEntry(index, tuple(name.split("/")), kind, 0o644, 3, 1, to)
 
 
-def accepts(path: str | None, *entries: Entry) -> bool:
+def accepts(path: str | None, *entries: FetchEntry) -> bool:
     try:
         Requested(path, RUN).accept(entries, single=False)
     except HostError as error:
@@ -158,7 +158,7 @@ def make(top: str, files: list[str], links: list[tuple[str, str]]) -> None:
 
 class Out:
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[FetchEntry] = []
 
     def emit(self, event: str, **said: Any) -> None:
         if event == "entry":

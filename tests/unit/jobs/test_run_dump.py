@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.jobs.dump import Dump, Frame, Process, RankStacks, Thread, read_dump, read_faulthandler, read_pyspy
+from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, Thread, read_dump, read_faulthandler, read_pyspy
 from ipexctl.remote.reply import Reply
 from ipexctl.ui.dump import as_json, show
 from message_data import missing
@@ -50,7 +50,7 @@ def test_a_thread_with_a_name_or_without_a_frame_is_read_too() -> None:
         'Current thread 0x00007f01 [python] (most recent call first):\n  File "<string>", line ??? in f\n'
     )
     main, other = read_faulthandler(text)
-    assert main.frames == (Frame("f", "<string>", None),)
+    assert main.frames == (StackFrame("f", "<string>", None),)
     assert (other.name, other.frames) == ("pt_autograd_0", ())
 
 
@@ -64,11 +64,11 @@ def test_a_thread_with_a_name_or_without_a_frame_is_read_too() -> None:
     ],
 )
 def test_a_file_is_named_as_a_person_knows_it(file: str, place: str) -> None:
-    assert Frame("f", file, 1).place == place
+    assert StackFrame("f", file, 1).place == place
 
 
 def process(*frames: tuple[str, str, int], pid: int = 1, state: str = "S", why: str = "") -> Process:
-    thread = Thread("MainThread", tuple(Frame(*frame) for frame in frames), is_main=True)
+    thread = Thread("MainThread", tuple(StackFrame(*frame) for frame in frames), is_main=True)
     return Process(pid, "python", state, "", "faulthandler" if frames else "", (thread,) if frames else (), why)
 
 
@@ -101,7 +101,7 @@ def test_a_rank_that_waits_in_pythons_own_library_is_named_by_who_waits() -> Non
     get = ("_try_get_data", "/x/lib/python3.11/site-packages/torch/dataloader.py", 1)
     (group,) = Dump(0.0, (rank(0, waits, get, LOAD, MAIN),)).groups
     assert group.inner.function == "_try_get_data"
-    assert group.own == Frame(*LOAD)
+    assert group.own == StackFrame(*LOAD)
     (alone,) = Dump(0.0, (rank(0, waits),)).groups
     assert (alone.inner.function, alone.own) == ("select", None)
 

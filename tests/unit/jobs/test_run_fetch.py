@@ -16,7 +16,7 @@ from agent_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run
-from ipexctl.jobs.fetch.manifest import Source, parse_source
+from ipexctl.jobs.fetch.manifest import FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -389,9 +389,9 @@ def test_the_node_of_a_rank_is_found_without_asking_node0() -> None:
 def test_a_host_is_one_of_the_calls() -> None:
     host = Host("node2", "10.0.0.2", user="me")
     for word in ("node2", "me@node2", "10.0.0.2"):
-        assert order_of_host(Source(word, "x"), ".", [host], "~/.ipexctl").host == host
+        assert order_of_host(FetchSource(word, "x"), ".", [host], "~/.ipexctl").host == host
     with pytest.raises(UserError, match="node3"):
-        order_of_host(Source("node3", "x"), ".", [host], "~/.ipexctl")
+        order_of_host(FetchSource("node3", "x"), ".", [host], "~/.ipexctl")
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_a_host_is_one_of_the_calls() -> None:
     ],
 )
 def test_a_source_is_a_word_and_a_path(text: str, word: str, path: str | None) -> None:
-    assert parse_source(text) == Source(word, path)
+    assert parse_source(text) == FetchSource(word, path)
 
 
 @pytest.mark.parametrize("text", [":x", "last:", "[fe80::2]", "", "last:a\0b"])

@@ -11,7 +11,7 @@ import pytest
 from ipexctl.errors import FileError, UserError
 from ipexctl.jobs.submit.preflight.imports import (
     Import,
-    Script,
+    ScriptFile,
     check_imports,
     check_syntax,
     install_command,
@@ -77,7 +77,7 @@ def test_what_python_reads_is_python(data: bytes) -> None:
 
 
 def test_archives_and_what_may_be_for_a_newer_python_are_left_to_the_hosts() -> None:
-    assert read_script("app.pyz", b"PK\x03\x04\0\0\0") == Script("app.pyz")
+    assert read_script("app.pyz", b"PK\x03\x04\0\0\0") == ScriptFile("app.pyz")
     newer = read_script("train.py", b"import tqdm\nsome syntax of the future\n")
     assert newer.imports == ()
     assert newer.text is not None
@@ -139,9 +139,9 @@ def test_a_module_is_found_in_the_project_or_asked_of_the_hosts(tmp_path: Path) 
     assert project_module("pkg.made_later", tmp_path) is None
 
 
-def needs(*modules: str, **more: Any) -> Script:
+def needs(*modules: str, **more: Any) -> ScriptFile:
     imports = tuple(Import(module, line) for line, module in enumerate(modules, 4))
-    return Script("train.py", imports=imports, **more)
+    return ScriptFile("train.py", imports=imports, **more)
 
 
 def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> None:
@@ -164,7 +164,7 @@ def test_who_lacks_what_is_one_sentence_with_the_command_that_brings_it() -> Non
         (needs("cv2", own=False), "-m pip install opencv-python-headless"),
     ],
 )
-def test_what_no_package_would_bring_is_said_otherwise(wanted: Script, fix: str) -> None:
+def test_what_no_package_would_bring_is_said_otherwise(wanted: ScriptFile, fix: str) -> None:
     said = check_imports(wanted, {"a": [wanted.imports[0].module]})
     assert isinstance(said, StartFailure)
     assert fix in said.fix
@@ -177,7 +177,7 @@ def test_in_doubt_it_is_said_and_not_refused() -> None:
 
 
 def test_wrong_syntax_is_shown_as_a_hostfiles_wrong_line_is() -> None:
-    script = Script("train.py", "x = 1\ndef f(:\n")
+    script = ScriptFile("train.py", "x = 1\ndef f(:\n")
     fault = Reply({"kind": "SyntaxError", "what": "invalid syntax", "line": 2, "column": 7, "python": "3.11"})
     with pytest.raises(FileError) as wrong:
         check_syntax(script, fault)

@@ -55,7 +55,7 @@ def test_a_counter_of_version_2_that_went_up_tells_and_the_least_limit_above_is_
     machine = of_version_2(tmp_path)
     machine.put("cg/user.slice/job/memory.max", "max\n")
     machine.put("cg/user.slice/memory.max", f"{2 * GB}\n")
-    watched = oom.OutOfMemory(PID, machine.proc)
+    watched = oom.OutOfMemoryWatch(PID, machine.proc)
     assert watched.verdict() is None
     machine.put("cg/user.slice/job/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\n")
     assert watched.verdict() == {"by": "cgroup", "limit": 2 * GB}
@@ -68,7 +68,7 @@ def test_a_counter_of_version_1_is_found_in_a_container_too(tmp_path: Path, path
     machine = of_version_1(tmp_path, path, root)
     inside = path[len(root.rstrip("/")) :]
     machine.put(f"cg/memory{inside}/memory.limit_in_bytes", f"{GB}\n")
-    watched = oom.OutOfMemory(PID, machine.proc)
+    watched = oom.OutOfMemoryWatch(PID, machine.proc)
     machine.put(f"cg/memory{inside}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
     assert watched.verdict() == {"by": "cgroup", "limit": GB}
 
@@ -76,14 +76,14 @@ def test_a_counter_of_version_1_is_found_in_a_container_too(tmp_path: Path, path
 def test_a_limit_that_is_none_is_not_told_as_a_number(tmp_path: Path) -> None:
     machine = of_version_1(tmp_path)
     machine.put("cg/memory/job/memory.limit_in_bytes", "9223372036854771712\n")
-    watched = oom.OutOfMemory(PID, machine.proc)
+    watched = oom.OutOfMemoryWatch(PID, machine.proc)
     machine.put("cg/memory/job/memory.oom_control", "oom_kill 1\n")
     assert watched.verdict() == {"by": "cgroup", "limit": None}
 
 
 def test_a_process_that_moved_is_looked_for_where_it_is(tmp_path: Path) -> None:
     machine = of_version_2(tmp_path)
-    watched = oom.OutOfMemory(PID, machine.proc)
+    watched = oom.OutOfMemoryWatch(PID, machine.proc)
     machine.put("cg/scope/memory.events", "oom_kill 5\n")
     machine.put("cg/scope/memory.max", f"{GB}\n")
     machine.move("0::/scope\n")
@@ -98,7 +98,7 @@ def test_a_process_that_moved_is_looked_for_where_it_is(tmp_path: Path) -> None:
 
 def test_a_kill_of_long_ago_is_not_taken_for_this_one(tmp_path: Path) -> None:
     machine = of_version_2(tmp_path)
-    watched = oom.OutOfMemory(PID, machine.proc)
+    watched = oom.OutOfMemoryWatch(PID, machine.proc)
     machine.put("cg/user.slice/job/memory.events", "oom_kill 2\n")
     for at in (10_000.0, 10_030.0, 10_100.0):
         watched.update(at)
@@ -107,8 +107,8 @@ def test_a_kill_of_long_ago_is_not_taken_for_this_one(tmp_path: Path) -> None:
 
 def test_where_nothing_can_be_read_nothing_is_claimed(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "0::/\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
-    assert oom.OutOfMemory(PID, machine.proc).verdict() is None
-    assert oom.OutOfMemory(PID, str(tmp_path / "nowhere")).verdict() is None
+    assert oom.OutOfMemoryWatch(PID, machine.proc).verdict() is None
+    assert oom.OutOfMemoryWatch(PID, str(tmp_path / "nowhere")).verdict() is None
 
 
 @pytest.mark.parametrize(

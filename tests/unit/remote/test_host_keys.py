@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ipexctl.remote.host_keys import Policy
-    from ipexctl.remote.known_hosts import Entry
+    from ipexctl.remote.known_hosts import KnownHostsEntry
 
 KEY, OTHER = b"its key", b"another key"
 
@@ -202,7 +202,7 @@ def test_each_name_is_looked_up_once(at: Endpoint, monkeypatch: pytest.MonkeyPat
     stored(at, line("[10.0.0.1]:2222", KEY))
     asked: list[str] = []
 
-    def counting(entries: Iterable[Entry], name: str) -> tuple[Entry, ...]:
+    def counting(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
         asked.append(name)
         return entries_for(entries, name)
 
@@ -218,7 +218,7 @@ def test_each_name_is_looked_up_once(at: Endpoint, monkeypatch: pytest.MonkeyPat
 def test_a_file_is_read_once_also_where_keys_are_added_to_it(at: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
 
-    def counting(path: Path) -> tuple[Entry, ...]:
+    def counting(path: Path) -> tuple[KnownHostsEntry, ...]:
         read.append(path)
         return ()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi, Python, Software
-from ipexctl.facts.system import Disk, Home, System
+from ipexctl.facts.system import Disk, HomeDirectory, System
 from ipexctl.stack.resolve.model import Availability, Candidate, Refusal, SourceFailure, StackPlan, StackRequest
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def host(
     return Facts(
         system=System(kernel_name=kernel, arch=arch, libc=libc, libc_version=glibc),  # type: ignore[arg-type]
         cpu=Cpu(arch=arch, flags=flags),
-        home=Home("/home/me/.ipexctl", disk=Disk("/home/me"), store=store),
+        home=HomeDirectory("/home/me/.ipexctl", disk=Disk("/home/me"), store=store),
         software=Software(pythons=found, mpis=(Mpi("/usr/bin/mpirun", "openmpi", "4.1", on_path=True),) if mpi else ()),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.system import Disk, Home, Mount
+from ipexctl.facts.system import Disk, HomeDirectory, Mount
 from ipexctl.stack.env.preflight import check_same_home, gigabytes, home_obstacle
 from ipexctl.stack.lock.lock import Lock, Wheel
 from message_data import missing
@@ -14,7 +14,7 @@ LOCK = Lock("3.11", (Wheel("torch", "2.8.0", "torch-2.8.0-cp311-cp311-linux_x86_
 
 
 def at(**disk: object) -> Facts:
-    return Facts(home=Home("/h/.ipexctl", disk=Disk("/h", **disk)))  # type: ignore[arg-type]
+    return Facts(home=HomeDirectory("/h/.ipexctl", disk=Disk("/h", **disk)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

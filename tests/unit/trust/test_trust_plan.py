@@ -11,7 +11,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import Nic
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.authorized_keys import Owner, TrustLine
-from ipexctl.trust.config import Files, Node, names_in, path_problem, render
+from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render
 from ipexctl.trust.host_state import HostState, read_host_state
 from ipexctl.trust.plan import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of, ssh_names_for, stores
 from message_data import missing
@@ -37,8 +37,8 @@ OWNER = Owner("ipexctl:a:~/.ipexctl", KEY)
 LINE = TrustLine(KEY, ("10.0.0.1",), OWNER.tag)
 
 
-def node(name: str, address: str, **changes: object) -> Node:
-    return replace(Node((name, address), address, 22, "me", (f"ssh-ed25519 KEY-{name}",)), **changes)  # type: ignore[arg-type]
+def node(name: str, address: str, **changes: object) -> SshConfigNode:
+    return replace(SshConfigNode((name, address), address, 22, "me", (f"ssh-ed25519 KEY-{name}",)), **changes)  # type: ignore[arg-type]
 
 
 def test_the_config_has_a_block_a_node_and_nothing_of_the_users() -> None:

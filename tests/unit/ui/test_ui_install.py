@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.progress import BytesMoved, Ended, Notice, Stepped
+from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.model import Refusal
@@ -87,7 +87,7 @@ def test_without_a_terminal_progress_is_plain_lines(capfd: pytest.CaptureFixture
         view.watch(BytesMoved("n1", "receiving", 1000, 1000))
         view.watch(BytesMoved("n1", "receiving", 1000, 1000))
         view.watch(Stepped("n1", "unpacking 7.2 GB"))
-        view.watch(Ended("n1", "verified", ok=True))
+        view.watch(HostFinished("n1", "verified", ok=True))
     said = capfd.readouterr().err
     assert said.splitlines() == ["27 wheels, 3.7 GB", "n1: receiving 1 kB of 1 kB", "n1: unpacking 7.2 GB"]
 

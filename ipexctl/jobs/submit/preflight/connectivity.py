@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
-    from ipexctl.jobs.submit.preflight.imports import Script
+    from ipexctl.jobs.submit.preflight.imports import ScriptFile
     from ipexctl.remote.session_pool import SessionPool
 
 _SECONDS: Final = 6.0
@@ -29,7 +29,7 @@ _OPEN_PORTS: Final = (
 
 
 def check_connectivity(
-    hosts: Sequence[Host], context: RunContext, pool: SessionPool, script: Script | None = None
+    hosts: Sequence[Host], context: RunContext, pool: SessionPool, script: ScriptFile | None = None
 ) -> StartFailure | str:
     """One round trip to node0, the first host. Returns a note, or an empty text, if the run may start.
 

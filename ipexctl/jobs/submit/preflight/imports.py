@@ -74,7 +74,7 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ScriptFile:
     """A script and what it needs of the Python on the hosts."""
 
     name: str
@@ -106,22 +106,22 @@ class Script:
         }
 
 
-def project_script(name: str, path: Path, cwd: Path) -> Script:
+def project_script(name: str, path: Path, cwd: Path) -> ScriptFile:
     """Raises a UserError if the script cannot be read or is not Python."""
     return _without_project(_read(name, path), (path.parent, path.resolve().parent), cwd)
 
 
-def project_module(name: str, cwd: Path) -> Script | None:
+def project_module(name: str, cwd: Path) -> ScriptFile | None:
     """The script of `-m NAME`; None for a module of the project that is not found as a file."""
     base = cwd.joinpath(*name.split("."))
     for path in (base.with_name(f"{base.name}.py"), base / "__main__.py"):
         if path.is_file():
             return _without_project(_read(str(path.relative_to(cwd)), path), (cwd,), cwd)
     top = name.partition(".")[0]
-    return None if _has_module(cwd, top) else Script(name, imports=(Import(top, 0),))
+    return None if _has_module(cwd, top) else ScriptFile(name, imports=(Import(top, 0),))
 
 
-def _read(name: str, path: Path) -> Script:
+def _read(name: str, path: Path) -> ScriptFile:
     try:
         return read_script(name, path.read_bytes())
     except OSError as error:
@@ -130,7 +130,7 @@ def _read(name: str, path: Path) -> Script:
         ) from None
 
 
-def _without_project(script: Script, import_paths: tuple[Path, ...], cwd: Path) -> Script:
+def _without_project(script: ScriptFile, import_paths: tuple[Path, ...], cwd: Path) -> ScriptFile:
     imports = tuple(
         entry for entry in script.imports if not any(_has_module(path, entry.module) for path in import_paths)
     )
@@ -147,10 +147,10 @@ def _has_module(directory: Path, module: str) -> bool:
     )
 
 
-def read_script(name: str, data: bytes) -> Script:
+def read_script(name: str, data: bytes) -> ScriptFile:
     """Raises a UserError for a file that is not Python. A syntax error may be the syntax of a newer Python."""
     if data.startswith((b"PK\x03\x04", b"PK\x05\x06")) or name.endswith(".pyc"):
-        return Script(name)  # Python runs these, too
+        return ScriptFile(name)  # Python runs these, too
     head = data[:8192]
     if data.startswith(b"\x7fELF"):
         raise _not_python(name, "is a program")
@@ -172,8 +172,8 @@ def read_script(name: str, data: bytes) -> Script:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         if name.endswith((".sh", ".bash", ".zsh")):
             raise _not_python(name, "is a shell script", "bash ") from None
-        return Script(name, text)
-    return Script(name, text, tuple(_imports(tree)), _doubt(tree))
+        return ScriptFile(name, text)
+    return ScriptFile(name, text, tuple(_imports(tree)), _doubt(tree))
 
 
 def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:
@@ -224,7 +224,7 @@ def _is_install(node: ast.AST) -> bool:
     return node.value == "pip" or node.value.startswith(("pip install", "python -m pip install"))
 
 
-def with_environment(script: Script, request: RunRequest, context: RunContext) -> Script:
+def with_environment(script: ScriptFile, request: RunRequest, context: RunContext) -> ScriptFile:
     """With what the options and the environment say about imports."""
     doubt = script.doubt
     if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in request.options.exports):
@@ -235,7 +235,7 @@ def with_environment(script: Script, request: RunRequest, context: RunContext) -
     return replace(script, doubt=doubt, own=context.env.name is not None, install=install)
 
 
-def check_syntax(script: Script, error: Reply) -> NoReturn:
+def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
     """Raises a FileError, with the line and a caret, for a syntax error that node0 has found."""
     number = error.integer("line")
     line = script.line(number)
@@ -247,7 +247,7 @@ def check_syntax(script: Script, error: Reply) -> NoReturn:
     raise FileError(script.name, number, what, text=line, column=column, fix=fix)
 
 
-def check_imports(script: Script, missing: Mapping[str, Sequence[str]]) -> StartFailure | str:
+def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> StartFailure | str:
     """`missing` maps hosts to the modules they lack. Returns a note, or an empty text, if the run may start. Pure."""
     by_module: dict[str, list[str]] = {}
     for host, modules in missing.items():
@@ -277,7 +277,7 @@ def _and(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _fix(imports: Sequence[Import], script: Script) -> str:
+def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     names = [entry.module for entry in imports]
     if misplaced := [name for name in names if name in script.misplaced]:
         return f"{misplaced[0]} is in the project's working directory; to import it from there: -x PYTHONPATH=."
