@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from ipexctl.jobs.stall_report import silence_lines
 from ipexctl.node.common.frames import SUFFIXES, Chunk, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, read_status
-from ipexctl.remote.cancel import RETRY_INTERVALS
-from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.cancel import RETRY_INTERVALS, Deadline
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
