@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.jobs.stall_report import silence_lines
 from ipexctl.node.common.frames import SUFFIXES, Chunk, FrameError, decode_chunk, decode_json
@@ -137,8 +137,9 @@ class Follower:
         finally:
             session.close()
         status = self._on_status(last["status"])
-        if status.state == "failed" and (tail := _mpirun_tail(last["status"])):
-            self._watch(Notice(tail, True))
+        tail = [f"  {line}" for line in status.mpirun.tail if line.strip()]
+        if status.state == "failed" and tail:
+            self._watch(Notice("\n".join(["the last output of mpirun:", *tail]), True))
         return RunEnded(run_exit_code(status), status)
 
     def _call(self, session: Session, request: Mapping[str, Any]) -> Reply:
@@ -209,10 +210,3 @@ def run_exit_code(status: RunStatus) -> int:
     if status.state in ("ok", "starting", "running"):
         return 0
     return status.exit_code or 1
-
-
-def _mpirun_tail(document: Mapping[str, Any]) -> str:
-    """The last output of mpirun, if it ended the run."""
-    mpirun = cast("Mapping[str, Any]", document.get("mpirun") or {})
-    tail = [f"  {line}" for line in mpirun.get("tail") or () if str(line).strip()]
-    return "\n".join(["the last output of mpirun:", *tail]) if tail else ""

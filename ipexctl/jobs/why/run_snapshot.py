@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.jobs.why.patterns.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES
-from ipexctl.node.common.records import read_event, read_status
+from ipexctl.node.common.records import as_dict, as_lines, as_list, as_number, read_event, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -59,18 +59,18 @@ class RunSnapshot:
 def read_snapshot(document: Mapping[str, Any], output: Iterable[Chunk], node0: str) -> RunSnapshot:
     """`document` is the last event of the call."""
     status = read_status(document.get("status"))
-    events = [event for each in _list(document.get("events")) if (event := read_event(each)) is not None]
+    events = [event for each in as_list(document.get("events")) if (event := read_event(each)) is not None]
     started = max((at for at, each in enumerate(events) if each.event == "restart"), default=0)
     exits = {each.rank: each.at for each in events[started:] if each.event == "exit"}
     return RunSnapshot(
         status=status,
         context=_failure_context(document, output, status, node0),
         node0=node0,
-        now=_number(document.get("now")),
-        boot=_number(document.get("boot")),
+        now=as_number(document.get("now")),
+        boot=as_number(document.get("boot")),
         ended_at={rank: at for rank, at in exits.items() if rank is not None and at is not None},
         restarts=_restarts(status, events),
-        supervise=_lines(document.get("supervise")),
+        supervise=as_lines(document.get("supervise")),
     )
 
 
@@ -78,25 +78,25 @@ def _failure_context(
     document: Mapping[str, Any], output: Iterable[Chunk], status: RunStatus, node0: str
 ) -> FailureContext:
     texts = {(str(chunk.rank), SUFFIXES[chunk.stream]): _text_lines(chunk.data) for chunk in output}
-    sent_as = _dict(document.get("ranks"))
+    sent_as = as_dict(document.get("ranks"))
     first = status.first_failure
     words = []
     for row in status.ranks:
-        own = _dict(sent_as.get(str(row.rank)))
+        own = as_dict(sent_as.get(str(row.rank)))
         out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
         if first is not None and first.rank == row.rank:
             words.append(RankOutput(row.rank, row.host, out, err, first.exit_code, first.signal, first.kind, row.state))
         else:
             words.append(RankOutput(row.rank, row.host, out, err, row.exit_code, row.signal, "", row.state))
-    plan = _dict(document.get("plan"))
-    log = _lines(document.get("mpirun")) or status.mpirun.tail
+    plan = as_dict(document.get("plan"))
+    log = as_lines(document.get("mpirun")) or status.mpirun.tail
     return FailureContext(
         run=status.id,
         words=tuple(words),
         mpirun=RankOutput(None, node0, (), (*log, status.reason)),
         plan=plan,
         master=status.master,
-        tiers={str(host): str(tier) for host, tier in _dict(plan.get("tiers")).items() if tier},
+        tiers={str(host): str(tier) for host, tier in as_dict(plan.get("tiers")).items() if tier},
     )
 
 
@@ -108,19 +108,3 @@ def _restarts(status: RunStatus, events: Sequence[RunEvent]) -> tuple[str, ...]:
 
 def _text_lines(data: bytes) -> tuple[str, ...]:
     return tuple(data.decode(errors="replace").split("\n")) if data else ()
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _lines(value: object) -> tuple[str, ...]:
-    return tuple(map(str, _list(value)))
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

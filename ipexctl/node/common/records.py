@@ -229,18 +229,18 @@ class RunEvent(NamedTuple):
 
 def read_event(document: object) -> RunEvent | None:
     """None when it is not an event."""
-    record = _dict(document)
+    record = as_dict(document)
     if not isinstance(record.get("event"), str):
         return None
     fields = {name: value for name, value in record.items() if name not in ("event", "at")}
-    return RunEvent(record["event"], _number(record.get("at")), fields)
+    return RunEvent(record["event"], as_number(record.get("at")), fields)
 
 
 def read_status(document: object) -> RunStatus:
-    record = _dict(document)
+    record = as_dict(document)
     nodes = record.get("nodes")
     ranks = _read_list(record.get("ranks"), _rank)
-    supervisor, mpirun, master = (_dict(record.get(name)) for name in ("supervisor", "mpirun", "master"))
+    supervisor, mpirun, master = (as_dict(record.get(name)) for name in ("supervisor", "mpirun", "master"))
     return RunStatus(
         id=_text_or_empty(record.get("id")),
         state=read_state(record.get("state")),
@@ -248,8 +248,8 @@ def read_status(document: object) -> RunStatus:
         env=_text_or_empty(record.get("env")),
         nodes=len(nodes) if isinstance(nodes, list) else _integer(nodes) or 1,
         world_size=_integer(record.get("world_size")) or len(ranks),
-        started=_number(record.get("started")),
-        ended=_number(record.get("ended")),
+        started=as_number(record.get("started")),
+        ended=as_number(record.get("ended")),
         exit_code=_integer(record.get("exit_code")),
         ranks=ranks,
         first_failure=_failure(record.get("first_failure")),
@@ -264,7 +264,7 @@ def read_status(document: object) -> RunStatus:
             _text_or_none(supervisor.get("boot")),
         ),
         node0=_text_or_empty(supervisor.get("host")),
-        mpirun=Mpirun(_integer(mpirun.get("pid")), _integer(mpirun.get("exit_code")), _lines(mpirun.get("tail"))),
+        mpirun=Mpirun(_integer(mpirun.get("pid")), _integer(mpirun.get("exit_code")), as_lines(mpirun.get("tail"))),
         master=Master(_text_or_empty(master.get("addr")), _integer(master.get("port"))),
         attempts=_read_list(record.get("attempts"), _attempt),
         unwritten_events=_integer(record.get("unwritten_events")),
@@ -283,13 +283,13 @@ def read_oom(document: object) -> OutOfMemory | None:
 
 
 def _rank(entry: Json) -> RankStatus:
-    lines = _dict(entry.get("lines"))
+    lines = as_dict(entry.get("lines"))
     return RankStatus(
         rank=_integer(entry.get("rank")) or 0,
         host=_text_or_empty(entry.get("host")),
         state=read_state(entry.get("state")),
         pid=_integer(entry.get("pid")),
-        cpu=_number(entry.get("cpu")),
+        cpu=as_number(entry.get("cpu")),
         rss=_integer(entry.get("rss")),
         exit_code=_integer(entry.get("exit_code")),
         signal=_integer(entry.get("signal")),
@@ -300,20 +300,20 @@ def _rank(entry: Json) -> RankStatus:
         wrapper=_integer(entry.get("wrapper")),
         process=_text_or_none(entry.get("process")),
         waits_in=_text_or_none(entry.get("waits_in")),
-        mismatch=_lines(entry.get("mismatch")),
+        mismatch=as_lines(entry.get("mismatch")),
     )
 
 
 def _failure(document: object) -> Failure | None:
     if not isinstance(document, dict):
         return None
-    ranks = [_integer(rank) for rank in _list(document.get("ranks"))]
+    ranks = [_integer(rank) for rank in as_list(document.get("ranks"))]
     return Failure(
         rank=_integer(document.get("rank")),
         host=_text_or_none(document.get("host")),
         exit_code=_integer(document.get("exit_code")),
         signal=_integer(document.get("signal")),
-        at=_number(document.get("at")),
+        at=as_number(document.get("at")),
         kind=_text_or_empty(document.get("kind")),
         ranks=tuple(rank for rank in ranks if rank is not None),
         oom=read_oom(document.get("oom")),
@@ -323,7 +323,7 @@ def _failure(document: object) -> Failure | None:
 def _silence(document: object) -> Silence | None:
     if not isinstance(document, dict):
         return None
-    since, after = _number(document.get("since")), _number(document.get("after")) or 0.0
+    since, after = as_number(document.get("since")), as_number(document.get("after")) or 0.0
     return None if since is None else Silence(since, after, _read_list(document.get("ranks"), _silent_rank))
 
 
@@ -332,7 +332,7 @@ def _silent_rank(entry: Json) -> SilentRank:
         rank=_integer(entry.get("rank")) or 0,
         host=_text_or_empty(entry.get("host")),
         last=_text_or_none(entry.get("last")),
-        cpu=_number(entry.get("cpu")),
+        cpu=as_number(entry.get("cpu")),
         process=_text_or_none(entry.get("process")),
         waits_in=_text_or_none(entry.get("waits_in")),
         stream=_text_or_none(entry.get("stream")),
@@ -342,24 +342,25 @@ def _silent_rank(entry: Json) -> SilentRank:
 def _attempt(entry: Json) -> Attempt:
     first = _failure(entry.get("first_failure"))
     return Attempt(
-        _integer(entry.get("attempt")) or 0, _text_or_empty(entry.get("reason")), first, _number(entry.get("ended"))
+        _integer(entry.get("attempt")) or 0, _text_or_empty(entry.get("reason")), first, as_number(entry.get("ended"))
     )
 
 
 def _read_list(value: object, read: Callable[[Json], Value]) -> tuple[Value, ...]:
-    return tuple(read(entry) for entry in _list(value) if isinstance(entry, dict))
+    return tuple(read(entry) for entry in as_list(value) if isinstance(entry, dict))
 
 
-def _dict(value: object) -> Json:
+def as_dict(value: object) -> Json:
+    """Like the functions below: an invalid value becomes an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: object) -> list[Any]:
+def as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _lines(value: object) -> tuple[str, ...]:
-    return tuple(str(line) for line in _list(value))
+def as_lines(value: object) -> tuple[str, ...]:
+    return tuple(str(line) for line in as_list(value))
 
 
 def _text_or_empty(value: object) -> str:
@@ -371,7 +372,7 @@ def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _number(value: object) -> float | None:
+def as_number(value: object) -> float | None:
     """A finite number, or None. Python's JSON may have NaN and Infinity."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
@@ -380,5 +381,5 @@ def _number(value: object) -> float | None:
 
 
 def _integer(value: object) -> int | None:
-    number = _number(value)
+    number = as_number(value)
     return None if number is None else int(number)
