@@ -149,12 +149,3 @@ def remove_copy(runs: Path, run: str) -> None:
     """Remove the copy of a run, if there is one; `runs` is the directory of the registry."""
     shutil.rmtree(runs / run / "ranks", ignore_errors=True)  # the status last: a copy without one is nobody's to remove
     shutil.rmtree(runs / run, ignore_errors=True)
-
-
-def size_of_copy(runs: Path, run: str) -> int:
-    """Bytes on the disk of the control machine."""
-    size = 0
-    for path in (runs / run).rglob("*"):
-        with contextlib.suppress(OSError):
-            size += path.stat().st_blocks * 512
-    return size

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.local_copy import read_copy, remove_copy, size_of_copy
+from ipexctl.jobs.local_copy import read_copy, remove_copy
+from ipexctl.node.common.files import disk_usage
 from ipexctl.node.common.records import FINAL
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
@@ -153,7 +154,7 @@ def prune_local(
     """Prune copies and records on the control machine, of runs that have ended: `over`, and by the copy's status."""
     now = time.time() if now is None else now
     records = register.all()
-    sizes = {record.id: size_of_copy(register.directory, record.id) for record in records}
+    sizes = {record.id: disk_usage(register.directory / record.id) for record in records}
     total, gone = sum(sizes.values()), []
     for record in records[: max(0, len(records) - keep.newest)]:
         copy = read_copy(register.directory / record.id)

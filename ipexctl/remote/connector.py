@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import resource
 import threading
 import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from ipexctl.node.common.processes import allow_many_files
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.remote.host_keys import HostKeys
@@ -46,20 +45,11 @@ class ConnectOptions:
     """Called once for each option of the ssh config that ipexctl does not support."""
 
 
-def _allow_many_files() -> None:
-    """Raise the soft limit of open files, often 1024: a connection takes several descriptors."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-    if soft < target:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-
-
 class Connector:
     """Opens sessions. Keys, known_hosts and logins at bastions are read or made once for all hosts."""
 
     def __init__(self, options: ConnectOptions, *, prompt: Callable[[str, Cancel], str] | None = None) -> None:
-        _allow_many_files()
+        allow_many_files()  # a connection takes several descriptors
         self.connect_timeout = options.connect_timeout
         self.resolver = Resolver()
         self.host_keys = HostKeys(options.host_keys)

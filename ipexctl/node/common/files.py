@@ -105,6 +105,41 @@ def rundir_of(request: Json) -> str:
     return os.path.join(home_of(request), "runs", request["id"])
 
 
+def remove_file(path: AnyPath) -> None:
+    """Remove a file if it is there and may be removed."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def disk_usage(path: AnyPath) -> int:
+    """Bytes on disk of a directory with everything in it; a file with several names counts once."""
+    seen: set[int] = set()
+    total = 0
+    pending = [os.fspath(path)]
+    while pending:
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                elif status.st_ino in seen:
+                    continue
+                seen.add(status.st_ino)
+                total += status.st_blocks * 512
+    return total
+
+
+def tail_of(path: AnyPath, max_bytes: int) -> tuple[list[bytes], bool]:
+    """The lines in the last bytes of a file, and whether the first may be incomplete; none if it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - max_bytes)
+            file.seek(start)
+            return file.read(max_bytes).split(b"\n"), start > 0
+    except OSError:
+        return [], False
+
+
 def make_private_directory(path: AnyPath) -> None:
     """Make a directory and its parents, for this account only (the umask of an agent command is 077)."""
     os.makedirs(path, mode=0o700, exist_ok=True)

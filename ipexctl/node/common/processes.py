@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import resource
 import signal
 import time
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DAY = 86400.0
@@ -103,6 +104,23 @@ def all_processes() -> list[ProcessStat]:
             with contextlib.suppress(OSError):
                 stats.append(read_stat(int(name)))
     return stats
+
+
+def command_lines() -> Iterator[tuple[int, bytes]]:
+    """The pids and the arguments of the other processes, each argument with a NUL after it."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
+                yield int(name), file.read()
+
+
+def allow_many_files(most: int = 1 << 16) -> None:
+    """Raise the soft limit of open files, which is often 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    target = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    if soft < target:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 def own_identity() -> ProcessIdentity:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import explain_os_error, home_of, read_json, write_atomically
-from ipexctl.node.common.processes import is_partial_in_use, read_stat
+from ipexctl.node.common.files import disk_usage, explain_os_error, home_of, read_json, write_atomically
+from ipexctl.node.common.processes import command_lines, is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive
 
 if TYPE_CHECKING:
@@ -153,23 +153,6 @@ def check_files(site: Path, name: str, info: Path) -> list[str]:
     return sentences
 
 
-def disk_usage(path: Path) -> int:
-    """Bytes on disk."""
-    seen: set[int] = set()
-    total = 0
-    pending = [str(path)]
-    while pending:
-        with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                stat = entry.stat(follow_symlinks=False)
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
-                if stat.st_nlink == 1 or stat.st_ino not in seen or entry.is_dir(follow_symlinks=False):
-                    total += stat.st_blocks * 512
-                    seen.add(stat.st_ino)
-    return total
-
-
 def list_directory(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
@@ -219,15 +202,12 @@ def find_users(paths: list[str]) -> list[int]:
         except OSError:
             break
     pids = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):
-            if int(entry.name) in ancestors:
-                continue
-            argv = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            with contextlib.suppress(OSError):
-                argv.append(os.readlink(str(entry / "exe")))
-            if any(argument.startswith(prefixes) for argument in argv):
-                pids.append(int(entry.name))
+    for pid, line in command_lines():
+        argv = line.decode(errors="replace").split("\0")
+        with contextlib.suppress(OSError):
+            argv.append(os.readlink(f"/proc/{pid}/exe"))
+        if pid not in ancestors and any(argument.startswith(prefixes) for argument in argv):
+            pids.append(pid)
     return sorted(pids)
 
 

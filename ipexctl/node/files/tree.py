@@ -27,7 +27,7 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_json_atomically,
 )
-from ipexctl.node.common.processes import boot_id
+from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
 
 if TYPE_CHECKING:
@@ -175,11 +175,10 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
 @functools.lru_cache(maxsize=None)
 def runs_with_ranks() -> list[bytes]:
     """The runs with a rank on this host, by the path in the command line of its wrapper."""
-    runs: list[bytes] = []
-    for process in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-        with contextlib.suppress(OSError), open(f"/proc/{process}/cmdline", "rb") as file:
-            runs += re.findall(rb"/runs/([^/\0]+)/(?:agent\.zip\0run\.rank|rank\.py)(?:\0|$)", file.read())
-    return runs
+    if not os.path.isdir("/proc/self"):
+        return []
+    pattern = re.compile(rb"/runs/([^/\0]+)/(?:agent\.zip\0run\.rank|rank\.py)(?:\0|$)")
+    return [run for _, line in command_lines() for run in pattern.findall(line)]
 
 
 def store_token(home: bytes, *, make: bool) -> str | None:

@@ -10,15 +10,14 @@ It only reads the run's directory: the run does not know its followers.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import resource
 import time
 from typing import TYPE_CHECKING, Iterator
 
 from ipexctl.node.common.answer import AgentError, answer, emit_frames
 from ipexctl.node.common.files import rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk, encode_json
+from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.status_file import read_status_file
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class StatusWatcher:
 
 
 def follow(request: Json, _: object = None) -> Json:
-    allow_many_files()
+    allow_many_files()  # each rank has two files
     rundir = rundir_of(request)
     files = files_of(request, rundir, read_status_file(rundir).status.world_size)
     statuses = StatusWatcher(rundir, float(request.get("figures") or 0.0))
@@ -158,13 +157,6 @@ def forward_run(
         if os.getppid() != parent:
             raise AgentError("the caller has exited")
         time.sleep(READ_INTERVAL if has_output or status.state == "starting" else IDLE_INTERVAL)
-
-
-def allow_many_files() -> None:
-    """Each rank has two files."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main(action: str) -> int:

@@ -19,6 +19,7 @@ import time
 from typing import IO, TYPE_CHECKING
 
 from ipexctl.node.common import frames
+from ipexctl.node.common.files import remove_file
 from ipexctl.node.common.job import Master, read_job
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
@@ -95,7 +96,7 @@ class Rank:
         for stream in self.streams:
             stream.buffer.close()
         if self.lost:
-            remove_job_file(self.path)
+            remove_file(self.path)
             print_error(f"the supervisor was lost ({self.client.why}), so rank {self.rank} was ended")
             return SUPERVISOR_LOST
         return self.exit_code
@@ -108,7 +109,7 @@ class Rank:
         until = time.monotonic() + CONNECT
         while not self.client.is_up:
             if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
-                remove_job_file(self.path)
+                remove_file(self.path)
                 address, port = self.job.supervisor
                 raise rank_env.RankStartError(
                     f"the supervisor at {address}:{port} can't be reached from here: {self.client.why}; "
@@ -325,7 +326,7 @@ class Rank:
         elif kind == "dump":
             self.stacks.dump(str(message.get("id")))
         elif kind == "forget":
-            remove_job_file(self.path)
+            remove_file(self.path)
         elif kind == "bye":
             self.bye = True
             if self.exit is None:  # the supervisor has waited long enough
@@ -343,14 +344,6 @@ class Rank:
                 os.kill(self.child.pid, number)
             except ProcessLookupError:
                 return
-
-
-def remove_job_file(path: str) -> None:
-    """Remove the job file: its token and secrets are no longer needed on this node."""
-    try:
-        os.unlink(path)
-    except OSError:
-        return
 
 
 def print_error(text: str) -> None:

@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
+from ipexctl.node.common.files import remove_file, tail_of
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RunStatus
 
@@ -187,9 +188,9 @@ class Recorder:
         if self._put(temporary, data):
             self._dirty = False
             if is_last:
-                remove(spare)
+                remove_file(spare)
         elif is_last:
-            remove(temporary)
+            remove_file(temporary)
             self._dirty = not self._put(spare, data)
 
     def _put(self, path: str, data: bytes) -> bool:
@@ -215,26 +216,14 @@ class Recorder:
         except OSError:
             return False
         finally:
-            remove(path)
+            remove_file(path)
         return True
 
     def tail(self, name: str, lines: int = 20) -> list[str]:
         """The last lines of a file of the run."""
-        try:
-            with open(self.path(name), "rb") as file:
-                file.seek(0, os.SEEK_END)
-                file.seek(max(0, file.tell() - 16384))
-                return [line.rstrip() for line in file.read().decode(errors="replace").splitlines()[-lines:]]
-        except OSError:
-            return []
+        text = b"\n".join(tail_of(self.path(name), 16384)[0]).decode(errors="replace")
+        return [line.rstrip() for line in text.splitlines()[-lines:]]
 
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-def remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        return

@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import answer
-from ipexctl.node.common.files import explain_os_error, home_of, read_json, write_atomically
+from ipexctl.node.common.files import disk_usage, explain_os_error, home_of, read_json, remove_file, write_atomically
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 
@@ -60,7 +60,7 @@ class Run:
         self.document = read_json(self.path + "/status.json")
         self.status = read_status(self.document)
         self.at = self.status.ended or last_write_in(self.path)
-        self.bytes = size_of(self.path)
+        self.bytes = disk_usage(self.path)
 
     def may_be_in_progress(self, now: float, active: set[str]) -> bool:
         """Whether the run may be in progress; true when that can't be known."""
@@ -82,15 +82,6 @@ def last_write_in(path: str) -> float:
         times.append(os.lstat(path).st_mtime)
         times += [entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(path)]
     return max(times)
-
-
-def size_of(path: str) -> int:
-    size = 0
-    for directory, _, files in os.walk(path):
-        for name in files:
-            with contextlib.suppress(OSError):
-                size += os.lstat(os.path.join(directory, name)).st_blocks * 512
-    return size
 
 
 def runs_with_processes(runs_directory: str) -> set[str]:
@@ -147,8 +138,7 @@ def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
     for lease in glob.glob(
         f"{glob.escape(os.path.dirname(runs_directory))}/code/*/.ipexctl/leases/{glob.escape(run.name)}"
     ):
-        with contextlib.suppress(OSError):
-            os.unlink(lease)
+        remove_file(lease)
     return True
 
 

@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import answer, emit_frames
-from ipexctl.node.common.files import read_json, rundir_of
+from ipexctl.node.common.files import read_json, rundir_of, tail_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk
 from ipexctl.node.run.status_file import read_document, read_status_file
 
@@ -57,18 +57,10 @@ def shorten(line: bytes, longest: int = MAX_LINE) -> bytes:
 
 def tail(path: str, max_bytes: int, lines: int) -> list[bytes]:
     """The last lines of a file; none when there is no such file."""
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            start = max(0, size - max_bytes)
-            file.seek(start)
-            data = file.read(max_bytes)
-    except OSError:
-        return []
-    tail_lines = data.split(b"\n")
-    if not tail_lines[-1]:
+    tail_lines, is_cut = tail_of(path, max_bytes)
+    if tail_lines and not tail_lines[-1]:
         tail_lines.pop()
-    if start and len(tail_lines) > 1:  # the first line may be incomplete
+    if is_cut and len(tail_lines) > 1:
         tail_lines = tail_lines[1:]
     return [shorten(last_state(line)) for line in tail_lines[-lines:]]
 

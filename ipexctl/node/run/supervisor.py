@@ -12,10 +12,8 @@ its own, and its caller may exit. SIGTERM stops the run.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import resource
 import shlex
 import signal
 import sys
@@ -25,7 +23,9 @@ from typing import TYPE_CHECKING, Any, Callable
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.environ import SetupError
+from ipexctl.node.common.files import remove_file
 from ipexctl.node.common.job import read_start_request, read_supervisor_request
+from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Mpirun
 from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
@@ -382,7 +382,7 @@ class Supervisor:
         if self.mpirun is not None:
             self.mpirun.kill_leftovers()
         self.peers.dismiss()
-        recorder.remove(self.record.path("job.json"))
+        remove_file(self.record.path("job.json"))
         self.record.status = self.record.status._replace(
             state=ending["state"], exit_code=ending["code"], ended=time.time()
         )
@@ -426,9 +426,7 @@ def daemonize(log_path: str) -> Callable[[Json], None] | None:
 
 def main(action: str) -> int:  # noqa: ARG001
     request = read_supervisor_request(json.loads(sys.stdin.readline()))
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allow_many_files(1 << 20)
     try:
         listener = sockets.listen(request.bind)
         listener.setblocking(False)

@@ -11,8 +11,9 @@ import pytest
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.follow import Follower, RunEnded
-from ipexctl.jobs.local_copy import LocalCopy, read_copy, remove_copy, size_of_copy
+from ipexctl.jobs.local_copy import LocalCopy, read_copy, remove_copy
 from ipexctl.jobs.registry import RunRecord
+from ipexctl.node.common.files import disk_usage
 from ipexctl.node.common.frames import Chunk, CompressedFrameWriter, encode_chunk, encode_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
@@ -110,10 +111,10 @@ def test_a_removed_copy_is_gone_and_no_other_is(tmp_path: Path) -> None:
         copy = LocalCopy(tmp_path / run)
         copy.write(Chunk(0, "stdout", b"x" * 5000, 0))
         copy.finish(document("ok"))
-    assert size_of_copy(tmp_path, "r1") >= 5000
+    assert disk_usage(tmp_path / "r1") >= 5000
     remove_copy(tmp_path, "r1")
     remove_copy(tmp_path, "r1")
-    assert size_of_copy(tmp_path, "r1") == 0
+    assert disk_usage(tmp_path / "r1") == 0
     assert kept(tmp_path / "r2") == b"x" * 5000
 
 
