@@ -47,7 +47,7 @@ def doctor(
     from ipexctl.doctor.run import DoctorRequest, run_doctor
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.ui.doctor import show_doctor, show_json
+    from ipexctl.ui.doctor import as_json, show_doctor
 
     hosts = choose_hosts(targets)
     request = DoctorRequest(
@@ -65,8 +65,5 @@ def doctor(
         report = run_doctor(hosts, request, pool)
     if interrupt.code is not None:
         raise Interrupted(interrupt.code)
-    if output.json:
-        show_json(report)
-    else:
-        show_doctor(report, quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
+    output.print_report(report, as_json, show_doctor, verbose=output.verbose > 0)
     raise typer.Exit(report.exit_code)

@@ -60,7 +60,7 @@ def envs_command(
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, host_options, session_pool
     from ipexctl.stack.env import envs
-    from ipexctl.ui.envs import show, show_json
+    from ipexctl.ui.envs import as_json, show
 
     if sum(map(bool, (remove, prune, verify))) > 1:
         raise UserError("--remove, --prune and --verify exclude each other", fix="use one of them at a time")
@@ -85,8 +85,5 @@ def envs_command(
             report = envs.verify_envs(hosts, pool, subject, home=home_dir, timeout=targets.timeout)
         else:
             report = envs.list_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
-    if output.json:
-        show_json(report)
-    else:
-        show(report, quiet=output.quiet, no_color=output.no_color, options=host_options(targets, home))
+    output.print_report(report, as_json, show, options=host_options(targets, home))
     raise interrupt.or_exit(report.exit_code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -90,7 +89,7 @@ def install_command(
     from ipexctl.stack.install_context import InstallRequest
     from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
     from ipexctl.stack.resolve.model import EnvRequest, StackRequest
-    from ipexctl.ui.install import show, show_json
+    from ipexctl.ui.install import as_json, show
     from ipexctl.ui.progress_view import ProgressView
 
     home_dir = check_home(home)
@@ -131,9 +130,5 @@ def install_command(
             report = download(hosts, request, pool, download_only, view.watch)
         else:
             report = install(hosts, request, pool, view.watch)
-    if output.json:
-        show_json(report)
-    else:
-        show(report, quiet=output.quiet, no_color=output.no_color)
-    sys.stdout.flush()
+    output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 option = functools.partial(typer.Option, show_default=False)
 """An option; its help says its default itself."""
 
+Report = TypeVar("Report")
 Command = TypeVar("Command", bound="Callable[..., None]")
 
 RunArgument: TypeAlias = Annotated[
@@ -169,6 +171,18 @@ class Output:
     no_color: Annotated[
         bool, option("--no-color", help="Disable colors (also off with NO_COLOR, TERM=dumb or a pipe).")
     ] = False
+
+    def print_report(
+        self, report: Report, as_json: Callable[[Report], dict[str, Any]], show: Callable[..., None], **more: Any
+    ) -> None:
+        """Print the report as JSON with --json, else with `show`, which gets the options of the output and `more`."""
+        from ipexctl.ui.results import print_json
+
+        if self.json:
+            print_json(as_json(report))
+        else:
+            show(report, quiet=self.quiet, no_color=self.no_color, **more)
+        sys.stdout.flush()
 
     def print_note(self, text: str) -> None:
         """Print a message to stderr, unless the call has --quiet."""

@@ -79,6 +79,7 @@ def play_command(
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.variables import read_vars_dirs
     from ipexctl.ui import play as view
+    from ipexctl.ui.messages import print_with_fix
 
     targets = _with_inventory(targets, inventory)
     home_dir = check_home(home)
@@ -100,7 +101,7 @@ def play_command(
         layers = (*variables, *vars_dirs.values(), *(host.vars for host in all_hosts))
         check_facts(playbook_model, files, templater, {name for values in layers for name in values})
         for tag, fix in unknown_tags(playbook_model, choice):
-            view.warn(f"no task has the tag {tag!r}", fix)
+            print_with_fix(f"warning: no task has the tag {tag!r}", fix)
         ready = prepare(playbook_model, files, choice, all_hosts, limited, local=local)
         if tags and not ready.chosen:
             raise UserError(f"--tags {','.join(tags)} leaves no task", fix="--list-tasks shows their tags")

@@ -9,7 +9,7 @@ import typer
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import HostError, Unreachable
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.messages import print_message, print_with_fix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ def call_node0(
 
 def report_host_error(record: RunRecord, error: HostError) -> int:
     """Print the error of node0, and return the exit code: 3 if it is unreachable, else 1."""
-    print_message(f"{record.node0.name}: {error.reason}" + (f"\n  {error.advice}" if error.advice else ""))
+    print_with_fix(f"{record.node0.name}: {error.reason}", error.advice)
     return 3 if isinstance(error, Unreachable) else 1
 
 

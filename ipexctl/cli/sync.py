@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -58,7 +57,7 @@ def sync_command(
     from ipexctl.sync.sync import query_project
     from ipexctl.text import tilde_path
     from ipexctl.ui.progress_view import ProgressView
-    from ipexctl.ui.sync import show, show_json
+    from ipexctl.ui.sync import as_json, show
 
     home_dir = check_home(home)
     root = find_root(None, directory, current_directory())
@@ -80,9 +79,5 @@ def sync_command(
             dry_run=dry_run,
             ended=abandoned_runs(RunRegistry().directory),
         ).upload()
-    if output.json:
-        show_json(report)
-    else:
-        show(report, quiet=output.quiet, no_color=output.no_color)
-    sys.stdout.flush()
+    output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)

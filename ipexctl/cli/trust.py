@@ -36,7 +36,7 @@ def trust_command(
     from ipexctl.cli.hosts import check_home, choose_hosts, host_options, session_pool
     from ipexctl.trust import setup
     from ipexctl.ui.messages import print_message
-    from ipexctl.ui.trust import show, show_json
+    from ipexctl.ui.trust import as_json, show
 
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
@@ -45,8 +45,5 @@ def trust_command(
         report = (setup.revoke if revoke else setup.trust)(hosts, pool, options)
     if targets.host_keys is HostKeyPolicy.off and report.by == "config":
         print_message("note: with --host-keys off, the host keys on node0 are not verified")
-    if output.json:
-        show_json(report)
-    else:
-        show(report, quiet=output.quiet, no_color=output.no_color, options=host_options(targets, home))
+    output.print_report(report, as_json, show, options=host_options(targets, home))
     raise interrupt.or_exit(report.exit_code)

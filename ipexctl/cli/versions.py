@@ -49,11 +49,10 @@ def versions(
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.resolve.model import StackRequest
     from ipexctl.stack.versions import versions as versions_without_hosts
-    from ipexctl.ui.versions import show_json, show_versions
+    from ipexctl.ui.versions import as_json, show_versions
 
     rows = known_rows(os.environ)
     request = StackRequest(**vars(stack))
-    code = None
     if targets.hosts is None and targets.hostfile is None:
         report = versions_without_hosts(request, rows)
     else:
@@ -64,14 +63,9 @@ def versions(
         home_dir = check_home(home)
         with session_pool(targets, output) as (pool, interrupt):
             report = versions_for(hosts, request, rows, pool, home=home_dir, timeout=targets.timeout)
-        code = interrupt.code
-    if code is not None:
-        raise Interrupted(code)
-    if output.json:
-        show_json(report)
-    else:
-        options = _same_call(request, targets, home)
-        show_versions(report, quiet=output.quiet, no_color=output.no_color, options=options)
+        if interrupt.code is not None:
+            raise Interrupted(interrupt.code)
+    output.print_report(report, as_json, show_versions, options=_same_call(request, targets, home))
     raise typer.Exit(report.exit_code)
 
 

@@ -8,13 +8,12 @@ from ipexctl.lab.faults import FAULTS, Fault
 from ipexctl.lab.plan import LabSpec
 from ipexctl.lab.state import Lab, LabHost
 from ipexctl.lab.state import load_all as list_labs
-from ipexctl.lab.up import LabEvent, up
+from ipexctl.lab.up import up
 
 __all__ = [
     "FAULTS",
     "Fault",
     "Lab",
-    "LabEvent",
     "LabHost",
     "LabSpec",
     "Removed",

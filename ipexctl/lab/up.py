@@ -11,7 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ from ipexctl.lab.plan import check, free_block, free_name, make_plan
 from ipexctl.lab.state import lab_lock, machine_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ipexctl.lab.plan import LabSpec
     from ipexctl.lab.state import Lab, LabHost
@@ -32,31 +32,15 @@ _START_TIMEOUT: Final = 60.0
 _PARALLEL_STARTS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class LabEvent:
-    """A step that `up` has completed: "planned", "wired", then "host" for each host that replies."""
-
-    step: str
-    lab: Lab
-    host: str = ""
-    done: int = 0
-
-
-def up(spec: LabSpec, on_event: Callable[[LabEvent], None] | None = None) -> Lab:
+def up(spec: LabSpec) -> Lab:
     """Make a lab and return it when every host's sshd replies; a failure or interrupt removes everything."""
-    emit = on_event or _ignore_event
     system.require()
     check(spec)
     with _reserved(spec) as lab:
         try:
-            emit(LabEvent("planned", lab))
-            return _make(lab, emit)
+            return _make(lab)
         except system.CommandError as error:
             raise UserError(f"the lab could not be made: {error}") from error
-
-
-def _ignore_event(_event: LabEvent) -> None:
-    pass
 
 
 @contextmanager
@@ -100,7 +84,7 @@ def _plan(spec: LabSpec) -> Lab:
     return make_plan(spec, name, free_block(taken, system.routes()))
 
 
-def _make(lab: Lab, emit: Callable[[LabEvent], None]) -> Lab:
+def _make(lab: Lab) -> Lab:
     v6 = system.has_ipv6()
     system.ip_batch(network.namespaces(lab))
     system.ip_batch(network.uplink(lab, v6=v6))
@@ -108,14 +92,12 @@ def _make(lab: Lab, emit: Callable[[LabEvent], None]) -> Lab:
     _write_common(lab)
     shared = disk.make_shared_home(lab) if lab.shared_home else None
     cpu_files.write_profiles(lab)
-    emit(LabEvent("wired", lab))
     openssh = files.openssh_version(_ssh_banner())
     pool = ThreadPoolExecutor(_PARALLEL_STARTS)
     try:
-        futures = {pool.submit(_start, lab, host, shared, openssh, v6=v6): host for host in lab.nodes}
-        for number, future in enumerate(as_completed(futures), start=1):
+        futures = [pool.submit(_start, lab, host, shared, openssh, v6=v6) for host in lab.nodes]
+        for future in as_completed(futures):
             future.result()
-            emit(LabEvent("host", lab, futures[future].name, number))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     disk.unmount_shared_home(lab)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,8 @@ from ipexctl.doctor.finding import LEVELS, merge_findings
 from ipexctl.facts.facts import to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import wants_color
-from ipexctl.ui.results import fold_names, print_json
-from ipexctl.ui.table import output_width, show_table
+from ipexctl.ui.results import fold_names
+from ipexctl.ui.table import output_width, show_table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +51,8 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
     sys.stdout.flush()
 
 
-def show_json(report: DoctorReport) -> None:
-    document = {
+def as_json(report: DoctorReport) -> dict[str, Any]:
+    return {
         "schema": "ipexctl.doctor/1",
         "hosts": [
             {
@@ -74,7 +73,6 @@ def show_json(report: DoctorReport) -> None:
         "seconds": round(report.seconds, 3),
         "network_seconds": None if report.network_seconds is None else round(report.network_seconds, 3),
     }
-    print_json(document)
 
 
 class _Tint:
@@ -151,17 +149,7 @@ def _paragraph(
             text = text[: room - len(_MORE)].rstrip() + _MORE
         return [f"{tint(level, level)}{' ' * (5 - len(level))} {text}"]
     lines = [first.replace(level, tint(level, level), 1)]
-    lines += textwrap.wrap(printable(message), width, initial_indent=indent, subsequent_indent=indent)
-    if fix:
-        lines += textwrap.wrap(
-            printable(fix),
-            width,
-            initial_indent=f"{indent}-> ",
-            subsequent_indent=f"{indent}   ",
-            break_on_hyphens=False,  # run ids in commands contain hyphens
-            break_long_words=False,
-        )
-    return lines
+    return [*lines, *wrapped(message, width, indent), *wrapped(fix, width, f"{indent}-> ", f"{indent}   ")]
 
 
 def _advice(advice: Recommendation | None) -> list[str]:
@@ -180,10 +168,9 @@ def _advice(advice: Recommendation | None) -> list[str]:
     ]
     indent = " " * 6
     chosen = ", ".join(setting for setting in settings if setting)
-    lines = textwrap.wrap(f"would run with {chosen}", _width(), subsequent_indent=indent, break_on_hyphens=False)
+    lines = wrapped(f"would run with {chosen}", _width(), hanging=indent)
     for name in ("stack", "dtype", "omp_num_threads"):
-        text = f"{name}: {advice.why[name]}"
-        lines += textwrap.wrap(text, _width(), initial_indent=indent, subsequent_indent=indent)
+        lines += wrapped(f"{name}: {advice.why[name]}", _width(), indent)
     return lines
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +14,7 @@ from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import print_message, wants_color
 from ipexctl.ui.results import print_json
-from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width
+from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,8 +50,8 @@ class Page:
 
     def put_wrapped(self, sentence: str, indent: str) -> None:
         """Add a sentence, wrapped over as many lines as it needs."""
-        for line in textwrap.wrap(sentence, self.width - len(indent)):
-            self.put(indent + line)
+        for line in wrapped(sentence, self.width, indent):
+            self.put(line)
 
     def show(self) -> None:
         encoding = sys.stdout.encoding or "utf-8"

@@ -10,7 +10,7 @@ from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
 from ipexctl.ui.install import verified_text
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import host_json, print_json, show_results, summary_json
+from ipexctl.ui.results import host_json, show_results, summary_json
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
@@ -38,10 +38,6 @@ def _host_json(result: EnvsResult) -> dict[str, Any]:
         "removed": list(result.removed),
         "verify": dict(result.verify),
     }
-
-
-def show_json(report: EnvsReport) -> None:
-    print_json(as_json(report))
 
 
 def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:

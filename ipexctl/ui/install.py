@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_refusal
-from ipexctl.ui.results import host_json, print_json, show_results, summary_json
+from ipexctl.ui.results import host_json, show_results, summary_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,10 +62,6 @@ def as_json(report: InstallReport) -> dict[str, Any]:
         "dry_run": report.dry_run,
         "seconds": round(report.seconds, 3),
     }
-
-
-def show_json(report: InstallReport) -> None:
-    print_json(as_json(report))
 
 
 def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.facts.cpu import CpuList
@@ -14,7 +13,7 @@ from ipexctl.launch.plan import SCHEMA, to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.results import print_json
-from ipexctl.ui.table import column_widths, output_width, row_lines
+from ipexctl.ui.table import column_widths, output_width, row_lines, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -56,7 +55,7 @@ def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> It
         yield ""
         yield f"{bold}{text}{plain}"
 
-    for line in textwrap.wrap(_summary(plan), width):
+    for line in wrapped(_summary(plan), width):
         yield f"{bold}{line}{plain}"
     yield from heading("Ranks")
     yield from _ranks(plan.hosts, width)
@@ -89,14 +88,12 @@ def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> It
         for setting in plan.launcher_env:
             yield from _setting(_shown(setting), setting.reason, width)
     yield from heading("What each rank executes")
-    yield from _wrapped(f"in {printable(plan.cwd)}", width, 2)
+    yield from wrapped(f"in {plan.cwd}", width, "  ")
     yield from _command(plan.command, width)
     if plan.notes:
         yield from heading("Notes")
         for note in plan.notes:
-            yield from textwrap.wrap(
-                printable(note), width, initial_indent="  - ", subsequent_indent="    ", break_long_words=False
-            )
+            yield from wrapped(note, width, "  - ", "    ")
 
 
 def _summary(plan: LaunchPlan) -> str:
@@ -141,8 +138,8 @@ def _shown(setting: Setting) -> str:
 
 
 def _setting(assignment: str, reason: str, width: int) -> Iterator[str]:
-    yield from _wrapped(assignment, width, 2)
-    yield from _wrapped(printable(reason), width, 6)
+    yield from wrapped(assignment, width, "  ")
+    yield from wrapped(reason, width, "      ")
 
 
 def _by_host(settings: Sequence[Setting], width: int) -> Iterator[str]:
@@ -187,11 +184,3 @@ def _command(argv: Sequence[str], width: int) -> Iterator[str]:
             line = "   "
         line += f" {word}"
     yield line
-
-
-def _wrapped(text: str, width: int, indent: int) -> Iterator[str]:
-    """Lines with that indent; a word longer than a line is not broken, so that it can be copied."""
-    space = " " * indent
-    yield from textwrap.wrap(
-        text, width, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False
-    )

@@ -52,6 +52,10 @@ def print_message(text: str, patience: float | None = None) -> None:
         _LOCK.release()
 
 
+def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
+    print_message(text + (f"\n  {printable(fix)}" if fix else ""), patience)
+
+
 def print_user_error(error: UserError) -> None:
     """Print an error in the call or in a file; for a file also the line, and a caret under the column."""
     red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
@@ -70,7 +74,7 @@ def print_user_error(error: UserError) -> None:
 def print_refusal(reason: str, fix: str = "", *, no_color: bool = False) -> None:
     """Print why nothing was started, and the fix."""
     red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
-    print_message(f"{red}refused:{plain} {printable_lines(reason)}" + (f"\n  {printable(fix)}" if fix else ""))
+    print_with_fix(f"{red}refused:{plain} {printable_lines(reason)}", fix)
 
 
 def excerpt(text: str, column: int, width: int = 74) -> list[str]:

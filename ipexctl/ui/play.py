@@ -284,7 +284,3 @@ def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
             tags = f"  [{', '.join(row['tags'])}]" if row["tags"] else ""
             part = f"{row['part']}: " if row["part"] else ""
             sys.stdout.write(f"  {part}{printable(row['name'])}  ({row['module']}){tags}\n")
-
-
-def warn(text: str, fix: str = "") -> None:
-    print_message(f"warning: {printable(text)}" + (f"\n  {printable(fix)}" if fix else ""))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import counted, printable, readable
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import print_json
 from ipexctl.ui.run.summary import duration, end_lines, how_it_ended
 from ipexctl.ui.table import show_table
@@ -78,7 +78,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         text = f"no run goes on; ipexctl ps shows the {counted(hidden, 'run')} that ended"
         print_message(text if hidden else "no runs; ipexctl run SCRIPT.py starts one")
     for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
-        print_message(printable(problem[0]) + (f"\n  {printable(problem[1])}" if problem[1] else ""))
+        print_with_fix(printable(problem[0]), problem[1])
 
 
 def _row(run: KnownRun, now: float) -> tuple[str, ...]:
@@ -142,9 +142,7 @@ def show_pruned(
         lines += [f"  {entry.id}: {entry.why}, {readable(entry.size)}" for entry in removed if dry_run]
     for entry in nodes:
         if entry.reason:
-            print_message(
-                f"{entry.host.name}: {printable(entry.reason)}" + (f"\n  {printable(entry.fix)}" if entry.fix else "")
-            )
+            print_with_fix(f"{entry.host.name}: {printable(entry.reason)}", entry.fix)
     failed = {entry.host.name for entry in nodes if entry.reason}
     if not quiet:
         shown = [line for line in lines if line.partition(":")[0] not in failed]

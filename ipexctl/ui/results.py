@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message, wants_color
+from ipexctl.ui.messages import print_with_fix, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,4 +91,4 @@ def show_failures(results: Iterable[HostResult], patience: float | None = None) 
 
 def _print_failure(names: str, status: Status, reason: str, fix: str, patience: float | None = None) -> None:
     line = f"{names}: {status}" + (f": {printable(reason)}" if reason else "")
-    print_message(line + (f"\n  {printable(fix)}" if fix else ""), patience)
+    print_with_fix(line, fix, patience)

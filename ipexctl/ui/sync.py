@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import fold_equal, host_json, print_json, show_results, summary_json
+from ipexctl.ui.results import fold_equal, host_json, show_results, summary_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +51,6 @@ def _host_json(result: SyncResult) -> dict[str, Any]:
         document[name] = [printable(path) for path in getattr(result, name)]
     document["aside"] = [printable(path) for path in result.moved_away]
     return document
-
-
-def show_json(report: SyncReport) -> None:
-    print_json(as_json(report))
 
 
 def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> None:

@@ -1,10 +1,11 @@
-"""Tables that fit the terminal, without colors where stdout is no terminal."""
+"""Tables and paragraphs that fit the terminal, without colors where stdout is no terminal."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,18 @@ def output_width(without_terminal: int) -> int:
     if sys.stdout.isatty() or (columns.isdecimal() and int(columns)):
         return shutil.get_terminal_size().columns
     return without_terminal
+
+
+def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
+    """The text in lines, those after the first with the indent `hanging`; words are not broken, to be copied."""
+    return textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent if hanging is None else hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_color: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import host_json, print_json, show_results, summary_json
+from ipexctl.ui.results import host_json, show_results, summary_json
 
 if TYPE_CHECKING:
     from ipexctl.trust.setup import TrustReport
@@ -28,10 +28,6 @@ def as_json(report: TrustReport) -> dict[str, Any]:
         "notes": [printable(note) for note in report.notes],
         "seconds": round(report.seconds, 3),
     }
-
-
-def show_json(report: TrustReport) -> None:
-    print_json(as_json(report))
 
 
 def show(report: TrustReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:

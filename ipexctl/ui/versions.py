@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,8 @@ from ipexctl.stack.resolve.compatibility import span
 from ipexctl.stack.resolve.model import Refusal, StackPlan
 from ipexctl.stack.versions import mpi_of
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message, wants_color
-from ipexctl.ui.results import print_json
-from ipexctl.ui.table import output_width, show_table
+from ipexctl.ui.messages import print_with_fix, wants_color
+from ipexctl.ui.table import output_width, show_table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,16 +39,16 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
     sys.stdout.flush()
     for host in report.hosts:
         if host.facts is None:
-            print_message(f"{host.host.name}: {host.status}: {printable(host.reason)}" + _fix(host.fix))
+            print_with_fix(f"{host.host.name}: {host.status}: {printable(host.reason)}", host.fix)
     if isinstance(outcome, Refusal):
         red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
-        print_message(f"{red}error:{plain} {printable(outcome.reason)}{_fix(outcome.fix)}")
+        print_with_fix(f"{red}error:{plain} {printable(outcome.reason)}", outcome.fix)
 
 
-def show_json(report: VersionsReport) -> None:
+def as_json(report: VersionsReport) -> dict[str, Any]:
     outcome = report.outcome
     refused = isinstance(outcome, Refusal)
-    document = {
+    return {
         "schema": "ipexctl.versions/1",
         "rows": [_row_json(row) for row in report.rows],
         "choice": _choice_json(outcome) if isinstance(outcome, StackPlan) else None,
@@ -66,7 +64,6 @@ def show_json(report: VersionsReport) -> None:
         ],
         "seconds": round(report.seconds, 3),
     }
-    print_json(document)
 
 
 def _candidates(outcome: StackPlan | Undecided | Refusal) -> tuple[StackPlan, ...]:
@@ -123,15 +120,7 @@ def _mpi_text(plan: StackPlan) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    width = min(100, output_width(80))
-    return textwrap.wrap(
-        printable(text), width, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False,
-        drop_whitespace=True, replace_whitespace=True,
-    )  # fmt: skip
-
-
-def _fix(fix: str) -> str:
-    return f"\n  {printable(fix)}" if fix else ""
+    return wrapped(text, min(100, output_width(80)), hanging="    ")
 
 
 def _choice_json(plan: StackPlan) -> dict[str, Any]:

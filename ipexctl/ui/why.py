@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import wants_color
 from ipexctl.ui.results import print_json
+from ipexctl.ui.table import wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -169,19 +169,10 @@ def _fix_lines(clause: str, columns: int) -> Iterator[str]:
 
 
 def _folded(text: str, columns: int, indent: str) -> Iterator[str]:
-    text = printable(text)
     if not columns:
-        yield indent + text
+        yield indent + printable(text)
         return
-    width = min(columns, _WIDE)
-    yield from textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [indent]
+    yield from wrapped(text, min(columns, _WIDE), indent, indent + "  ") or [indent]
 
 
 def cause_lines(run: str, cause: Cause | None) -> list[str]:

@@ -13,7 +13,8 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.host import Host
 from ipexctl.trust.setup import TrustReport, TrustResult
-from ipexctl.ui.trust import as_json, show, show_json
+from ipexctl.ui.results import print_json
+from ipexctl.ui.trust import as_json, show
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def test_what_to_do_next(report: TrustReport, said: str, capsys: pytest.CaptureF
 
 
 def test_json_is_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
-    show_json(replace(REPORT, hosts=(ADDED[0], done("b", "failed", "a\udcff"))))
+    print_json(as_json(replace(REPORT, hosts=(ADDED[0], done("b", "failed", "a\udcff")))))
     document = json.loads(capsys.readouterr().out)
     assert document == {
         "schema": "ipexctl.trust/1",
