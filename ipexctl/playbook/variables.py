@@ -61,6 +61,8 @@ def _variables_of(parents: Sequence[Path], kind: str, name: str) -> list[Mapping
 def _variables(path: Path) -> Mapping[str, Value]:
     if path.is_dir():
         raise UserError(f"{path} is a directory: its files aren't read", fix=f"one file: {path.with_suffix('.yml')}")
+    if not path.is_file():  # reading a fifo or device would never end
+        raise UserError(f"{path}: this is no regular file", fix="remove it")
     try:
         with path.open("rb") as file:
             vault = file.read(len(_VAULT)) == _VAULT

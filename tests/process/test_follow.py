@@ -17,7 +17,8 @@ from run_helpers import Run, runs_in
 from agent_helpers import agent_argv, all_pythons, read_events
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.processes import ProcessIdentity
-from ipexctl.node.run.status_file import UNHEARD, read_status_file
+from ipexctl.node.run.follow import StatusWatcher
+from ipexctl.node.run.status_file import UNHEARD, WATCHED, read_status_file
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -156,6 +157,31 @@ def test_a_supervisor_on_another_machine_of_this_home_is_judged_by_when_it_wrote
     written = path.read_bytes()
     assert read_status_file(str(tmp_path)).status.state == "lost"
     assert path.read_bytes() == written
+
+
+@pytest.mark.parametrize("clock", [-600.0, 0.0, 600.0])
+def test_a_follower_does_not_end_by_the_clock_of_another_machine(
+    clock: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor's machine writes every two seconds, for 20 minutes, and then no more."""
+    path = tmp_path / "status.json"
+    supervisor = {"pid": 1, "start": 0, "machine": "login7"}
+    watcher, now = StatusWatcher(str(tmp_path), 0.0), 1e9
+    monkeypatch.setattr(time, "time", lambda: now)
+
+    def state(*, writes: bool) -> str:
+        nonlocal now
+        now += 2.5
+        if writes:
+            path.write_text(json.dumps({"state": "running", "supervisor": supervisor, "ranks": []}))
+            os.utime(path, (0, now + clock))
+        return watcher.poll(now)[0].status.state
+
+    assert {state(writes=True) for _ in range(500)} == {"running"}
+    died = now
+    while state(writes=False) == "running":
+        assert now - died < UNHEARD + 5
+    assert now - died >= WATCHED
 
 
 def test_a_run_nobody_knows_is_said(make: Callable[..., Run]) -> None:

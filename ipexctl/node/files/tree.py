@@ -93,6 +93,11 @@ class ProjectTree:
             self.load()  # another process may have changed it meanwhile
             yield
 
+    def filesystem_time(self) -> float:
+        """The clock of the filesystem, which may be another machine's: a lock is touched every few seconds."""
+        lock = lstat_or_none(self.state_directory + b"/lock")
+        return time.time() if lock is None else lock.st_mtime
+
     def runs(self) -> list[str]:
         """The runs with a lease on this tree."""
         with contextlib.suppress(OSError):
@@ -167,7 +172,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
         return False
     # The job file is removed once the ranks have started, or with the run. Older versions uploaded rank.py.
     uploaded = lstat_or_none(rundir + b"/agent.zip") or lstat_or_none(rundir + b"/rank.py")
-    if uploaded is not None and time.time() - uploaded.st_ctime > UPLOAD_TIME:
+    if uploaded is not None and tree.filesystem_time() - uploaded.st_ctime > UPLOAD_TIME:
         return True
     return time.time() - float(lease.get("made") or 0) > START_TIME
 

@@ -96,7 +96,7 @@ class StatusWatcher:
         self._rundir, self._interval = rundir, interval
         self._path = os.path.join(rundir, "status.json")
         self._checked_at = self._sent_at = 0.0
-        self._modified = 0
+        self._modified, self._modified_at = 0, 0.0
         self._states: list[object] = []
         self._stored: StoredStatus | None = None
 
@@ -109,8 +109,10 @@ class StatusWatcher:
         if self._stored is not None and changed == self._modified and now - self._checked_at <= STATUS_INTERVAL:
             return self._stored, False
         is_new = changed != self._modified
-        self._modified, self._checked_at = changed, now
-        stored = self._stored = read_status_file(self._rundir)
+        if is_new:
+            self._modified, self._modified_at = changed, now
+        self._checked_at = now
+        stored = self._stored = read_status_file(self._rundir, unchanged_for=now - self._modified_at)
         status = stored.status
         since = status.silent.since if status.silent is not None else None
         states: list[object] = [status.state, since, *(rank.state for rank in status.ranks)]

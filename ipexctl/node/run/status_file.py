@@ -20,6 +20,8 @@ UNHEARD = 120.0
 """Seconds without a new status until a supervisor on another machine with this home counts as dead.
 
 Only its file shows that it lives; it is written every second or two."""
+WATCHED = 10.0
+"""Seconds without a new status that confirm this to a follower: the clocks of the machines may differ by minutes."""
 
 
 class NoRecord(AgentError):
@@ -32,14 +34,14 @@ class StoredStatus(NamedTuple):
     """The content of the file, with fields of newer versions."""
 
 
-def read_status_file(rundir: str) -> StoredStatus:
-    """Raises an AgentError."""
+def read_status_file(rundir: str, *, unchanged_for: float | None = None) -> StoredStatus:
+    """Raises an AgentError. `unchanged_for` are the seconds for which the caller saw no new status."""
     path = os.path.join(rundir, "status.json")
     stored = read_document(path)
     if stored.status.is_over or stored.status.supervisor.is_alive:
         return stored
     is_on_this_machine = stored.status.supervisor.is_of_this_machine
-    if not is_on_this_machine and time.time() - os.stat(path).st_mtime < UNHEARD:
+    if not is_on_this_machine and not _is_unheard(time.time() - os.stat(path).st_mtime, unchanged_for):
         return stored
     stored = read_document(path)  # its last status may have been written between the two checks
     if stored.status.is_over:
@@ -48,6 +50,13 @@ def read_status_file(rundir: str) -> StoredStatus:
     if is_on_this_machine:
         write_document(path, lost)
     return StoredStatus(read_status(lost), lost)
+
+
+def _is_unheard(age: float, unchanged_for: float | None) -> bool:
+    """`age` compares the clocks of two machines. Pure."""
+    if unchanged_for is None:
+        return age >= UNHEARD
+    return unchanged_for >= (WATCHED if age >= UNHEARD else UNHEARD)
 
 
 def read_document(path: str) -> StoredStatus:

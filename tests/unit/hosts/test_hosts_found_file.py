@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from hosts_helpers import almost_valid, assert_points_inside
-from ipexctl.errors import FileError
+from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.hostfile import read_hostfile
 from ipexctl.hosts.inventory_ini import read_inventory_ini
 from ipexctl.hosts.inventory_yaml import read_inventory_yaml
@@ -133,3 +135,30 @@ def test_a_hostfile_is_named_where_the_accelerate_configuration_is(tmp_path: Pat
     with pytest.raises(FileError) as caught:
         select_hosts(found, environ={}, cwd=tmp_path)
     assert caught.value.fix.endswith(": -H hosts")
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["fifo", "device", "socket"])
+@pytest.mark.parametrize("place", ["cwd", "project"])
+def test_a_found_hostfile_that_is_no_file_is_refused_at_once(kind: str, place: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    hostfile = tmp_path / "hostfile"
+    if kind == "fifo":
+        os.mkfifo(hostfile)
+    elif kind == "device":
+        hostfile.symlink_to("/dev/zero")
+    else:
+        os.mknod(hostfile, 0o140666)
+    cwd = tmp_path if place == "cwd" else tmp_path / "elsewhere"
+    with pytest.raises(UserError) as caught:
+        select_hosts(HostRequest(), environ={}, cwd=cwd, project=tmp_path)
+    assert "-H " in (caught.value.fix or "")
+
+
+@pytest.mark.timeout(10)
+def test_a_named_pipe_is_a_hostfile(tmp_path: Path) -> None:
+    """`-H <(command)` of a shell names one."""
+    os.mkfifo(tmp_path / "pipe")
+    threading.Thread(target=lambda: (tmp_path / "pipe").write_text("node1\n"), daemon=True).start()
+    selection = select_hosts(HostRequest(hostfile=tmp_path / "pipe"), environ={}, cwd=tmp_path)
+    assert [host.name for host in selection.hosts] == ["node1"]

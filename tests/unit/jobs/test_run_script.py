@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -213,4 +214,15 @@ def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "read_bytes", denied)
     with pytest.raises(UserError, match=r"train\.py.*Permission denied"):
+        project_script("train.py", tmp_path / "train.py", tmp_path)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_script_that_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    if kind == "fifo":
+        os.mkfifo(tmp_path / "train.py")
+    else:
+        (tmp_path / "train.py").symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"train\.py"):
         project_script("train.py", tmp_path / "train.py", tmp_path)

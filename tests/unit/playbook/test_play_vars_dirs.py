@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,6 +53,17 @@ def test_what_cant_be_read_is_refused_by_name(tmp_path: Path, files: dict[str, s
     with pytest.raises(UserError) as caught:
         read_vars_dirs([tmp_path], [NODE1])
     assert what in caught.value.message
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["group_vars", "host_vars"])
+def test_variables_in_a_pipe_are_refused_at_once(kind: str, tmp_path: Path) -> None:
+    (tmp_path / kind).mkdir()
+    name = "all.yml" if kind == "group_vars" else "node1.yml"
+    os.mkfifo(tmp_path / kind / name)
+    with pytest.raises(UserError) as caught:
+        read_vars_dirs([tmp_path], [NODE1])
+    assert name in caught.value.message
 
 
 def test_they_stand_between_the_inventorys_groups_and_its_hosts(tmp_path: Path) -> None:

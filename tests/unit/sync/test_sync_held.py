@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from sync_helpers import Place, contents, put
 
 from agent_helpers import patched_zip
 from ipexctl.node.common.processes import own_identity
+from ipexctl.node.files.tree import ProjectTree, has_ended
 from ipexctl.remote import node_call
 
 if TYPE_CHECKING:
@@ -151,6 +153,23 @@ def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) 
         assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
     assert steps > 8
     assert kept.read_text() == "weights"
+
+
+@pytest.mark.parametrize("clock", [-300.0, 0.0, 300.0])
+def test_a_run_is_uploaded_by_the_clock_of_the_filesystem(
+    clock: float, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a shared home, the clocks of the file server and of this machine may differ by minutes."""
+    put(place.root, "train.py", "0")
+    place.sync(lease="r1")
+    put(place.home, "runs/r1/agent.zip", "")
+    tree = ProjectTree(os.fsencode(place.home), place.tree.name, 1)
+    real_time = time.time
+    with tree.lock(), monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: real_time() + clock)
+        assert not has_ended(tree, "r1")
+        os.utime(tree.state_directory + b"/lock", (0, real_time() + 60), follow_symlinks=False)
+        assert has_ended(tree, "r1")
 
 
 @contextlib.contextmanager

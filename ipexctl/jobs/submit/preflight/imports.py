@@ -122,6 +122,8 @@ def project_module(name: str, cwd: Path) -> ScriptFile | None:
 
 
 def _read(name: str, path: Path) -> ScriptFile:
+    if path.exists() and not path.is_file():  # reading a fifo or device would never end
+        raise UserError(f"the script {quoted(name)} is no regular file", fix=f"ls -l {quoted(name)}")
     try:
         return read_script(name, path.read_bytes())
     except OSError as error:
