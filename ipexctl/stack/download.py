@@ -15,7 +15,7 @@ from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.env.staging import downloads_of, is_intact
 from ipexctl.stack.install_context import InstallContext, announce_stack, inspect_hosts, summary_of
-from ipexctl.stack.lock.pipeline import lock_stack, web_of
+from ipexctl.stack.lock.pipeline import lock_stack
 from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Whe
         control.session,
         location,
         downloads_of(wheels, locked.index_answer),
-        web=web_of(locked.index_answer.settings),
+        settings=locked.index_answer.settings.transport(),
         on_bytes=lambda done: context.watch(BytesMoved("", "downloading", done, total)),
         cancel=context.pool.cancel,
     )

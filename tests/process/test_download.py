@@ -296,7 +296,7 @@ def test_a_proxy_is_used_where_the_environment_or_the_request_names_one(server: 
     wanted = item("http://index.invalid", "good")
     assert fetch(tmp_path / "a", wanted, env={"http_proxy": server})["failed"] == []
     assert fetch(tmp_path / "b", wanted, env={"ALL_PROXY": server})["failed"] == []
-    assert fetch(tmp_path / "c", wanted, proxies={"http": server})["failed"] == []
+    assert fetch(tmp_path / "c", wanted, settings={"proxy": server})["failed"] == []
     assert {path for path, _ in Handler.asked} == {"http://index.invalid/good/a.whl"}
     env = {"http_proxy": server, "NO_PROXY": "index.invalid"}
     assert fetch(tmp_path / "d", wanted, env=env)["got"] == []
@@ -311,9 +311,9 @@ def test_certificates_are_checked_against_the_authority_that_is_named(tmp_path: 
         assert "certificate can't be verified" in why_not(tmp_path / "none", wanted)
         for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
             assert fetch(tmp_path / name, wanted, env={name: str(cert)})["failed"] == []
-        assert fetch(tmp_path / "asked", wanted, cafile=str(cert))["failed"] == []
-        assert fetch(tmp_path / "trusted", wanted, trusted_hosts=["127.0.0.1"])["failed"] == []
-    said = run("download", "fetch", {"store": str(tmp_path), "files": [wanted], "cafile": "/nowhere.pem"})
+        assert fetch(tmp_path / "asked", wanted, settings={"cert": str(cert)})["failed"] == []
+        assert fetch(tmp_path / "trusted", wanted, settings={"trusted_hosts": ["127.0.0.1"]})["failed"] == []
+    said = run("download", "fetch", {"store": str(tmp_path), "files": [wanted], "settings": {"cert": "/nowhere.pem"}})
     assert "the certificates can't be used" in said.reason
 
 

@@ -270,7 +270,29 @@ def query_sources(request: Json, _: BinaryIO) -> Json:
     return {"candidates": candidates, "answered": answered, "silent": unusable, "logins": client.logins}
 
 
+def size_of(client: HttpClient, url: str, timeout: float) -> int | None:
+    """The size from a HEAD request, else the total from a request for one byte."""
+    for method, headers in (("HEAD", {"Accept-Encoding": "identity"}), ("GET", {"Range": "bytes=0-0"})):
+        try:
+            with client.open(url, timeout=timeout, method=method, headers=headers) as response:
+                total = response.headers.get("Content-Range", "").rpartition("/")[2]
+                length = total if response.status == 206 else response.headers.get("Content-Length")
+                if length and length.isdigit():
+                    return int(length)
+        except (AgentError, OSError, ValueError, HTTPException):
+            continue
+    return None
+
+
+def sizes(request: Json, _: BinaryIO) -> Json:
+    timeout = float(request.get("timeout") or 5)
+    client = HttpClient(read_settings(request.get("settings") or {}, request.get("logins")))
+    with ThreadPoolExecutor(2 * MAX_PARALLEL) as pool:
+        results = pool.map(lambda url: size_of(client, url, timeout), request["urls"])
+        return {"sizes": {url: size for url, size in zip(request["urls"], results) if size is not None}}
+
+
 def main(action: str) -> int:
-    code = answer({"ask": query_sources}[action])
+    code = answer({"ask": query_sources, "sizes": sizes}[action])
     # Does not wait for threads whose source has timed out.
     os._exit(code)

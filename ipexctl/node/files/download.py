@@ -11,7 +11,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, without_login
+from ipexctl.node.common.http import HttpClient, explain, is_final, read_settings, without_login
 from ipexctl.node.files.store import (
     CHUNK,
     HashMismatch,
@@ -138,21 +138,12 @@ def _length(response: Any) -> int | None:
     return int(length) if length and length.isdigit() else None
 
 
-def settings_of(request: Json) -> HttpSettings:
-    return HttpSettings(
-        request.get("proxies") or {},
-        request.get("cafile") or "",
-        request.get("client_cert") or "",
-        tuple(request.get("trusted_hosts") or ()),
-    )
-
-
 def fetch(request: Json, _: BinaryIO) -> Json:
     """Download several files at once; a failure does not stop the others."""
     files: list[Json] = request["files"]
     timeout: float = request.get("timeout") or _TIMEOUT
     clear(request["store"])
-    client = HttpClient(settings_of(request))
+    client = HttpClient(read_settings(request.get("settings") or {}))
     if any(item["url"].lower().startswith("https:") for item in files):
         client.load_certificates()
     progress = Progress(total_of(files))

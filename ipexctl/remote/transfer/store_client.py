@@ -61,18 +61,6 @@ class DownloadResult:
     failed: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class WebSettings:
-    """Settings of downloads; missing ones are taken from the host's environment."""
-
-    proxies: Mapping[str, str] | None = None
-    cafile: str | None = None
-    client_cert: str | None = None
-    trusted_hosts: tuple[str, ...] = ()
-    silence: float = 30.0
-    """Seconds without a byte after which a download fails."""
-
-
 def _ignore(_: object) -> None:
     """The default callback."""
 
@@ -119,24 +107,22 @@ def fetch(
     location: StoreLocation,
     downloads: Sequence[Download],
     *,
-    web: WebSettings | None = None,
+    settings: Mapping[str, Any] | None = None,
     on_bytes: Callable[[int], None] = _ignore,
     on_got: Callable[[str], None] = _ignore,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> DownloadResult:
-    """Let the host download into its store. URLs and credentials are sent on stdin; the response has none."""
+    """Let the host download into its store, with these settings of pip, else with those of the host's environment.
+
+    URLs and credentials are sent on stdin; the response has none.
+    """
     if not downloads:
         return DownloadResult((), {})
-    web = web or WebSettings()
     request = {
         "store": location.store,
         "files": [{**item.blob.to_json(), "url": item.url, "headers": dict(item.headers or {})} for item in downloads],
-        "proxies": dict(web.proxies) if web.proxies is not None else None,
-        "cafile": web.cafile,
-        "client_cert": web.client_cert,
-        "trusted_hosts": list(web.trusted_hosts),
-        "timeout": web.silence,
+        "settings": dict(settings or {}),
     }
     response = call(
         session,

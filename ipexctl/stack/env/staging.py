@@ -25,7 +25,7 @@ from ipexctl.remote.transfer import store_client
 from ipexctl.remote.transfer.relay import ArrivingFiles
 from ipexctl.remote.transfer.store_client import Download, NotInStore
 from ipexctl.stack.lock.indexes import directory_of, pip_settings, unqueried, without_credentials
-from ipexctl.stack.lock.pipeline import query_here, web_of
+from ipexctl.stack.lock.pipeline import query_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -110,7 +110,7 @@ def _download_on_host(
         session,
         location,
         downloads_of(wheels, index_answer),
-        web=web_of(index_answer.settings),
+        settings=index_answer.settings.transport(),
         on_bytes=lambda done: context.watch(BytesMoved(name, "downloading", done, total)),
         timeout=context.request.timeout,
         cancel=context.pool.cancel,
@@ -261,7 +261,7 @@ def _download_here(
         here.session,
         here.location,
         downloads_of([wheel for wheel in wheels if wheel.stored_file in missing], index_answer),
-        web=web_of(index_answer.settings),
+        settings=index_answer.settings.transport(),
         on_bytes=lambda done: context.watch(BytesMoved("", "downloading", done, total)),
         on_got=arriving.add,
         cancel=cancel,

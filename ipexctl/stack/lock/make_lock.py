@@ -146,7 +146,7 @@ def sized(
     if not urls:
         return wheels
     found = _run(
-        maker, "env.sizes", "read", {"urls": urls, "timeout": 5, **_transport(index_answer)}, cancel=cancel
+        maker, "env.indexes", "sizes", {"urls": urls, "timeout": 5, **_transport(index_answer)}, cancel=cancel
     ).record("sizes")
     return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.transfer import store_client as stores
-from ipexctl.remote.transfer.store_client import Download, StoreLocation, WebSettings
+from ipexctl.remote.transfer.store_client import Download, StoreLocation
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
     PYPI,
@@ -245,7 +245,7 @@ def _maker(context: InstallContext, uv: Wheel | None, index_answer: IndexAnswer,
         if uv.url:
             download = Download(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
             fetched = stores.fetch(
-                session, location, [download], web=web_of(index_answer.settings), cancel=context.pool.cancel
+                session, location, [download], settings=index_answer.settings.transport(), cancel=context.pool.cancel
             )
             if fetched.failed:
                 raise HostError(f"{uv.filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
@@ -264,14 +264,3 @@ def _maker(context: InstallContext, uv: Wheel | None, index_answer: IndexAnswer,
             "install it beside ipexctl: pip install uv",
         )
     return LockMaker(control.session, control.python, control.home, binary)
-
-
-def web_of(settings: PipSettings) -> WebSettings:
-    """The download settings for pip's settings."""
-    proxy = settings.proxy
-    return WebSettings(
-        proxies={"http": proxy, "https": proxy} if proxy else None,
-        cafile=settings.cert,
-        client_cert=settings.client_cert,
-        trusted_hosts=settings.trusted_hosts,
-    )
