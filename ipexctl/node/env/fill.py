@@ -11,10 +11,7 @@ import errno
 import json
 import os
 import re
-import select
 import shutil
-import signal
-import subprocess
 import time
 import zipfile
 from base64 import urlsafe_b64encode
@@ -25,8 +22,8 @@ from typing import TYPE_CHECKING
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.environ import SetupError, source_setup
 from ipexctl.node.common.files import explain_os_error, format_size, free_space, sha256_of, write_atomically
-from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_signals
+from ipexctl.node.env.child import Child, watch
 from ipexctl.node.env.environments import write_record
 from ipexctl.node.env.uv import unpack_uv
 
@@ -53,42 +50,6 @@ LIST_MARKER = "/ipexctl-base"
 
 def failure(reason: str, fix: str = "run ipexctl install again") -> AgentError:
     return AgentError(reason, fix)
-
-
-def run(argv: list[str], env: dict[str, str], cwd: str) -> tuple[int, str]:
-    """Run a program; returns its exit code and the end of its output. It ends with this process or its reader."""
-    try:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=env,
-            cwd=cwd,
-            preexec_fn=end_with_parent(signal.SIGKILL),
-        )
-    except OSError as error:
-        raise failure(f"{argv[0]} can't be run: {error.strerror}") from None
-    assert child.stdout is not None
-    text = b""
-    poller = select.poll()
-    poller.register(child.stdout, select.POLLIN)
-    poller.register(1, 0)
-    try:
-        while True:
-            ready = [fd for fd, _ in poller.poll(1000)]
-            if 1 in ready:
-                raise Stopped
-            if ready:
-                data = os.read(child.stdout.fileno(), 65536)
-                if not data:
-                    return child.wait(), text.decode(errors="replace")
-                text = (text + data)[-16384:]
-    finally:
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-        child.stdout.close()
 
 
 class Fill:
@@ -129,7 +90,9 @@ class Fill:
         return kept
 
     def _run(self, *argv: str) -> tuple[int, str]:
-        return run(list(argv), self._environment(), str(self.work))
+        child = Child(argv, self._environment(), cwd=str(self.work))
+        watch([child], float("inf"))
+        return child.process.returncode, child.text
 
     def _check_python(self) -> None:
         python, wanted = self.request["python"], self.record.get("python")

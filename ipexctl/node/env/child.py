@@ -1,0 +1,125 @@
+"""Runs programs, one or several at once, with their output, until they end, the time is up or the caller is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import Callable, Sequence
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.processes import end_with_parent
+from ipexctl.node.common.stop import Stopped
+
+HEAD_SIZE, TAIL_SIZE = 2048, 4096
+
+
+def own_group() -> Callable[[], None]:
+    """A preexec_fn: a process group of its own, whose leader gets SIGTERM when this process ends."""
+    set_signal = end_with_parent(signal.SIGTERM)
+
+    def prepare() -> None:
+        os.setpgid(0, 0)
+        set_signal()
+
+    return prepare
+
+
+class Child:
+    """A child program with its output, and its report on a separate pipe."""
+
+    def __init__(
+        self, argv: Sequence[str], env: dict[str, str], pipe: tuple[int, int] | None = None, cwd: str | None = None
+    ) -> None:
+        self.began = time.monotonic()
+        self.output = b""
+        self.report = b""
+        self.ended = False
+        self._pipe = pipe[0] if pipe else None
+        try:
+            self.process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=cwd,
+                pass_fds=[pipe[1]] if pipe else [],
+                preexec_fn=own_group(),
+            )
+        except OSError as error:
+            raise AgentError(f"{argv[0]} can't be run: {error.strerror}", "see: ipexctl doctor") from None
+        finally:
+            if pipe:
+                os.close(pipe[1])
+        assert self.process.stdout is not None
+        self.fds = {self.process.stdout.fileno()} | ({self._pipe} if self._pipe is not None else set())
+
+    def read(self, fd: int) -> None:
+        data = os.read(fd, 65536)
+        if not data:
+            self.fds.discard(fd)
+        elif fd == self._pipe:
+            self.report += data
+        elif len(self.output) < HEAD_SIZE:
+            self.output += data
+        else:
+            self.output = self.output[:HEAD_SIZE] + (self.output[HEAD_SIZE:] + data)[-2 * TAIL_SIZE :]
+
+    def end(self, *, hard: bool = False) -> None:
+        """Send a signal to its process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL if hard else signal.SIGTERM)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.end()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(2)
+        self.end(hard=True)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        if self._pipe is not None:
+            os.close(self._pipe)
+
+    @property
+    def text(self) -> str:
+        text = (
+            self.output
+            if len(self.output) <= HEAD_SIZE + TAIL_SIZE
+            else self.output[:HEAD_SIZE] + b"\n...\n" + self.output[-TAIL_SIZE:]
+        )
+        return text.decode(errors="replace").strip()
+
+
+def watch(children: Sequence[Child], timeout: float) -> bool:
+    """Wait until all have ended, or 5 s after one has failed; False on a timeout. No child survives this call."""
+    deadline = time.monotonic() + timeout
+    try:
+        while True:
+            open_fds = {fd: child for child in children for fd in child.fds}
+            alive = [child for child in children if child.process.poll() is None]
+            if not alive or not open_fds:
+                deadline = min(deadline, time.monotonic() + 0.5)  # a grandchild may hold the pipe open
+                if not alive and not open_fds:
+                    return True
+            elif len(alive) < len(children) and any(child.process.poll() for child in children):
+                deadline = min(deadline, time.monotonic() + 5)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return not alive
+            poller = select.poll()
+            poller.register(1, 0)
+            for fd in open_fds:
+                poller.register(fd, select.POLLIN)
+            for fd, _ in poller.poll(min(left, 1.0 if open_fds else 0.01) * 1000):
+                if fd == 1:
+                    raise Stopped
+                open_fds[fd].read(fd)
+    finally:
+        for child in children:
+            child.close()
