@@ -85,6 +85,8 @@ def events_of(path: str) -> list[Json]:
 
 def plan_of(path: str) -> Json:
     plan = read_json(path)
+    if not plan:
+        return {}
     try:
         tiers = {host["name"]: host.get("tier") for host in plan.get("hosts") or ()}
         return {"tiers": tiers, **{name: plan.get(name) for name in PLAN_FIELDS}}
