@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
+FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 FINAL = ("ok", "failed", "stopped", "lost")
 
 
@@ -154,6 +155,10 @@ class Run:
         while text not in self.output(rank, stream):
             assert time.monotonic() < until, (self.status, self.said("mpirun.log"), self.said("supervise.log"))
             time.sleep(0.02)
+
+    def wait_for_all(self, text: bytes) -> None:
+        for rank in range(self.size):
+            self.wait_for(text, rank)
 
     def output(self, rank: int = 0, stream: str = "out") -> bytes:
         path = self.rundir / "ranks" / f"{rank:04}.{stream}"

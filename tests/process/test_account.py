@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from run_helpers import Run
 
 from agent_helpers import agent_argv, all_pythons, read_events
 from ipexctl.hosts.host import Host
@@ -24,11 +23,9 @@ from ipexctl.remote.outcome import Unreachable
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
-    from ipexctl.jobs.why.why import Answer
     from ipexctl.remote.session import Session
 
 HERE = Host(name="localhost", address="localhost")
@@ -123,59 +120,6 @@ def test_a_copy_is_read_as_it_stands_and_not_taken_for_a_run_that_died(tmp_path:
 def test_it_runs_under_every_python_the_nodes_may_have(tmp_path: Path, python: str) -> None:
     directory(tmp_path, {"ranks/0001.err": b"Traceback (most recent call last):\nValueError: x\n"})
     assert read_snapshot(*ask(tmp_path, "run1", python), "node1").words_of(1).exception == ("ValueError", "x")
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    made: list[Run] = []
-
-    def make_run(command: list[str] | str, size: int = 2, **more: Any) -> Run:
-        run = Run(tmp_path, command, size, id=f"run{len(made)}", **more)
-        made.append(run)
-        return run.start()
-
-    yield make_run
-    for run in made:
-        run.close()
-
-
-def record_of(run: Run) -> RunRecord:
-    return RunRecord(run.id, HERE, str(run.home), sys.executable, script="test", started=1e9, world_size=run.size)
-
-
-def answer_of(run: Run) -> Answer:
-    return why(record_of(run), lambda: LocalSession(HERE), run.home / "register", Cancel())
-
-
-def test_a_rank_that_raises_is_named_with_its_exception(make: Callable[..., Run]) -> None:
-    raises = "if os.environ['RANK'] == '1': raise KeyError('labels')"
-    run = make(f"import os, time\ntime.sleep(1.5)\n{raises}\ntime.sleep(60)")  # the other has begun by then
-    run.wait()
-    verdict = answer_of(run).verdict
-    assert missing(verdict.headline, f"{run.id} 1 here") == []
-    assert verdict.cause is not None
-    assert (verdict.cause.id, verdict.cause.rank) == ("script.raised", 1)
-    assert "KeyError: 'labels'" in verdict.cause.sentence
-    assert verdict.lines[-1].text == "KeyError: 'labels'"
-    assert [each.what for each in verdict.others] == ["ended"]
-
-
-def test_a_killed_rank_is_told_from_one_that_failed(make: Callable[..., Run]) -> None:
-    run = make("import os, time\nif os.environ['RANK'] == '0': os.kill(os.getpid(), 9)\ntime.sleep(60)")
-    run.wait()
-    verdict = answer_of(run).verdict
-    assert missing(verdict.headline, f"{run.id} 0 here SIGKILL") == []
-    assert verdict.cause is not None
-    assert verdict.cause.id == "memory.killed"
-
-
-def test_a_run_under_way_is_said_to_be(make: Callable[..., Run]) -> None:
-    run = make("import time\nprint('here', flush=True)\ntime.sleep(60)")
-    run.wait_for(b"here", 0)
-    run.wait_for(b"here", 1)
-    verdict = answer_of(run).verdict
-    assert missing(verdict.headline, f"{run.id} running") == []
-    assert verdict.next == (f"ipexctl attach {run.id}",)
 
 
 def out_of_reach() -> Session:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from run_helpers import Run, runs_in
+from run_helpers import FOR_EVER, Run
 
 from agent_helpers import agent_argv, all_pythons, read_events
 from ipexctl.node.common.frames import SUFFIXES, Chunk
@@ -22,18 +22,12 @@ from ipexctl.node.run.status_file import UNHEARD, WATCHED, read_status_file
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 
+RUNS = {"size": 1}
 SLOW = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.01)"
-FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    with runs_in(tmp_path, size=1) as make_run:
-        yield make_run
 
 
 class Follow:

@@ -16,23 +16,17 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from run_helpers import runs_in
+from run_helpers import FOR_EVER
 
 from tiny_wheels import STAND_INS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from run_helpers import Run
 
-FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    with runs_in(tmp_path, size=1) as make_run:
-        yield make_run
+RUNS = {"size": 1}
 
 
 def test_a_rank_knows_its_place_and_strays_are_gone(make: Callable[..., Run]) -> None:

@@ -9,13 +9,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-from run_helpers import runs_in
-
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from run_helpers import Run
@@ -31,12 +28,6 @@ def _jumping() -> float:
 
 time.time = _jumping
 """
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    with runs_in(tmp_path) as make_run:
-        yield make_run
 
 
 ONE_BY_ONE = """import os, subprocess, sys
@@ -80,8 +71,7 @@ def test_a_run_that_may_be_begun_again_and_ends_well_leaves_no_secrets(make: Cal
 
 def test_a_run_that_is_stopped_is_not_begun_again(make: Callable[..., Run]) -> None:
     run = make("import time\nprint('here', flush=True)\ntime.sleep(600)", go={"restarts": 2}).start()
-    run.wait_for(b"here", 0)
-    run.wait_for(b"here", 1)
+    run.wait_for_all(b"here")
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
     status = run.wait()
     assert (status["state"], status["attempt"]) == ("stopped", 0)

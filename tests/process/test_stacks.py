@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from run_helpers import runs_in
 
 from agent_helpers import agent_argv, all_pythons
 from ipexctl.jobs.dump import read_dump
@@ -20,8 +19,7 @@ from ipexctl.remote.reply import Reply
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from run_helpers import Run
 
@@ -29,12 +27,7 @@ if TYPE_CHECKING:
 
 SOON = {"run.process_stacks": ("STUCK = 10.0", "STUCK = 1.0"), "run.stack_dumps": ("WAIT = 8.0", "WAIT = 4.0")}
 PYTHONS = all_pythons()
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    with runs_in(tmp_path, patches=SOON) as make_run:
-        yield make_run
+RUNS = {"patches": SOON}
 
 
 def in_rank_1(last: str) -> str:

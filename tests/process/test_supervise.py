@@ -13,23 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from run_helpers import alive, processes_with, runs_in
+from run_helpers import FOR_EVER, alive, processes_with
 
 from agent_helpers import all_pythons
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from run_helpers import Run
-
-FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    with runs_in(tmp_path) as make_run:
-        yield make_run
 
 
 def states(status: dict[str, Any]) -> list[tuple[str, int | None]]:
@@ -61,27 +53,34 @@ def test_a_rank_that_fails_ends_the_others_and_gives_the_run_its_exit_code(make:
     assert run.left() == []
 
 
-def test_a_rank_that_is_killed_is_told_by_its_signal(make: Callable[..., Run]) -> None:
-    run = make(FOR_EVER).start()
-    run.wait_for(b"here", 1)
-    run.wait_for(b"here", 0)
-    os.kill(run.status["ranks"][1]["pid"], signal.SIGKILL)
-    status = run.wait()
-    assert (status["state"], status["exit_code"]) == ("failed", 137)
-    assert (status["first_failure"]["rank"], status["first_failure"]["signal"]) == (1, 9)
-    assert run.left() == []
+WITH_A_CHILD = "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\nprint('here', flush=True)\ntime.sleep(600)"
 
 
-def test_a_wrapper_that_is_killed_takes_its_command_and_all_it_started_along(make: Callable[..., Run]) -> None:
-    code = "import subprocess, sys\nsubprocess.Popen(['sleep', '600'])\nprint('here', flush=True)\nsys.stdin.read()\n"
-    run = make(code + "import time; time.sleep(600)").start()
-    run.wait_for(b"here", 0)
-    run.wait_for(b"here", 1)
-    os.kill(run.status["ranks"][1]["wrapper"], signal.SIGKILL)
+@pytest.mark.parametrize(
+    ("victim", "exit_code", "first", "row"),
+    [
+        (lambda status: status["ranks"][1]["pid"], 137, {"kind": "signal", "rank": 1, "signal": 9}, "failed"),
+        (lambda status: status["ranks"][1]["wrapper"], 1, {"kind": "lost", "rank": 1, "exit_code": None}, "lost"),
+        (lambda status: status["mpirun"]["pid"], 1, {"kind": "mpirun", "rank": None}, "stopped"),
+    ],
+    ids=["rank", "wrapper", "mpirun"],
+)
+def test_a_process_that_is_killed_ends_the_run_with_all_that_ranks_started(
+    make: Callable[..., Run],
+    victim: Callable[[dict[str, Any]], int],
+    exit_code: int,
+    first: dict[str, Any],
+    row: str,
+) -> None:
+    run = make(WITH_A_CHILD).start()
+    run.wait_for_all(b"here")
+    os.kill(victim(run.status), signal.SIGKILL)
     status = run.wait()
-    assert status["state"] == "failed"
-    assert (status["first_failure"]["rank"], status["first_failure"]["exit_code"]) == (1, None)
-    assert states(status)[1] == ("lost", None)
+    assert (status["state"], status["exit_code"]) == ("failed", exit_code)
+    assert first.items() <= status["first_failure"].items()
+    assert status["ranks"][1]["state"] == row
+    if first["kind"] == "mpirun":
+        assert missing(status["reason"], "mpirun SIGKILL 0-1 here") == []
     assert run.left() == []
 
 
@@ -96,8 +95,7 @@ def test_a_rank_that_heeds_no_term_is_killed_after_the_grace(make: Callable[...,
 def test_term_stops_the_run_and_a_rank_may_save_first(make: Callable[..., Run]) -> None:
     code = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
     run = make(code + "print('here', flush=True)\ntime.sleep(600)").start()
-    run.wait_for(b"here\n", 0)
-    run.wait_for(b"here\n", 1)
+    run.wait_for_all(b"here\n")
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
     status = run.wait()
     assert (status["state"], status["exit_code"], status["first_failure"]) == ("stopped", 143, None)
@@ -150,23 +148,10 @@ def test_a_record_that_can_not_be_begun_says_why(make: Callable[..., Run]) -> No
     assert run.said("supervise.log") == ""
 
 
-def test_mpirun_killed_ends_every_rank(make: Callable[..., Run]) -> None:
-    run = make(FOR_EVER).start()
-    run.wait_for(b"here", 0)
-    run.wait_for(b"here", 1)
-    os.kill(run.status["mpirun"]["pid"], signal.SIGKILL)
-    status = run.wait()
-    assert status["state"] == "failed"
-    assert missing(status["reason"], "mpirun SIGKILL 0-1 here") == []
-    assert (status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("mpirun", None)
-    assert run.left() == []
-
-
 def test_a_supervisor_that_is_killed_leaves_no_rank(make: Callable[..., Run]) -> None:
     """mpirun dies with it here; ranks out of mpirun's reach end by themselves, see test_rank."""
     run = make(FOR_EVER).start()
-    run.wait_for(b"here", 0)
-    run.wait_for(b"here", 1)
+    run.wait_for_all(b"here")
     os.kill(run.status["supervisor"]["pid"], signal.SIGKILL)
     until = time.monotonic() + 10
     while run.left() and time.monotonic() < until:
@@ -202,8 +187,7 @@ def test_token_and_secrets_are_in_no_command_line_and_gone_once_all_ranks_have_r
     run.write_job()
     assert stat.S_IMODE((run.rundir / "job.json").stat().st_mode) == 0o600
     run.say_go()
-    run.wait_for(b"here", 0)
-    run.wait_for(b"here", 1)
+    run.wait_for_all(b"here")
     until = time.monotonic() + 5
     while (run.rundir / "job.json").exists() and time.monotonic() < until:
         time.sleep(0.02)
@@ -237,66 +221,42 @@ def test_a_run_that_may_restart_starts_again_and_says_how_often(make: Callable[.
     assert run.left() == []
 
 
-def test_two_runs_at_once_never_meet(make: Callable[..., Run]) -> None:
-    one, two = make(FOR_EVER).start(), make(FOR_EVER).start()
-    for run in (one, two):
-        run.wait_for(b"here", 1)
-    assert one.status["master"]["port"] != two.status["master"]["port"]
-    os.kill(one.status["supervisor"]["pid"], signal.SIGTERM)
-    one.wait()
-    assert one.left() == []
-    assert two.status["state"] == "running"
-    assert len(two.left()) >= 6
-
-
-def test_a_full_disk_on_node0_loses_nothing_once_there_is_room(make: Callable[..., Run], tmp_path: Path) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(place)], check=False)
-    if mounted.returncode:
-        pytest.skip("no right to mount")
-    try:
-        code = "import os, time\nfor i in range(60000): print(i, 'x' * 40)\nprint('end', flush=True)\ntime.sleep(2)"
-        run = make(code, 1)
-        run.listen()
-        run.write_job()
-        (run.rundir / "ranks").symlink_to(place)
-        run.say_go()
-        ballast = place / "ballast"
-        ballast.write_bytes(b"\0" * (1 << 20))
-        time.sleep(3)
-        assert run.status["ranks"][0]["lines"]["out"] < 60000
-        subprocess.run(["mount", "-o", "remount,size=20m", str(place)], check=True)
-        status = run.wait(60)
-        expected = b"".join(b"%d %s\n" % (i, b"x" * 40) for i in range(60000)) + b"end\n"
-        assert run.output(0) == expected
-        assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
-    finally:
-        subprocess.run(["umount", str(place)], check=False)
+def test_a_full_disk_on_node0_loses_nothing_once_there_is_room(
+    make: Callable[..., Run], small_disk: Callable[[str], Path]
+) -> None:
+    place = small_disk("3m")
+    code = "import os, time\nfor i in range(60000): print(i, 'x' * 40)\nprint('end', flush=True)\ntime.sleep(2)"
+    run = make(code, 1)
+    run.listen()
+    run.write_job()
+    (run.rundir / "ranks").symlink_to(place)
+    run.say_go()
+    ballast = place / "ballast"
+    ballast.write_bytes(b"\0" * (1 << 20))
+    time.sleep(3)
+    assert run.status["ranks"][0]["lines"]["out"] < 60000
+    subprocess.run(["mount", "-o", "remount,size=20m", str(place)], check=True)
+    status = run.wait(60)
+    expected = b"".join(b"%d %s\n" % (i, b"x" * 40) for i in range(60000)) + b"end\n"
+    assert run.output(0) == expected
+    assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
 
 
 def test_a_disk_that_stays_full_ends_no_training_and_what_is_lost_is_counted(
-    make: Callable[..., Run], tmp_path: Path
+    make: Callable[..., Run], tmp_path: Path, small_disk: Callable[[str], Path]
 ) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], check=False)
-    if mounted.returncode:
-        pytest.skip("no right to mount")
-    try:
-        code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
-        run = make(code, 1, patches={"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")})
-        run.listen()
-        run.write_job()
-        (run.rundir / "ranks").symlink_to(place)
-        run.say_go()
-        status = run.wait(60)
-        assert (tmp_path / "trained").exists()
-        assert (status["state"], status["exit_code"]) == ("ok", 0)
-        whole = sum(len(b"%d %s\n" % (i, b"x" * 40)) for i in range(60000))
-        assert status["ranks"][0]["lost"] > whole - (1 << 20)
-    finally:
-        subprocess.run(["umount", str(place)], check=False)
+    place = small_disk("1m")
+    code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
+    run = make(code, 1, patches={"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")})
+    run.listen()
+    run.write_job()
+    (run.rundir / "ranks").symlink_to(place)
+    run.say_go()
+    status = run.wait(60)
+    assert (tmp_path / "trained").exists()
+    assert (status["state"], status["exit_code"]) == ("ok", 0)
+    whole = sum(len(b"%d %s\n" % (i, b"x" * 40)) for i in range(60000))
+    assert status["ranks"][0]["lost"] > whole - (1 << 20)
 
 
 def test_a_setup_file_that_fails_on_node0_is_named_with_the_command_that_shows_its_errors(

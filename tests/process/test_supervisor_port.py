@@ -14,26 +14,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from run_helpers import runs_in
+from run_helpers import FOR_EVER
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from run_helpers import Run
 
-FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 NO_RANKS = [sys.executable, "-c", "import time; time.sleep(600)"]
 """Instead of mpirun: the test is the ranks."""
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    with runs_in(tmp_path) as make_run:
-        yield make_run
 
 
 class Strangers:

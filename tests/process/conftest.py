@@ -1,0 +1,37 @@
+"""Runs on this machine: `make` starts none by itself, and ends what a test has left."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from run_helpers import runs_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from run_helpers import Run
+
+
+@pytest.fixture
+def make(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Run]]:
+    """Makes runs of two ranks, or with the options that the test's module has in RUNS."""
+    with runs_in(tmp_path, **getattr(request.module, "RUNS", {})) as make_run:
+        yield make_run
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a tmpfs of a size; the test is skipped where that is not allowed."""
+    place = tmp_path / "small"
+
+    def mount(size: str) -> Path:
+        place.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], check=False).returncode:
+            pytest.skip("no right to mount")
+        return place
+
+    yield mount
+    subprocess.run(["umount", str(place)], check=False, stderr=subprocess.DEVNULL)
