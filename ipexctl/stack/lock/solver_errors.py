@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uota exceeded")
 _FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")
-_NO_WHEEL: Final = re.compile(r"([\w.-]+[=<>!~]=?[\w.+]+) has no (?:wheels with a matching|usable wheels)")
+# A match begins where a word begins: without that a long word takes time by the square of its length.
+_NO_WHEEL: Final = re.compile(r"(?<![\w.-])([\w.-]+[=<>!~]=?[\w.+]+) has no (?:wheels with a matching|usable wheels)")
 _OTHER_PYTHON: Final = re.compile(r"does not satisfy Python\S* and (\S+) depends on Python")
 _ABSENT: Final = re.compile(
     r"(?:Because|and) (\S+) was not found in the|there (?:is no version|are no versions) of (\S+?)(?=[,.]? )"
