@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import pytest
 from run_helpers import Run
@@ -107,6 +109,11 @@ def numbers(count: int) -> list[bytes]:
 def of_rank(out: bytes, rank: int) -> list[bytes]:
     prefix = b"[%d] " % rank
     return [line.removeprefix(prefix) for line in out.splitlines() if line.startswith(prefix)]
+
+
+def bytes_unread(pipe: IO[bytes]) -> int:
+    """How much a writer has put into a pipe; 65,536 bytes fill it."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
 
 
 def test_two_at_once_see_every_line_and_leave_one_whole_copy(attach: Callable[..., Attached]) -> None:
@@ -309,7 +316,11 @@ def test_a_reader_that_does_not_read_holds_up_no_rank_and_gets_every_line(attach
 def test_somebody_whose_pager_does_not_read_can_still_stop_the_run(attach: Callable[..., Attached]) -> None:
     attached = attach("import time\nwhile True:\n    print('x' * 5000)\n    time.sleep(0.001)", 1)
     process = attached.begin("attach", "last")
-    time.sleep(4)
+    assert process.stdout is not None
+    until = time.monotonic() + 30
+    while bytes_unread(process.stdout) < 60_000:
+        assert time.monotonic() < until
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(40) == 130
     assert attached.run.status["state"] == "stopped"

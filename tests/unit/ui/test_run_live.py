@@ -157,14 +157,18 @@ def test_a_terminal_that_takes_nothing_holds_up_nobody_else(show: Callable[[str]
 
 @pytest.mark.parametrize(("ending", "code"), [(END, 0), ("over.wait(20)", 0), ("over.wait(20)", -9)])
 def test_a_terminal_that_takes_nothing_does_not_delay_the_end(
-    show: Callable[[str], Shown], ending: str, code: int
+    show: Callable[[str], Shown], tmp_path: Path, ending: str, code: int
 ) -> None:
+    through = tmp_path / "through"
     flood = "[view.watch(Chunk(0, 'stdout', b'%d' % i * 99 + b'\\n')) or time.sleep(0.001) for i in range(900)]; "
+    flood += f"open({str(through)!r}, 'w').close(); "
     shown = show(
         flood + ("signal.signal(2, lambda *_: (view.abandon(), signal.raise_signal(9))); " * (code < 0)) + ending
     )
     assert shown.until_seen(b"hello")
-    time.sleep(3)  # and reads nothing: the buffer of the terminal is full
+    end = time.monotonic() + 20
+    while not through.exists() and time.monotonic() < end:
+        time.sleep(0.05)  # and reads nothing: the buffer of the terminal is full
     if ending != END:
         shown.type(b"\x03" if code < 0 else b"d")
     assert shown.process.wait(6) == code  # still without reading
