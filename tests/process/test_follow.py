@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytest_plugins = ["run_fixtures"]
+
 
 RUNS = {"size": 1}
 SLOW = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n    time.sleep(0.01)"

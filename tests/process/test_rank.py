@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from run_helpers import Run
 
+pytest_plugins = ["run_fixtures"]
+
 RUNS = {"size": 1}
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from run_helpers import Run
 
+pytest_plugins = ["run_fixtures"]
+
 JUMPS = """
 _true, _jumps = time.time, [0]
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.dump import Dump
 
+pytest_plugins = ["run_fixtures"]
+
 SOON = {"run.process_stacks": ("STUCK = 10.0", "STUCK = 1.0"), "run.stack_dumps": ("WAIT = 8.0", "WAIT = 4.0")}
 PYTHONS = all_pythons()
 RUNS = {"patches": SOON}

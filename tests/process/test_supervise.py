@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from run_helpers import Run
 
+pytest_plugins = ["run_fixtures"]
+
 
 def states(status: dict[str, Any]) -> list[tuple[str, int | None]]:
     return [(row["state"], row["exit_code"]) for row in status["ranks"]]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from run_helpers import Run
 
+pytest_plugins = ["run_fixtures"]
+
 NO_RANKS = [sys.executable, "-c", "import time; time.sleep(600)"]
 """Instead of mpirun: the test is the ranks."""
 

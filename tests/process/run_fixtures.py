@@ -1,4 +1,4 @@
-"""Runs on this machine: `make` starts none by itself, and ends what a test has left."""
+"""Fixtures for runs on this machine, for the modules that name this one in pytest_plugins."""
 
 from __future__ import annotations
 
@@ -34,4 +34,4 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         return place
 
     yield mount
-    subprocess.run(["umount", str(place)], check=False, stderr=subprocess.DEVNULL)
+    subprocess.run(["umount", "-l", str(place)], check=False, stderr=subprocess.DEVNULL)
