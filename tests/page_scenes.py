@@ -21,6 +21,7 @@ BASTION = "hosts behind a bastion"
 LAB = "a lab that the page makes"
 REAL_HERE = "this machine, the real torch"
 REAL_LAB = "three hosts, the real torch"
+REAL_CCL = "two hosts, the real oneCCL bindings"
 PACKAGE = "a checkout, a package index"
 
 REASONS = {
@@ -28,6 +29,7 @@ REASONS = {
     "runs these tests": "a test can't",
     "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
+    "builds for ten minutes": "a wheel of the oneCCL bindings, from its sources",
     "trains for minutes": "transformers and a model of theirs",
 }
 """Why a block may be left out, and nothing else is a reason."""
@@ -138,6 +140,7 @@ SCENES = (
         ALONE,
         before={0: ("rm -r examples", uses("with_ipex.txt", as_name="train.py")), 2: (TRAIN,)},
     ),
+    Scene("docs/oneccl.md", REAL_CCL, before={0: ("mkdir ~/wheels && cp $BINDINGS/*.whl ~/wheels/", SHORT)}),
     Scene(
         "docs/run.md",
         CLUSTER,

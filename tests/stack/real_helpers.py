@@ -54,15 +54,25 @@ def require_lab() -> None:
         pytest.skip("the hosts' disks would be memory here, and the wheels don't fit")
 
 
-def oneccl_wheels(directory: Path) -> Path:
-    """Where the wheel of oneCCL's bindings for torch 2.8 lies, with oneCCL and MPI inside: no index has it."""
+def oneccl_wheels(directory: Path) -> Path | None:
+    """The directory with the wheels of oneCCL's bindings for torch 2.8, which no index has; None where there is none.
+
+    `bundled/` has the wheel with oneCCL and MPI inside, `system/` the one without.
+    """
     if named := os.environ.get("IPEXCTL_TESTS_ONECCL"):
         return Path(named)
     script = CHECKOUT.parent / "shared" / "ccl" / "assemble.py"
     if not script.is_file():
-        pytest.skip("IPEXCTL_TESTS_ONECCL names no directory with wheels of oneCCL's bindings")
+        return None
     subprocess.run([sys.executable, script, directory], stdin=subprocess.DEVNULL, check=True, timeout=180)
-    return directory / "bundled"
+    return directory
+
+
+def require_bindings(wheels: Path | None) -> Path:
+    """Called in the tests, not in a fixture, so that pytest reports all of them in one line."""
+    if wheels is None:
+        pytest.skip("IPEXCTL_TESTS_ONECCL names no directory with wheels of oneCCL's bindings")
+    return wheels
 
 
 def examples_in(directory: Path) -> Path:

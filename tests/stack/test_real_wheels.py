@@ -17,18 +17,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from real_helpers import SHORT, examples_in, leave_out, losses, oneccl_wheels, require_lab, require_package
+from real_helpers import (
+    SHORT,
+    examples_in,
+    leave_out,
+    losses,
+    oneccl_wheels,
+    require_bindings,
+    require_lab,
+    require_package,
+)
 
 from cli_helpers import ipexctl
+from doc_shell import Shell
 from ipexctl.lab import LabSpec, down, up
 from lab_helpers import ask
+from page_scenes import REAL_CCL, play, scenes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from cli_helpers import Ran
     from ipexctl.lab import Lab
     from ipexctl.lab.state import LabHost
+    from page_scenes import Scene
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -73,9 +85,9 @@ class Installed:
         return sum(wheel["size"] for wheel in self.report["wheels"])
 
 
-def install(lab: Lab, *words: str) -> Installed:
+def install(lab: Lab, *words: str, env: Mapping[str, str] | None = None) -> Installed:
     before = sent(lab)
-    ran = ipexctl("install", "-H", lab.hostfile, *words, "--json", timeout=1100)
+    ran = ipexctl("install", "-H", lab.hostfile, *words, "--json", env=env, timeout=1100)
     assert ran.out, ran.err
     report = json.loads(ran.out)
     print(f"ipexctl install {' '.join(words)}: {ran.seconds:.0f} s", file=sys.stderr)
@@ -93,8 +105,19 @@ def on_host(host: LabHost, command: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def ipex(lab: Lab) -> Installed:
-    return install(lab, *IPEX)
+def bindings(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    return oneccl_wheels(tmp_path_factory.mktemp("oneccl"))
+
+
+@pytest.fixture(scope="module")
+def words(bindings: Path | None) -> tuple[str, ...]:
+    """The options of the one installation of IPEX: with the bindings where there are wheels of them."""
+    return (*IPEX, "--find-links", str(bindings / "bundled"), "--require-oneccl") if bindings else IPEX
+
+
+@pytest.fixture(scope="module")
+def ipex(lab: Lab, words: tuple[str, ...]) -> Installed:
+    return install(lab, *words)
 
 
 def test_torch_with_ipex_is_verified_on_every_host(ipex: Installed) -> None:
@@ -164,7 +187,7 @@ def test_two_hosts_train_the_example_in_bfloat16_with_ipex_and_learn_what_one_do
 ) -> None:
     try:
         assert ipexctl("trust", "-H", lab.hostfile).rc == 0
-        ran = train(lab, project, "-n", "2", "--ppn", "1", dtype="bf16")
+        ran = train(lab, project, "-n", "2", "--ppn", "1", "--backend", "gloo", dtype="bf16")
     finally:
         ipexctl("trust", "-H", lab.hostfile, "--revoke")
         for host in lab.hosts:
@@ -176,8 +199,8 @@ def test_two_hosts_train_the_example_in_bfloat16_with_ipex_and_learn_what_one_do
     assert found != alone
 
 
-def test_the_second_install_changes_and_sends_nothing(lab: Lab, ipex: Installed) -> None:
-    again = install(lab, *IPEX)
+def test_the_second_install_changes_and_sends_nothing(lab: Lab, ipex: Installed, words: tuple[str, ...]) -> None:
+    again = install(lab, *words)
     assert (again.rc, again.statuses) == (0, {"node1": "ok", "node2": "ok"}), again.report
     assert again.report["path"] == ipex.report["path"]
     assert again.crossed < 1e6
@@ -206,32 +229,98 @@ def test_the_maintained_row_is_stock_pytorch_over_gloo(lab: Lab, ipex: Installed
     assert stock.crossed < 1.03 * stock.wheels + 80e6
 
 
-@pytest.fixture(scope="module")
-def bindings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return oneccl_wheels(tmp_path_factory.mktemp("oneccl"))
+def check_ccl(report: dict[str, Any]) -> None:
+    assert (report["stack"]["name"], report["stack"]["backend"]) == ("ipex-2.8", "ccl")
+    for host in report["hosts"]:
+        verified = host["verify"]
+        assert (verified["ok"], verified["backend"]) == (True, "ccl"), verified
+        assert verified["oneccl"].startswith("2.8.0")
+        assert verified["allreduce_ms"]
 
 
-def test_the_bindings_of_oneccl_are_verified_and_two_ranks_learn_over_them_what_one_does(
-    bindings: Path, lab: Lab, alone: dict[tuple[int, int], float], project: Path
+def test_the_mpi_inside_the_bindings_is_named_starts_the_ranks_and_is_the_only_one(
+    bindings: Path | None, ipex: Installed
 ) -> None:
-    """In place of the environment that was there: for two of torch's CUDA build a host's disk is too small."""
-    only = ("-l", "node1")
-    assert ipexctl("envs", "-H", lab.hostfile, *only, "--remove", "default", timeout=300).rc == 0
-    ccl = install(lab, *IPEX, *only, "--find-links", str(bindings), "--require-oneccl")
-    assert (ccl.rc, ccl.statuses) == (0, {"node1": "changed"}), ccl.report
-    assert (ccl.report["stack"]["name"], ccl.report["stack"]["backend"]) == ("ipex-2.8", "ccl")
-    assert ccl.crossed < 200e6, "node1 has all other wheels"
-    verified = ccl.report["hosts"][0]["verify"]
-    assert (verified["ok"], verified["backend"]) == (True, "ccl"), verified
-    assert verified["oneccl"].startswith("2.8.0")
-    assert verified["launcher"].endswith("/oneccl_bindings_for_pytorch/opt/mpi/bin/mpiexec.hydra")
-    assert verified["allreduce_ms"]
+    require_bindings(bindings)
+    check_ccl(ipex.report)
+    assert ipex.report["stack"]["mpi"] == "2021.15"
+    for host in ipex.report["hosts"]:
+        assert host["verify"]["launcher"].endswith("/oneccl_bindings_for_pytorch/opt/mpi/bin/mpiexec.hydra")
+        assert "impi-rt" not in host["packages"]
+
+
+@scenes(REAL_CCL)
+def test_the_page_leads_to_two_hosts_over_ccl(
+    context: Scene, bindings: Path | None, ipex: Installed, lab: Lab, tmp_path: Path
+) -> None:
+    """Its install finds what is there."""
+    wheels = require_bindings(bindings)
+    env = {"IPEXCTL_HOSTFILE": str(lab.hostfile), "BINDINGS": str(wheels / "bundled")}
     try:
-        ran = train(lab, project, *only, "-n", "2", "--ppn", "2", "--backend", "ccl", aborts=True)
+        play(context, Shell(tmp_path, env, lab=lab.name))
+    finally:
+        ipexctl("trust", "-H", lab.hostfile, "--revoke")
+        for host in lab.hosts:
+            on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
+
+
+def test_two_ranks_learn_over_the_bindings_what_one_does(
+    bindings: Path | None, lab: Lab, alone: dict[tuple[int, int], float], project: Path
+) -> None:
+    require_bindings(bindings)
+    try:
+        ran = train(lab, project, "-l", "node1", "-n", "2", "--ppn", "2", "--backend", "ccl", aborts=True)
     finally:
         on_host(lab.hosts[0], "rm -rf ~/.ipexctl/code ~/.ipexctl/runs")
     assert "[0] ranks: 2, over ccl" in ran.out
     assert losses(ran.out) == pytest.approx(alone, abs=0.0015)
+
+
+def test_the_mpirun_inside_the_bindings_can_be_named_for_a_python_without_variables(
+    bindings: Path | None, lab: Lab, ipex: Installed, tmp_path: Path
+) -> None:
+    require_bindings(bindings)
+    (tmp_path / "sum.py").write_text(
+        "import os, torch, torch.distributed as dist, oneccl_bindings_for_pytorch\n"
+        "dist.init_process_group('ccl'); ones = torch.ones(1); dist.all_reduce(ones)\n"
+        "print('sum', ones.item(), 'CCL_ROOT', 'CCL_ROOT' in os.environ); dist.destroy_process_group()\n"
+    )
+    env = ipex.report["path"]
+    root = on_host(lab.hosts[0], f"ls -d {env}/lib/python3*/site-packages/oneccl_bindings_for_pytorch")
+    try:
+        ran = ipexctl(
+            *("run", "-H", lab.hostfile, "-l", "node1", "--plain", "-n", "2", "--ppn", "2", "--backend", "ccl"),
+            *("--python", f"{env}/bin/python", "--mpi", f"{root}/opt/mpi/bin/mpirun", "sum.py"),
+            cwd=tmp_path,
+            env={"XDG_STATE_HOME": str(tmp_path / "state")},
+            timeout=120,
+        )
+    finally:
+        on_host(lab.hosts[0], "rm -rf ~/.ipexctl/code ~/.ipexctl/runs")
+    assert ran.rc == 0 or "terminate called without an active exception" in ran.err, ran.err + ran.out
+    assert ran.out.count("sum 2.0 CCL_ROOT True") == 2
+
+
+def test_bindings_without_oneccl_inside_use_the_packages_of_the_users_row(
+    bindings: Path | None, ipex: Installed, lab: Lab, tmp_path: Path
+) -> None:
+    """On node1, in place of the environment there: for two of torch's CUDA build a host's disk is too small."""
+    wheels = require_bindings(bindings)
+    only = ("-l", "node1")
+    assert ipexctl("envs", "-H", lab.hostfile, *only, "--remove", "default", timeout=300).rc == 0
+    rows = [{"name": "ipex-2.8", "requires": ["oneccl==2021.15.*", "impi-rt==2021.15.*"]}]
+    (tmp_path / "ipexctl").mkdir()
+    (tmp_path / "ipexctl" / "rows.json").write_text(json.dumps(rows))
+    found = ("--find-links", str(wheels / "system"), "--require-oneccl")
+    ccl = install(lab, *IPEX, *only, *found, env={"XDG_CONFIG_HOME": str(tmp_path)})
+    assert (ccl.rc, ccl.statuses) == (0, {"node1": "changed"}), ccl.report
+    assert ccl.crossed < 300e6, "node1 has all other wheels"
+    check_ccl(ccl.report)
+    host = ccl.report["hosts"][0]
+    assert host["verify"]["launcher"].endswith(f"/envs/{host['env']}/bin/mpiexec.hydra")
+    assert ccl.report["stack"]["mpi"] == host["packages"]["impi-rt"]
+    assert host["packages"]["impi-rt"].startswith("2021.15.")
+    assert host["packages"]["oneccl"].startswith("2021.15.")
 
 
 def test_taking_everything_away_leaves_nothing_behind(lab: Lab, ipex: Installed) -> None:

@@ -63,11 +63,11 @@ def env(name: str = "default", **packages: str) -> Env:
     return Env(name, f"/home/me/.ipexctl/envs/{name}", "3.11", runs=True, packages=stack)
 
 
-def replaced(**packages: str) -> Env:
-    """An environment whose packages were others when it was installed."""
+def replaced(mpi: str | None = None, **packages: str) -> Env:
+    """An environment whose packages were others when it was installed; `mpi` is the one inside its bindings."""
     fields = {"row": "ipex-2.8", "python": "3.11", "interpreter": "/usr/bin/python3", "digest": "1", "backend": "gloo"}
     now = env("ipex-2.8-12345678", **packages)
-    record = {
+    record: dict[str, Any] = {
         "schema": "ipexctl.env/1",
         "name": now.name,
         "requests": [],
@@ -75,6 +75,7 @@ def replaced(**packages: str) -> Env:
         "prepended": [],
         **fields,
         "packages": {"torch": "2.8.0", "numpy": "2.3.0"},
+        "mpi": mpi,
     }
     return replace(now, record=json.dumps(record))
 

@@ -255,3 +255,11 @@ def test_what_was_replaced_since_it_was_installed_is_drift() -> None:
     drift = found(changed(software={"envs": (replaced(numpy="1.26.4"),)}), "env.drift")
     assert re.findall(r"numpy|\d+\.\d+\.\d+", drift.message) == ["numpy", "1.26.4", "2.3.0"]
     assert drift.level == "warn"
+
+
+@pytest.mark.parametrize(("inside", "missing"), [("2021.15", False), (None, True)])
+def test_an_mpi_inside_the_bindings_of_an_environment_is_one(inside: str | None, missing: bool) -> None:
+    env = replaced(mpi=inside)
+    env = replace(env, packages={name: version for name, version in env.packages.items() if name != "impi-rt"})
+    found_ids = {finding.id for finding in changed(software={"envs": (env,), "mpis": ()})}
+    assert ("mpi.missing" in found_ids) == missing
