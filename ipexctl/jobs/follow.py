@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -119,8 +120,7 @@ class Follower:
                 return ended
 
     def _follow_once(self, to_the_end: bool) -> RunEnded:
-        session = self._open_session(self._cancel)
-        try:
+        with closing(self._open_session(self._cancel)) as session:
             if self.status is not None:
                 self._watch(Notice(f"{self._record.node0.name} is reached again"))
             request = {
@@ -134,8 +134,6 @@ class Follower:
                 "figures": self._figures,
             }
             last = self._call(session, request)
-        finally:
-            session.close()
         status = self._on_status(last["status"])
         tail = [f"  {line}" for line in status.mpirun.tail if line.strip()]
         if status.state == "failed" and tail:

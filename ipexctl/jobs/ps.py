@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -60,12 +61,9 @@ def query_runs(
 
     def query(group: list[RunRecord]) -> None:
         try:
-            session = open_session(group[-1])
-            try:
+            with closing(open_session(group[-1])) as session:
                 runs = _list_runs(session, group, cancel, timeout).record("runs")
-                documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
-            finally:
-                session.close()
+            documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
         except HostError as error:
             reason = f"{group[-1].node0.name}: {error.reason}"
             found.update((record.id, KnownRun(record, None, reason, error.advice)) for record in group)

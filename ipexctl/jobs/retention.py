@@ -113,8 +113,7 @@ def prune_nodes(
 
     def work(host: Host) -> PruneResult:
         record, _ = by_host[id(host)]
-        session = open_session(record, host)
-        try:
+        with contextlib.closing(open_session(record, host)) as session:
             reply = call(
                 session,
                 "run.retention",
@@ -127,8 +126,6 @@ def prune_nodes(
                 timeout=120,
                 cancel=cancel,
             )
-        finally:
-            session.close()
         gone = tuple(
             PrunedRun(run.text("id"), run.integer("bytes"), run.text("why")) for run in reply.records("pruned")
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -57,16 +58,13 @@ def execute(
 
     def run_on(host: Host) -> Ended:
         connecting_at = time.monotonic()
-        session = connector.open(host, cancel)
-        try:
+        with closing(connector.open(host, cancel)) as session:
             connected_at = time.monotonic()
             on_step(host, "connected", connected_at - connecting_at)
             stdin = stdin_for() if stdin_for else None
             ended = session.run(command, sink_for(host), stdin=stdin, timeout=timeout, cancel=cancel)
             on_step(host, f"ran {command.label}", time.monotonic() - connected_at)
             return ended
-        finally:
-            session.close()
 
     for outcome in fan_out(hosts, work, forks=forks, cancel=cancel):
         if outcome.result is not None:

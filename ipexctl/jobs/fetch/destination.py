@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetch.manifest import encoded
+from ipexctl.node.common.files import encode_name
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Destination:
                 self._enter(entry.parts)
                 self._directories.append(entry)
                 return None
-            directory, name = self._enter(entry.parts[:-1]), encoded(entry.parts[-1])
+            directory, name = self._enter(entry.parts[:-1]), encode_name(entry.parts[-1])
             if entry.kind == "f" and self._made == entry.parts[:-1]:
                 return MissingPart(entry)
             there = _stat(directory, name)
@@ -116,7 +116,7 @@ class Destination:
         if at not in (0, missing.have):
             raise HostError("it resumes a file at another offset than requested")
         crc = crc if at else 0
-        name = encoded(entry.parts[-1])
+        name = encode_name(entry.parts[-1])
         try:
             directory = self._enter(entry.parts[:-1])
             if at and in_place:
@@ -173,7 +173,7 @@ class Destination:
         """The file is complete: if its hash is that of the host's file, it gets its name. Raises NotPut."""
         file, self._file = self._file, None
         assert file is not None
-        entry, name = file.entry, encoded(file.entry.parts[-1])
+        entry, name = file.entry, encode_name(file.entry.parts[-1])
         try:
             if file.refused:
                 raise WriteRefused(file.refused)
@@ -250,7 +250,7 @@ class Destination:
 
     @staticmethod
     def _create_link(directory: int, name: bytes, entry: FetchEntry) -> None:
-        target, part = encoded(entry.target), _part(name)
+        target, part = encode_name(entry.target), _part(name)
         with contextlib.suppress(OSError):
             if os.readlink(name, dir_fd=directory) == target:
                 return
@@ -261,7 +261,7 @@ class Destination:
 
     def _enter(self, parts: tuple[str, ...]) -> int:
         """The directory, created if needed, kept open until another one is requested."""
-        names = [encoded(part) for part in parts]
+        names = [encode_name(part) for part in parts]
         common = 0
         while (
             common < min(len(names), len(self._path_descriptors)) and self._path_descriptors[common][0] == names[common]

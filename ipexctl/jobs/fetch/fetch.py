@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetch.destination import Destination
-from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure, resolve_destination
+from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure, Requested, resolve_destination
 from ipexctl.jobs.fetch.receiver import Receiver
-from ipexctl.jobs.fetch.requested import Requested
 from ipexctl.remote.cancel import RETRY_INTERVALS
 from ipexctl.remote.node_call import PrefixedStream, agent_command, agent_zip
 from ipexctl.remote.outcome import HostError, Unreachable

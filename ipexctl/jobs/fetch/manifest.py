@@ -1,21 +1,26 @@
-"""The source of a fetch, the entries that a host lists, and the result. Pure.
+"""The source of a fetch, the entries that a host lists and which of them were requested, and the result. Pure.
 
-What a host says is not trusted: a name that leads out of where it is to go is refused here.
+What a host says is not trusted: the whole list is checked before anything is written, and a name that leads out of
+where it is to go is refused.
 """
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 import os
+import posixpath
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.node.common.files import encode_name
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Kind = Literal["d", "f", "l"]
 
@@ -148,7 +153,7 @@ def _read_numbers(fields: Mapping[str, Any]) -> tuple[int, int, int]:
 
 def _can_be_a_path(text: str) -> bool:
     try:
-        return 0 < len(encoded(text)) <= _LONGEST_PATH and "\0" not in text
+        return 0 < len(encode_name(text)) <= _LONGEST_PATH and "\0" not in text
     except UnicodeEncodeError:  # a surrogate that stands for no byte
         return False
 
@@ -158,13 +163,165 @@ def renamed(entry: FetchEntry, name: str) -> FetchEntry:
     return replace(entry, parts=(name,))
 
 
-def encoded(part: str) -> bytes:
-    """A name as bytes; hosts send names as UTF-8, with surrogates for other bytes."""
-    return part.encode("utf-8", "surrogateescape")
-
-
 def resolve_destination(dest: str, *, single: bool) -> tuple[str, str | None]:
     """The destination directory, and the name of a single file in it; the rules are those of cp."""
     if single and not dest.endswith("/") and not os.path.isdir(dest):
         return os.path.dirname(dest) or ".", os.path.basename(dest)
     return dest or ".", None
+
+
+_RECORD: Final = "record"
+_FILES: Final = "files"
+_KINDS: Final = {"d": "directory", "f": "file", "l": "link"}
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The entries of a host's list that may be written."""
+
+    entries: tuple[FetchEntry, ...]
+    single: bool
+    """The path names a single file."""
+    left_out: tuple[FileFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A path on a host, or all of a run."""
+
+    path: str | None
+    run: str = ""
+
+    def accept(self, entries: Sequence[FetchEntry], *, single: bool) -> Accepted:
+        """Raise a HostError that names the first entry that was not requested.
+
+        `single` is the host's word for it that a path with wildcards is a name as it is written.
+        """
+        _check_tree(entries)
+        if self.path is None:
+            return self._accept_below(2, entries, [_is_of_run(entry, self.run) for entry in entries])
+        path = encode_name(self.path)
+        if is_contents(path):
+            return self._accept_below(0, entries, [True] * len(entries))
+        name = path.rpartition(b"/")[2]
+        named = [_is_named(entry, name) for entry in entries]
+        has_wildcards = glob.has_magic(path)
+        if all(named) and len(entries) == 1 and entries[0].kind == "f" and (single or not has_wildcards):
+            return Accepted(tuple(entries), single=True)
+        if has_wildcards and not all(named):
+            pattern = wildcards_of(path)
+            return self._accept_below(0, entries, [_matches(pattern, entry) for entry in entries])
+        # Everything but the directory itself lies below it, so it is either that or the one file.
+        return self._accept_below(1, entries, named)
+
+    def _accept_below(self, top: int, entries: Sequence[FetchEntry], requested_entries: Sequence[bool]) -> Accepted:
+        """`top` is how many directories down a link has to stay."""
+        for entry, is_requested in zip(entries, requested_entries, strict=True):
+            if not is_requested:
+                request = f"run {self.run}" if self.path is None else quoted(self.path)
+                raise _refused(entry, f"{request} was requested")
+        left_out = {entry: _outward(entry) for entry in entries if entry.kind == "l" and leads_out(entry, top)}
+        kept = tuple(entry for entry in entries if entry not in left_out) if left_out else tuple(entries)
+        return Accepted(kept, single=False, left_out=tuple(left_out.values()))
+
+
+def is_contents(path: bytes) -> bool:
+    """Whether a path means the content of a directory, without its name: `ck/`, `.`, `..`, `~`."""
+    is_home = path.startswith(b"~") and b"/" not in path and not glob.has_magic(path)
+    return is_home or path.rpartition(b"/")[2] in (b"", b".", b"..")
+
+
+def wildcards_of(path: bytes) -> tuple[bytes, ...]:
+    """The components from the first wildcard on: names sent for a pattern begin there."""
+    components = posixpath.normpath(path).split(b"/")
+    first = next((index for index, each in enumerate(components) if glob.has_magic(each)), len(components))
+    return tuple(components[first:])
+
+
+def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: bool) -> bool:
+    """Whether a name, or a directory above it, matches: by the rules of Python's glob, which expands it on the host."""
+    length = len(pattern)
+    only_directories = pattern[-1] == b"**" and any(component != b"**" for component in pattern)
+    positions = _from(pattern, 0) - {length}
+    for depth, part in enumerate(parts, 1):
+        name, after = encode_name(part), set[int]()
+        for index in positions:
+            if pattern[index] == b"**":
+                after |= set[int]() if name.startswith(b".") else _from(pattern, index)
+            elif _matches_one(pattern[index], name):
+                after |= _from(pattern, index + 1)
+        if length in after:
+            return is_directory or depth < len(parts) or not only_directories
+        positions = after
+    return False
+
+
+def _matches(pattern: Sequence[bytes], entry: FetchEntry) -> bool:
+    return matches(pattern, entry.parts, is_directory=entry.kind == "d")
+
+
+def _from(pattern: Sequence[bytes], index: int) -> set[int]:
+    """The positions where a name may continue: after each `**` too, which also matches no directory."""
+    found = {index}
+    while index < len(pattern) and pattern[index] == b"**":
+        index += 1
+        found.add(index)
+    return found
+
+
+def _matches_one(component: bytes, name: bytes) -> bool:
+    if not glob.has_magic(component):
+        return component == name
+    if name.startswith(b".") and not component.startswith(b"."):
+        return False
+    return fnmatch.fnmatchcase(name, component)
+
+
+def leads_out(link: FetchEntry, top: int) -> bool:
+    """Whether a link may lead out of the directory that is `top` levels below DEST.
+
+    A `..` behind a name leads out, too: that name may be another link, and then `..` is not the directory it is in.
+    """
+    steps = [step for step in link.target.split("/") if step not in ("", ".")]
+    up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
+    return link.target.startswith("/") or up > len(link.parts) - 1 - top or ".." in steps[up:]
+
+
+def _check_tree(entries: Sequence[FetchEntry]) -> None:
+    """Raise a HostError if a name occurs twice, or an entry is below a file or a link."""
+    seen: dict[tuple[str, ...], str] = {}
+    for entry in entries:
+        if entry.parts in seen:
+            raise _refused(entry, "it was listed before")
+        seen[entry.parts] = entry.kind
+    if all(kind == "d" for kind in seen.values()):
+        return
+    for entry in entries:
+        for depth in range(1, len(entry.parts)):
+            if seen.get(entry.parts[:depth], "d") != "d":
+                raise _refused(entry, f"{quoted('/'.join(entry.parts[:depth]))} is no directory")
+
+
+def _is_named(entry: FetchEntry, name: bytes) -> bool:
+    """The file or directory of that name, or a thing in the directory. The link that a path names is followed there."""
+    return encode_name(entry.parts[0]) == name and (len(entry.parts) > 1 or entry.kind != "l")
+
+
+def _is_of_run(entry: FetchEntry, run: str) -> bool:
+    if entry.parts[0] != run or len(entry.parts) == 2:
+        return False
+    if len(entry.parts) == 1:
+        return entry.kind == "d"
+    return entry.kind == "f" if entry.parts[1] == _RECORD else entry.parts[1] == _FILES
+
+
+def _outward(link: FetchEntry) -> FileFailure:
+    reason = f"it links to {quoted(link.target)}, which may lead out of the requested directory"
+    return FileFailure(link.name, f"{reason}; its own path brings what it links to")
+
+
+def _refused(entry: FetchEntry, why: str) -> HostError:
+    return HostError(
+        f"it sends the {_KINDS[entry.kind]} {quoted(entry.name)}, but {why}",
+        "nothing of this answer was written; look at that machine before you trust it",
+    )

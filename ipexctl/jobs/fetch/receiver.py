@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.jobs.fetch.destination import Destination, MissingPart
-    from ipexctl.jobs.fetch.manifest import FetchEntry
-    from ipexctl.jobs.fetch.requested import Requested
+    from ipexctl.jobs.fetch.manifest import FetchEntry, Requested
     from ipexctl.remote.session import StdinQueue, Stream
 
 _LONGEST: Final = 1 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,11 +55,8 @@ def why(
 ) -> Answer:
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
     try:
-        session = open_session()
-        try:
+        with closing(open_session()) as session:
             snapshot = _read_snapshot(session, record, record.python, record.home, timeout, cancel)
-        finally:
-            session.close()
     except Cancelled:
         raise
     except HostError as error:
@@ -120,11 +118,8 @@ def _copied_snapshot(record: RunRecord, runs: Path, timeout: float, cancel: Canc
     """None without a local copy. Raises a HostError if it can't be read."""
     if not (runs / record.id / "status.json").exists():
         return None
-    session = LocalSession(Host(name="localhost", address="localhost"))
-    try:
-        return _read_snapshot(session, record, sys.executable, str(runs.parent), timeout, cancel, copy=True)
-    finally:
-        session.close()
+    session = LocalSession(Host(name="localhost", address="localhost"))  # it holds nothing open
+    return _read_snapshot(session, record, sys.executable, str(runs.parent), timeout, cancel, copy=True)
 
 
 def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> Answer:

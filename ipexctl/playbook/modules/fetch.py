@@ -8,9 +8,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.fetch.manifest import encoded
-from ipexctl.jobs.fetch.requested import is_contents
-from ipexctl.node.common.files import write_atomically
+from ipexctl.jobs.fetch.manifest import is_contents
+from ipexctl.node.common.files import encode_name, write_atomically
 from ipexctl.playbook.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.result import Result, failed
@@ -63,7 +62,7 @@ class _Fetch:
         if status_line == b"n":
             return Result("ok", f"there is no {src}", data={"src": src})
         match = _STATUS_LINE.fullmatch(status_line)
-        if match is None or is_contents(encoded(src)) or (match[1] == b"s" and not local_hash):
+        if match is None or is_contents(encode_name(src)) or (match[1] == b"s" and not local_hash):
             return failed("what it says of the file can't be read", "look at that machine before you trust it", src=src)
         data: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(match[2])}
         if match[1] == b"s":

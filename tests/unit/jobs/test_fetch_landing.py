@@ -11,8 +11,8 @@ import pytest
 
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetch.destination import Destination
+from ipexctl.jobs.fetch.manifest import Requested
 from ipexctl.jobs.fetch.receiver import Receiver
-from ipexctl.jobs.fetch.requested import Requested
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import StdinQueue
 

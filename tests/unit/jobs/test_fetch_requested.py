@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipexctl.jobs.fetch.manifest import FetchEntry, read_entry
-from ipexctl.jobs.fetch.requested import Requested, is_contents, leads_out, matches, wildcards_of
+from ipexctl.jobs.fetch.manifest import FetchEntry, Requested, is_contents, leads_out, matches, read_entry, wildcards_of
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_sender import Listing, list_path, matching
 from ipexctl.remote.outcome import HostError
