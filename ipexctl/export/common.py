@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import UserError
 from ipexctl.launch.plan import RANK_NAMES
 from ipexctl.text import counted, printable, variable_in_sh
 
@@ -103,6 +104,13 @@ def fold_line(parts: Sequence[str], width: int = 100) -> list[str]:
             lines[-1] += " \\"
             lines.append(f"  {part}")
     return lines
+
+
+def require_mpirun(plan: LaunchPlan, purpose: str) -> None:
+    """Raise a UserError for a single rank that is planned without an mpirun."""
+    if plan.flavor == "none":
+        fix = "--mpi intel, openmpi or mpich, or the path of an mpirun"
+        raise UserError(f"{purpose} starts ranks with mpirun, and this single rank is planned without one", fix=fix)
 
 
 def title(plan: LaunchPlan) -> str:

@@ -13,6 +13,7 @@ from ipexctl.export.common import (
     differing_settings,
     omitted,
     portable_command_line,
+    require_mpirun,
     secrets_of,
     title,
 )
@@ -34,6 +35,7 @@ def to_mpijob(plan: LaunchPlan, name: str, image: str, *, threads_per_core: int 
     """`image` must have the environment, the project in its working directory, mpirun and sshd."""
     import yaml  # costs start-up
 
+    require_mpirun(plan, "an MPIJob")
     slots = max(len(host.ranks) for host in plan.hosts)
     cores = max(sum(len(rank.cores) + len(rank.ccl_cores) for rank in host.ranks) for host in plan.hosts) or 1
     # Kubernetes counts threads.

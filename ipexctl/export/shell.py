@@ -127,7 +127,11 @@ def _remote_command(host: Host) -> str:
 
 def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
     """The script that starts each rank."""
-    lines = [f"#!/bin/{_shell(setup)}", "# mpirun says which rank this is", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]
+    lines = [f"#!/bin/{_shell(setup)}"]
+    if plan.flavor == "none":
+        lines += ["rank=0"]
+    else:
+        lines += ["# mpirun says which rank this is", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += ['. "${0%/*}/master.sh"', 'if [ -f "${0%/*}/secrets.sh" ]; then . "${0%/*}/secrets.sh"; fi']
@@ -203,7 +207,7 @@ def _start(plan: LaunchPlan, first: str, setup: str | None) -> list[str]:
     lines += commented(plan.launcher_env)
     argv = fold_line(["exec", *(shlex.quote(arg) for arg in (*plan.argv[:-RANK_WORDS], shell, rank_sh))])
     lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv]
-    lines = ["# mpirun, from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]
+    lines = ["# the ranks, from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]
     lines += [f"on {first} \"rm -f '$place/mpirun.pid'\" </dev/null", "running=yes"]
     lines += [f"code=0; on {first} \"{shell} '$place/start.sh'\" </dev/null || code=$?"]
     return [*lines, "running=", "exit $code"]

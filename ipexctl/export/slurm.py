@@ -17,6 +17,7 @@ from ipexctl.export.common import (
     common_settings,
     differing_settings,
     omitted,
+    require_mpirun,
     secrets_of,
     source,
     title,
@@ -57,7 +58,9 @@ def to_slurm(
 ) -> Exported:
     """`cwd`: the project's directory on the nodes. `iface`: an interface name that all nodes have."""
     if launcher == "auto":
-        launcher = "srun" if plan.backend == "gloo" else "mpirun"
+        launcher = "srun" if plan.backend == "gloo" or plan.flavor == "none" else "mpirun"
+    if launcher == "mpirun":
+        require_mpirun(plan, "--launcher mpirun")
     lines = ["#!/bin/bash", f"# {title(plan)}", *_sbatch_lines(plan, name), ""]
     if setup is not None:
         lines += ["# --setup", source(setup)]
@@ -167,7 +170,7 @@ def _ifaces(plan: LaunchPlan) -> Sequence[Setting]:
 
 
 def _srun(plan: LaunchPlan) -> list[str]:
-    mpi = "none" if plan.backend == "gloo" else "pmi2"
+    mpi = "none" if plan.backend == "gloo" or plan.flavor == "none" else "pmi2"
     return [
         "# one that fails ends all; --label in front of the others says whose line it is",
         # srun does not inherit --cpus-per-task since Slurm 22.05, nor variables after `sbatch --export=NONE`.
@@ -211,7 +214,7 @@ def _notes(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[str]
     notes += omitted(plan, differing, "left out, its value differs from host to host")
     if len({len(host.ranks) for host in plan.hosts}) > 1:
         notes.append("hosts have different numbers of ranks here; Slurm shares them out as it likes")
-    if plan.backend != "gloo" and launcher == "srun":
+    if plan.backend != "gloo" and plan.flavor != "none" and launcher == "srun":
         notes.append("srun joins ranks over MPI where Slurm has PMI-2 (srun --mpi=list); --launcher mpirun needs none")
     return notes
 

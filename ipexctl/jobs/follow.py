@@ -137,7 +137,7 @@ class Follower:
         status = self._on_status(last["status"])
         tail = [f"  {line}" for line in status.mpirun.tail if line.strip()]
         if status.state == "failed" and tail:
-            self._watch(Notice("\n".join(["the last output of mpirun:", *tail]), True))
+            self._watch(Notice("\n".join(["the last lines of mpirun.log:", *tail]), True))
         return RunEnded(run_exit_code(status), status)
 
     def _call(self, session: Session, request: Mapping[str, Any]) -> Reply:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.facts.software import Mpi
-    from ipexctl.launch.plan import Flavor
+    from ipexctl.launch.plan import Backend, Flavor
     from ipexctl.launch.request import LaunchRequest
 
 NAMES: Final[dict[Flavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
@@ -35,9 +35,16 @@ class Launcher:
         return str(PurePosixPath(self.path).parent.parent)
 
 
-def find_launcher(request: LaunchRequest, names: Sequence[str]) -> Launcher | LaunchRefusal:
-    """The mpirun for these hosts, at one path on all of them: node0 starts its daemons by that path."""
+def find_launcher(
+    request: LaunchRequest, names: Sequence[str], world_size: int, backend: Backend
+) -> Launcher | LaunchRefusal:
+    """The mpirun for these hosts, at one path on all of them: node0 starts its daemons by that path.
+
+    A single rank on node0 needs none, unless --mpi or the backend does.
+    """
     choice = request.options.mpi
+    if world_size == 1 and names[0] == request.node0.name and choice == "auto" and backend != "mpi":
+        return Launcher("none", request.env.python, True, "a single rank needs no mpirun; --mpi takes one")
     if "/" in choice:
         return _named(request, choice)
     for launcher in (*_of_env(request), *_of_hosts(request, names)):

@@ -30,12 +30,13 @@ exec {command} "$@"
 
 
 def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
-    """The whole mpirun line."""
+    """The whole mpirun line, or that of a single rank."""
     request = context.request
-    count = ("-n", str(context.world_size))
-    line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[launcher.flavor]
     rank = (request.env.python, "-I", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
-    return (launcher.path, *line(context, launcher), *count, *rank)
+    if launcher.flavor == "none":
+        return rank
+    line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[launcher.flavor]
+    return (launcher.path, *line(context, launcher), "-n", str(context.world_size), *rank)
 
 
 def _intel(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
@@ -86,6 +87,8 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
 
 def launcher_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
     """The environment of mpirun, otherwise a clean one: an old PMI_RANK or SLURM_NODELIST would mislead it."""
+    if launcher.flavor == "none":
+        return
     overrides = tuple(for_launcher(context))
     if launcher.flavor == "intel":
         overridden = {setting.name for setting in overrides}
@@ -127,6 +130,8 @@ def hostfile(context: LaunchContext) -> str:
 
 
 def files(context: LaunchContext) -> tuple[LaunchFile, ...]:
+    if context.flavor == "none":
+        return ()
     result = [LaunchFile("hostfile", 0o600, hostfile(context))]
     if not context.alone and context.flavor != "openmpi":
         result.append(LaunchFile("ssh.sh", 0o700, _SSH.format(command=shlex.join(_ssh_argv(context)))))

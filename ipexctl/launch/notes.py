@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
     notes = [f"ranks on each host: {distribution.why}", *distribution.notes]
-    notes.append(f"started by {NAMES[launcher.flavor]}: {launcher.why}")
+    starter = f"started by {NAMES[launcher.flavor]}" if launcher.flavor != "none" else "started directly"
+    notes.append(f"{starter}: {launcher.why}")
     if context.backend_reason:
         notes.append(f"backend {context.backend}: {context.backend_reason}")
     elif context.backend == "mpi" and context.request.env.mpi_backend is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-Flavor = Literal["intel", "openmpi", "mpich"]
+Flavor = Literal["intel", "openmpi", "mpich", "none"]
+"""`none`: a single rank, which the supervisor starts without an mpirun."""
 Backend = Literal["ccl", "gloo", "mpi"]
 
 SCHEMA: Final = "ipexctl.run/1"
@@ -78,7 +79,7 @@ class LaunchPlan:
     flavor: Flavor
     launcher: str
     argv: tuple[str, ...]
-    """The whole mpirun line."""
+    """The whole mpirun line; without an mpirun that of the rank wrapper."""
     launcher_env: tuple[Setting, ...]
     """Variables of mpirun itself; those of the ranks are in the job file."""
     world_size: int

@@ -46,7 +46,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
     choice = choose_backend(request, world_size, cores_per_rank)
     if isinstance(choice, LaunchRefusal):
         return choice
-    launcher = find_launcher(request, list(counts))
+    launcher = find_launcher(request, list(counts), world_size, choice.backend)
     if isinstance(launcher, LaunchRefusal):
         return launcher
     wanted = requested_variables(request)

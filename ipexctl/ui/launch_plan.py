@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 
-_FLAVORS: Final = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
+_STARTED: Final = {
+    "intel": "started by Intel MPI",
+    "openmpi": "started by Open MPI",
+    "mpich": "started by MPICH",
+    "none": "started directly",
+}
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
 
 
@@ -81,7 +86,7 @@ def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> It
     if removed:
         yield from heading("Variables taken away")
         yield from _removed(removed, width)
-    yield from heading(f"What node0 starts ({_FLAVORS[plan.flavor]})")
+    yield from heading(f"What node0 starts ({_STARTED[plan.flavor].removeprefix('started by ')})")
     yield from _command(plan.argv, width)
     if plan.launcher_env:
         yield from heading("Variables of mpirun itself")
@@ -98,7 +103,7 @@ def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> It
 
 def _summary(plan: LaunchPlan) -> str:
     size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-    method = f"over {plan.backend}, started by {_FLAVORS[plan.flavor]}"
+    method = f"over {plan.backend}, {_STARTED[plan.flavor]}"
     return f"{size} {method}; {plan.dtype_hint} suits these CPUs"
 
 

@@ -112,6 +112,29 @@ def test_only_the_wanted_ranks_are_shown(cluster: Cluster) -> None:
 
 
 @pytest.mark.core
+def test_a_single_rank_on_a_host_without_an_mpi_starts_directly_and_mpi_insists(cluster: Cluster) -> None:
+    """In a Python without MPI, and in the environment, which has one."""
+    cluster.write("who.py", WHO)
+    python = cluster.on(0, "python3 -m venv bare && echo $HOME/bare/bin/python").strip()
+    for env in (("--python", python), ()):
+        said = said_by(cluster.run("-l", "node1", "-n", "1", *env, "who.py"))[0]
+        cores = cluster.on(0, "nproc").strip()
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
+        assert [said["env"][name] for name in names] == ["0", "1", "127.0.0.1", cores]
+        assert not [name for name in said["env"] if name.startswith(("PMI_", "I_MPI_PIN"))]
+    assert (
+        "Intel MPI" in cluster.run("-l", "node1", "-n", "1", "--python", python, "--mpi", "intel", "who.py", rc=1).err
+    )
+    assert "PMI_RANK" in said_by(cluster.run("-l", "node1", "-n", "1", "--mpi", "intel", "who.py"))[0]["env"]
+    cluster.write("waits.py", WAITS)
+    running = cluster.begin("-l", "node1", "-n", "1", "waits.py", f"mark-{cluster.project.parent.name}")
+    running.wait_for("here 0")
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 130
+    cluster.gone_within(1, f"mark-{cluster.project.parent.name}")
+
+
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("last", "code", "words"),
     [("sys.exit(7)", 7, "exit code 7"), ("os.kill(os.getpid(), 9)", 137, "SIGKILL"), ("1 / 0", 1, "exit code 1")],

@@ -36,7 +36,7 @@ class Run:
     python: str = sys.executable
     """What the scripts run under."""
     launch: list[str] = field(default_factory=list)
-    """The launcher with its words, before the rank's; the stand-in by default."""
+    """The launcher with its words, before the rank's; the stand-in by default, none with `by_mpirun` false."""
     job: dict[str, Any] = field(default_factory=dict)
     go: dict[str, Any] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -110,7 +110,8 @@ class Run:
         path.chmod(0o600)
 
     def say_go(self) -> None:
-        launch = self.launch or [sys.executable, str(STAND_IN), str(self.size)]
+        by_mpirun = self.go.get("by_mpirun", True)
+        launch = self.launch or ([sys.executable, str(STAND_IN), str(self.size)] if by_mpirun else [])
         go = {
             "argv": [*launch, *self.program("rank"), str(self.rundir / "job.json")],
             "variables": {},

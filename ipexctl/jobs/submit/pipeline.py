@@ -346,6 +346,7 @@ def _launch_spec(
     ranks = sorted(plan.ranks, key=lambda rank: rank.rank)
     start = StartRequest(
         argv=tuple(plan.argv),
+        by_mpirun=plan.flavor != "none",
         ranks=tuple(RankPlacement(rank.rank, rank.host, context.stores[rank.host]) for rank in ranks),
         world_size=plan.world_size,
         nodes=len(plan.hosts),

@@ -95,13 +95,15 @@ class StartRequest(NamedTuple):
     """The supervisor's second line of stdin: mpirun and the limits of the run."""
 
     argv: tuple[str, ...]
-    """The mpirun line."""
+    """The mpirun line, or that of a single rank."""
     ranks: tuple[RankPlacement, ...]
     world_size: int
     nodes: int
     master: Master
     script: str = ""
     env: str = ""
+    by_mpirun: bool = True
+    """False for a single rank whose wrapper the supervisor starts itself."""
     variables: Mapping[str, str | None] = {}
     """Of mpirun."""
     setup: str | None = None
@@ -142,6 +144,7 @@ def read_start_request(document: object) -> StartRequest:
         master=_master(start),
         script=_value(start, "script", str),
         env=_value(start, "env", str),
+        by_mpirun=_optional(start, "by_mpirun", bool) is not False,
         variables=_variables(start),
         setup=_optional(start, "setup", str),
         addresses=_items(start, "addresses", str),

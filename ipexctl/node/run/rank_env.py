@@ -22,6 +22,8 @@ class RankStartError(Exception):
 
 def find_rank(job: JobRecord) -> int:
     number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
+    if number is None and job.world_size == 1:  # the supervisor starts a single rank itself
+        number = "0"
     if number is None:
         raise RankStartError(f"mpirun set none of {', '.join(RANKS)}, so this rank has no number")
     if int(number) not in job.ranks:

@@ -56,7 +56,7 @@ class Supervisor:
         self.rundir, self.plan = request.rundir, start
         self.created_at = time.monotonic()
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
-        self.verdict = verdict.Verdict(self.record)
+        self.verdict = verdict.Verdict(self.record, by_mpirun=start.by_mpirun)
         self.stalls = stall_detector.StallDetector(start.hang_after, self.record)
         self.peers = RankConnections(request.token, listener, self.on_message)
         self.peers.setup_time = start.begin_within if start.setup else SILENT
@@ -104,8 +104,11 @@ class Supervisor:
             return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
         except OSError as error:
             why = f"{error.filename or self.plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
-            self.fail("mpirun", f"mpirun can't be started: {why}")
-            return {"event": "failed", "reason": self.record.status.reason, "fix": "ipexctl doctor looks for one"}
+            self.fail("mpirun", f"{self.started_program} can't be started: {why}")
+            fix = (
+                "ipexctl doctor looks for one" if self.plan.by_mpirun else "ipexctl envs --verify tests the environment"
+            )
+            return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
         status = self.record.status
         return {
             "event": "done",
@@ -113,6 +116,10 @@ class Supervisor:
             "mpirun": self.mpirun.pid,
             "master_port": status.master.port,
         }
+
+    @property
+    def started_program(self) -> str:
+        return "mpirun" if self.plan.by_mpirun else "the rank"
 
     def run(self) -> None:
         while True:
@@ -367,7 +374,7 @@ class Supervisor:
         try:
             self.start()
         except OSError as error:
-            self.fail("mpirun", f"mpirun can't be started again: {error.strerror or error}")
+            self.fail("mpirun", f"{self.started_program} can't be started again: {error.strerror or error}")
             return False
         return True
 

@@ -46,9 +46,11 @@ RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun")
 class Verdict:
     """`ending` is None while the run continues, then {"state", "code", "reason", "at": monotonic}."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, by_mpirun: bool = True) -> None:
+        """`by_mpirun`: false when the process that was started is the wrapper of the only rank."""
         self.ending: Json | None = None
         self._recorder = recorder
+        self._by_mpirun = by_mpirun
         self._signalled_at: float | None = None
 
     @property
@@ -129,7 +131,7 @@ class Verdict:
             return False
         connected = [peer for peer in peers if peer.instance is not None]
         signalled = [peer for peer in connected if peer.outside_signal]
-        is_all = len(signalled) == len(connected)
+        is_all = self._by_mpirun and len(signalled) == len(connected)
         if is_all and (mpirun_has_ended or now - self._signalled_at > SIGNAL_TIME):
             return self.fail("mpirun", f"mpirun got a signal to end, and ended {ranks_on_hosts(signalled)}")
         if now - self._signalled_at <= SIGNAL_TIME:
@@ -152,17 +154,14 @@ class Verdict:
             return self.fail("lost", reason, peers=concerned)
         return self.fail("lost", reason, ranks=[peer.rank for peer in concerned])
 
-    @staticmethod
-    def lost_before_mpirun(left: Sequence[RankConnection], mpirun: MpirunProcess) -> list[RankConnection]:
+    def lost_before_mpirun(self, left: Sequence[RankConnection], mpirun: MpirunProcess) -> list[RankConnection]:
         """The ranks whose connection broke before mpirun ended, which is why it ended; none if mpirun was killed."""
-        if mpirun.was_killed:
+        if mpirun.was_killed and self._by_mpirun:
             return []
         gone = []
         for peer in left:
-            if (
-                peer.disconnected_at is not None
-                and mpirun.ended_at is not None
-                and peer.disconnected_at < mpirun.ended_at
+            if peer.disconnected_at is not None and (
+                not self._by_mpirun or (mpirun.ended_at is not None and peer.disconnected_at < mpirun.ended_at)
             ):
                 peer.lost_at = peer.disconnected_at
                 gone.append(peer)
@@ -171,7 +170,8 @@ class Verdict:
     def on_mpirun_ended(self, left: Sequence[RankConnection], ended_by: tuple[int | None, int | None]) -> bool:
         """Handle an mpirun that ended before these ranks; true when that ends the run."""
         code, by = ended_by
-        text = f"mpirun was ended by {signal_name(by)}" if by else f"mpirun ended (exit code {code})"
+        program = "mpirun" if self._by_mpirun else "the rank wrapper"
+        text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
         met = [peer for peer in left if peer.instance is not None]
         if met:
             return self.fail("mpirun", f"{text} while {ranks_on_hosts(met)} ran")

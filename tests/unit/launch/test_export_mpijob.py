@@ -128,10 +128,10 @@ def test_what_lies_on_the_hosts_is_not_in_a_job_for_images() -> None:
 )
 def test_a_name_becomes_one_of_kubernetes(name: str, label_: str) -> None:
     assert label(name) == label_
-    assert job_of(plan(TWO[0]), name)["metadata"] == {"name": label_}
+    assert job_of(plan(TWO[0], mpi="intel"), name)["metadata"] == {"name": label_}
 
 
 def test_a_secret_is_no_part_of_a_job() -> None:
-    found = to_mpijob(plan(TWO[0], exports=(Export("HIDDEN", "", secret=True),)), "train", "me/train")
+    found = to_mpijob(plan(TWO[0], mpi="intel", exports=(Export("HIDDEN", "", secret=True),)), "train", "me/train")
     assert "HIDDEN" not in found.text
     assert any(missing(note, "HIDDEN Secret") == [] for note in found.notes)

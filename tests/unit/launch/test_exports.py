@@ -6,18 +6,22 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
 
+from ipexctl.errors import UserError
 from ipexctl.export.accelerate import to_accelerate
+from ipexctl.export.mpijob import to_mpijob
 from ipexctl.export.shell import to_shell
 from ipexctl.export.slurm import LOCAL_RANK_COUNT, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.request import Export
+from message_data import missing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +125,7 @@ def test_no_line_of_a_value_is_a_command_of_the_script(tmp_path: Path) -> None:
     marker, here = tmp_path / "marker", tmp_path / "place"
     text = f"one\nEOF_RANK\nEOF_START\nEOF_RANK_\ntouch {marker}\n"
     exports = (Export("LINES", text), Export("I_MPI_LINES", text))
-    made = plan(TWO[0], exports=exports, master_port=4000)
+    made = plan(TWO[0], mpi="intel", exports=exports, master_port=4000)
     place = made.argv[-1].rpartition("/")[0]
     script = to_shell(made, (Host("localhost", "localhost"),), None, "/y").text
     script = script.replace(place, str(here)).replace(made.launcher, "/bin/true")
@@ -212,3 +216,19 @@ def test_the_script_says_why_and_differs_where_hosts_do() -> None:
         assert f"export RANK={rank} LOCAL_RANK={rank % 2}" in found.text
     assert "  cores=0,1\n" in found.text
     assert "run.rank" not in found.text
+
+
+def test_a_single_rank_is_exported_without_an_mpirun_where_the_launcher_needs_none(tmp_path: Path) -> None:
+    made = plan(TWO[0], master_port=4000)
+    assert made.flavor == "none"
+    assert "srun " in to_slurm(plan(TWO[0], backend="ccl", env=IPEX), "/x", "train").text
+    with pytest.raises(UserError) as of_slurm:
+        to_slurm(made, "/x", "train", launcher="mpirun")
+    with pytest.raises(UserError) as of_mpijob:
+        to_mpijob(made, "train", "image")
+    assert [missing(error.value.fix or "", "--mpi") for error in (of_slurm, of_mpijob)] == [[], []]
+    place = made.argv[-1].rpartition("/")[0]
+    made = replace(made, command=("printenv", "RANK", "WORLD_SIZE", "MASTER_PORT"), cwd="/")
+    script = to_shell(made, (Host("localhost", "localhost"),), None, "/y").text.replace(place, str(tmp_path / "place"))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout.split()) == (0, ["0", "1", "4000"]), done.stderr

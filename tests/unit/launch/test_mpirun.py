@@ -228,3 +228,19 @@ def test_hosts_that_cannot_be_planned_for_are_named() -> None:
     one = refusal(machine(SPR, 1), machine(SPR, 2), internal={"node1": "10.1.0.1", "node2": "10.1.0.1"})
     assert missing(one.reason, "node1 node2") == []
     assert refusal().reason
+
+
+def test_a_single_rank_is_started_without_an_mpirun_and_mpi_insists_on_one() -> None:
+    bare = replace(STOCK, packages={"torch": "2.13.0"}, variables={})
+    for env in (bare, STOCK, replace(IPEX, variables={})):
+        found = plan(machine(SPR), env=env, n=1)
+        assert (found.flavor, " ".join(found.argv)) == ("none", RANK)
+        assert (found.launcher_env, found.files, value(found, "I_MPI_PIN")) == ((), (), None)
+        assert (value(found, "RANK"), value(found, "WORLD_SIZE"), found.ranks[0].omp) == ("0", "1", 64)
+    over_ccl = plan(machine(SPR), env=IPEX, n=1, backend="ccl")
+    assert (over_ccl.flavor, value(over_ccl, "CCL_ATL_TRANSPORT")) == ("none", "ofi")
+    assert plan(machine(SPR), env=STOCK, n=1, mpi="intel").flavor == "intel"
+    assert refusal(machine(SPR), env=bare, n=1, mpi="intel").fix
+    assert refusal(machine(SPR), env=bare, n=2).fix
+    mpi_backend = replace(STOCK, mpi_backend=True)
+    assert plan(machine(SPR), env=mpi_backend, n=1, backend="mpi").flavor == "intel"

@@ -96,6 +96,8 @@ def test_ranks_are_numbered_host_after_host() -> None:
 def test_a_host_without_ranks_is_no_part_of_the_plan() -> None:
     found = plan(machine(BIG, 1), machine(BIG, 2), n=1)
     assert [host.name for host in found.hosts] == ["node1"]
+    assert (found.master_addr, found.flavor, len(found.files)) == ("127.0.0.1", "none", 0)
+    found = plan(machine(BIG, 1), machine(BIG, 2), n=1, mpi="intel")
     assert (found.master_addr, found.flavor, len(found.files)) == ("127.0.0.1", "intel", 1)
 
 

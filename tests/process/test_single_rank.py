@@ -1,0 +1,114 @@
+"""A single rank without an mpirun: the supervisor starts its wrapper, and the record is as with an mpirun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from run_helpers import runs_in
+
+from message_data import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from run_helpers import Run
+
+WAITS = "import os, time\nprint(f'wrapper {os.getppid()} here', flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    with runs_in(tmp_path, size=1) as make_run:
+
+        def make_single(command: list[str] | str, **more: Any) -> Run:
+            more["go"] = {"by_mpirun": False, **more.get("go", {})}
+            return make_run(command, **more)
+
+        yield make_single
+
+
+def test_it_has_the_variables_and_the_record_of_any_rank(make: Callable[..., Run]) -> None:
+    code = "import json, os, sys\nprint(json.dumps(dict(os.environ)))\nprint('error', file=sys.stderr)"
+    run = make(code, job={"variables": {"A": "planned"}}).start()
+    status = run.wait()
+    environ = json.loads(run.output())
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "A")
+    assert [environ[name] for name in names] == ["0", "0", "1", "1", "127.0.0.1", "planned"]
+    assert environ["MASTER_PORT"] == str(run.started["master_port"])
+    assert not [name for name in environ if name.startswith(("PMI_", "I_MPI_", "OMPI_"))]
+    assert (status["state"], status["exit_code"], status["first_failure"]) == ("ok", 0, None)
+    assert (run.output(0, "err"), run.said("mpirun.log")) == (b"error\n", "")
+    assert not (run.rundir / "job.json").exists()
+    assert run.left() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "exit_code"),
+    [("raise SystemExit(3)", "exit", 3), ("import os\nos.kill(os.getpid(), 9)", "signal", 137)],
+)
+def test_its_failure_is_the_runs(make: Callable[..., Run], code: str, kind: str, exit_code: int) -> None:
+    status = make(code).start().wait()
+    first = status["first_failure"]
+    assert (status["exit_code"], first["kind"], first["rank"], first["host"]) == (exit_code, kind, 0, "here")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [(signal.SIGKILL, "lost", "0 here wrapper"), (signal.SIGTERM, "signal", "0 here SIGTERM")],
+)
+def test_its_wrapper_is_no_mpirun_when_another_process_ends_it(
+    make: Callable[..., Run], number: int, kind: str, words: str
+) -> None:
+    run = make(WAITS).start()
+    run.wait_for(b"here")
+    os.kill(int(run.output().split()[1]), number)
+    status = run.wait()
+    assert (status["first_failure"]["kind"], missing(status["reason"], words)) == (kind, [])
+    assert "mpirun" not in status["reason"]
+    assert run.left() == []
+
+
+def test_it_is_stopped_and_may_save_before(make: Callable[..., Run]) -> None:
+    code = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('saved'), sys.exit(0)))\n"
+    run = make(code + "print('here', flush=True)\ntime.sleep(600)").start()
+    run.wait_for(b"here")
+    began = time.monotonic()
+    os.kill(run.started["pid"], signal.SIGTERM)
+    status = run.wait()
+    assert time.monotonic() - began < 10
+    assert (status["state"], status["exit_code"], run.output()) == ("stopped", 143, b"here\nsaved\n")
+    assert run.left() == []
+
+
+def test_it_ends_with_its_supervisor(make: Callable[..., Run]) -> None:
+    run = make(WAITS).start()
+    run.wait_for(b"here")
+    os.kill(run.started["pid"], signal.SIGKILL)
+    until = time.monotonic() + 20
+    while run.left():
+        assert time.monotonic() < until, run.left()
+        time.sleep(0.1)
+
+
+def test_it_is_restarted(make: Callable[..., Run]) -> None:
+    code = "import os, sys\nprint('begun', os.environ['RESTART_COUNT'], flush=True)\n"
+    run = make(code + "sys.exit(4 if os.environ['RESTART_COUNT'] == '0' else 0)", go={"restarts": 1}).start()
+    status = run.wait()
+    assert (status["state"], status["attempt"], len(status["attempts"])) == ("ok", 1, 1)
+    lines = run.output().splitlines()
+    assert (lines[0], lines[-1], len(lines)) == (b"begun 0", b"begun 1", 3)
+
+
+def test_a_wrapper_that_does_not_start_is_named(make: Callable[..., Run]) -> None:
+    run = make(WAITS, launch=["/nowhere/python"]).start()
+    assert (run.started["event"], missing(run.started["reason"], "rank /nowhere/python")) == ("failed", [])
+    broken = make(WAITS, launch=[sys.executable, "-c", "raise SystemExit(7)"]).start()
+    status = broken.wait()
+    assert (status["first_failure"]["kind"], missing(status["reason"], "0 here 7 wrapper")) == ("not-begun", [])
