@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped, option
+from ipexctl.cli.options import Home, Output, Packages, Requirements, StackOptions, Targets, grouped, option
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -28,20 +28,8 @@ def install_command(
             help="Name of the environment (default: default).",
         ),
     ] = "default",
-    requirements: Annotated[
-        list[Path] | None,
-        option(
-            "--requirement",
-            "-r",
-            readable=False,
-            metavar="FILE",
-            help="Requirements file of further packages; torch stays as it is. Repeatable.",
-        ),
-    ] = None,
-    packages: Annotated[
-        list[str] | None,
-        option("--with", metavar="PKG", help="Further package, such as 'peft>=0.17'; repeatable."),
-    ] = None,
+    requirements: Requirements = None,
+    packages: Packages = None,
     index_url: Annotated[
         str | None, option("--index-url", metavar="URL", help="Package index in place of all others.")
     ] = None,

@@ -37,6 +37,22 @@ RanksOption: TypeAlias = Annotated[
 ]
 
 
+Packages: TypeAlias = Annotated[
+    list[str] | None,
+    option("--with", metavar="PKG", help="Further package, such as 'peft>=0.17'; repeatable."),
+]
+Requirements: TypeAlias = Annotated[
+    list[Path] | None,
+    option(
+        "--requirement",
+        "-r",
+        readable=False,
+        metavar="FILE",
+        help="Requirements file of further packages; torch stays as it is. Repeatable.",
+    ),
+]
+
+
 Timeout: TypeAlias = Annotated[
     float | None,
     option(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_launch, read_launch_call
-from ipexctl.cli.options import Output, ViewOptions, grouped, option
+from ipexctl.cli.options import Output, Packages, Requirements, ViewOptions, grouped, option
 from ipexctl.errors import UserError
 from ipexctl.text import counted
 
@@ -41,6 +41,8 @@ def run_command(
     *,
     ctx: typer.Context,
     install: Annotated[bool, option("--install", help="Install the environment on hosts that lack it.")] = False,
+    packages: Packages = None,
+    requirements: Requirements = None,
     ranks: Annotated[
         str,
         option("--ranks", metavar="SPEC", help="Ranks to show, such as 0 or 0-3,8 (default: all)."),
@@ -71,6 +73,9 @@ def run_command(
     from ipexctl.launch.plan import SCHEMA
 
     output, targets = line.output, line.targets
+    install = install or bool(packages or requirements)
+    if line.launch.python is not None and (packages or requirements):
+        raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     _refuse_ignored_options(line, install=install, detach=detach, dry_run=dry_run, summary=summary)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
     hosts, request = launch_call.hosts, launch_call.request
@@ -83,8 +88,10 @@ def run_command(
         from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
         from ipexctl.jobs.submit.request import StartFailure
 
-        if install and not dry_run and (code := _install_first(request, hosts, pool, output)):
-            raise interrupt.or_exit(code)
+        if install and not dry_run:
+            code = _install_first(request, hosts, pool, output, packages or (), requirements or ())
+            if code:
+                raise interrupt.or_exit(code)
         if dry_run:
             _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA), output)
             raise interrupt.or_exit(0)
@@ -196,6 +203,8 @@ def _install_first(
     hosts: Sequence[Host],
     pool: SessionPool,
     output: Output,
+    packages: Sequence[str],
+    requirements: Sequence[Path],
 ) -> int:
     """Install the environment on hosts that lack it, as `ipexctl install` does; returns the exit code.
 
@@ -207,22 +216,24 @@ def _install_first(
     from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install import install
     from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.lock.requirements import check_request
-    from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
+    from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
+    from ipexctl.stack.resolve.model import EnvRequest, StackRequest
     from ipexctl.ui.install import show
     from ipexctl.ui.progress_view import ProgressView
 
     rows = known_rows(os.environ)
-    env_request = EnvRequest(StackRequest(request.torch, request.stack))
-    check_request(env_request.stack, rows)
-    if request.torch is None and request.stack is None:
+    stack_request, added = StackRequest(request.torch, request.stack), read_package_request(packages, requirements)
+    env_request = EnvRequest(stack_request, added.lines, added.constraints)
+    check_request(stack_request, rows)
+    if env_request == EnvRequest(StackRequest()):
         answers = gather(hosts, pool, home=request.home, timeout=request.timeout)
         if is_everywhere(answers, request.env):
             return 0
     install_request = InstallRequest(
         env=env_request,
-        sources=Sources(),
+        sources=sources_of(added.sources),
         rows=rows,
+        origins=added.origins,
         name=check_env_name(request.env),
         home=request.home,
         iface=request.iface,

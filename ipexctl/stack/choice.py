@@ -12,6 +12,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.stack.catalog.user_table import rows_digest
 from ipexctl.stack.env.record import DEFAULT, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
+from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve.compatibility import interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackPlan, StackRequest
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import Undecided
 
 
+_PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")
+"""The packages of a stack that other packages may not change."""
+
+
 def choose_stack(
     request: StackRequest,
     hosts: Mapping[str, Facts],
@@ -37,7 +42,7 @@ def choose_stack(
 ) -> StackPlan | Undecided | Refusal:
     """The stack of the installed environment, else by the last answer of the indexes, else what is known without it."""
     if (record := installed_record(request, env, hosts, rows)) is not None:
-        return _installed_plan(record, hosts, rows)
+        return installed_plan(record, hosts, rows)
     by_table = resolve_by_table(request, hosts, rows)
     if isinstance(by_table, Refusal) and (by_table.wrong_call or by_table.hosts):
         return by_table
@@ -77,7 +82,7 @@ def installed_record(
     return records[max(having, key=lambda name: (having[name], name))] if having else None
 
 
-def _installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]) -> StackPlan:
+def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]) -> StackPlan:
     row, packages = stacks(rows)[record.row], record.packages
     names = [
         name
@@ -91,7 +96,10 @@ def _installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequenc
         oneccl=packages.get(ONECCL),
         python=record.python,
         interpreters=interpreters_for(record.python, hosts),
-        requirements=tuple(f"{name}=={version}" for name, version in sorted(packages.items())),
+        requirements=(
+            *(f"{name}=={packages[name]}" for name in _PARTS if name in packages),
+            *(line for line in row.requires if split_requirement(line)[0] in set(packages) - set(_PARTS)),
+        ),
         constraints=row.constraints,
         backend="ccl" if record.backend == "ccl" else "gloo",
         glibc=row.glibc,

@@ -13,12 +13,14 @@ from ipexctl.remote.progress import Notice, ignore_event
 from ipexctl.remote.session import capture
 from ipexctl.stack.choice import installed_record
 from ipexctl.stack.env.build import (
+    Base,
     EnvSpec,
     build_everywhere,
     check_env,
     env_client,
     find_obstacle,
     is_named,
+    remove_superseded,
     verify_on_hosts,
 )
 from ipexctl.stack.env.environment import machine_token, parse_result
@@ -61,11 +63,16 @@ def install(
     users = [context.facts[host.name].account.user for host in context.pending]
     if refusal := check_same_home(homes, users):
         return context.report(refusal=refusal)
-    if not request.upgrade and request.env == EnvRequest(StackRequest()):
-        request = context.request = _keep_installed(context)
+    if not request.upgrade:
+        context.extended = installed_record(request.env.stack, request.name, context.facts, request.rows)
+        if context.extended is not None and request.env.stack == StackRequest():
+            added = EnvRequest.from_json(context.extended.requests[-1]).with_packages(request.env)
+            request = context.request = replace(request, env=added)
     known = None if request.upgrade else find_existing(request.to_json(), request.name, context.facts)
     if known is not None and (report := _reuse(context, known)) is not None:
         return report
+    if known is not None or (context.extended is not None and not _fits(context, context.extended)):
+        context.extended = None
     if not context.pending:
         return context.report()
     try:
@@ -81,13 +88,6 @@ def install(
     return _install_locked(context, locked)
 
 
-def _keep_installed(context: InstallContext) -> InstallRequest:
-    """The request of the installed environment, for a call that names neither a stack nor packages."""
-    request = context.request
-    record = installed_record(request.env.stack, request.name, context.facts, request.rows)
-    return request if record is None else replace(request, env=EnvRequest.from_json(record.requests[-1]))
-
-
 def _install_locked(context: InstallContext, locked: LockedStack) -> InstallReport:
     """Install a new lock on all hosts."""
     plan, lock = locked.plan, locked.lock
@@ -95,7 +95,13 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     name = env_directory(plan.row.name, lock.digest)
     summary = summary_of(plan, lock)
     fetches = f"{context.first.name} downloads them"
-    announce_stack(context, locked, by=fetches if locked.by_node0 else "they pass through the control machine")
+    base = _base_of(context, lock)
+    announce_stack(
+        context,
+        locked,
+        by=fetches if locked.by_node0 else "they pass through the control machine",
+        shared=base.wheels if base else frozenset(),
+    )
     if context.request.dry_run:
         for host in context.pending:
             if problems := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):
@@ -123,20 +129,42 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
         interpreters=plan.interpreters,
         index_answer=locked.index_answer,
         by_node0=locked.by_node0,
+        base=base,
     )
     build_everywhere(context, spec, context.pending)
+    if context.extended is not None and context.extended.name != name:
+        remove_superseded(context, spec, context.extended.name)
     return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.request.name}")
+
+
+def _base_of(context: InstallContext, lock: Lock) -> Base | None:
+    """The environment that the new one shares packages with, if a host's record of it can be read."""
+    record = context.extended
+    if record is None:
+        return None
+    for host in context.pending:
+        if any(env.name == record.name and env.runs for env in context.facts[host.name].software.envs):
+            extended = _read_lock(context, host, record)
+            if extended is not None and extended.python == lock.python:
+                return Base(record.name, frozenset(wheel.sha256 for wheel in extended.wheels))
+    return None
+
+
+def _fits(context: InstallContext, record: EnvRecord) -> bool:
+    """Whether the stack and the Python of an environment run on all hosts."""
+    row = stacks(context.request.rows).get(record.row)
+    if row is None or any(incompatibility(row, facts) for facts in context.facts.values()):
+        return False
+    interpreters = interpreters_for(record.python, context.facts)
+    return all(host.name in interpreters for host in context.pending)
 
 
 def _spec_of(context: InstallContext, known: Existing) -> EnvSpec | None:
     """The spec of an existing environment; None if it does not fit all hosts."""
     record = known.record
-    row = stacks(context.request.rows).get(record.row)
-    if row is None or any(incompatibility(row, facts) for facts in context.facts.values()):
+    if not _fits(context, record):
         return None
-    interpreters = interpreters_for(record.python, context.facts)
-    if any(host.name not in interpreters for host in context.pending):
-        return None
+    row, interpreters = stacks(context.request.rows)[record.row], interpreters_for(record.python, context.facts)
     for name in known.hosts:
         host = next(host for host in context.pending if host.name == name)
         lock = _read_lock(context, host, record)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.env.record import EnvRecord
     from ipexctl.stack.lock.lock import Lock
     from ipexctl.stack.lock.pipeline import LockedStack
     from ipexctl.stack.resolve.model import EnvRequest, Refusal, Sources
@@ -92,6 +93,8 @@ class InstallContext:
         self.request = request
         self.pool = pool
         self.watch = watch
+        self.extended: EnvRecord | None = None
+        """The environment whose stack and packages the requested one keeps."""
         self.control = ControlMachine.find()
         self.notes: list[str] = []
         self.facts: dict[str, Facts] = {}
@@ -208,15 +211,21 @@ def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:
     )
 
 
-def announce_stack(context: InstallContext, locked: LockedStack, *, by: str) -> None:
-    """Announce the stack, its reason, the size and the route of its download; a large one with a smaller stack."""
-    plan, lock = locked.plan, locked.lock
+def announce_stack(
+    context: InstallContext, locked: LockedStack, *, by: str, shared: frozenset[str] = frozenset()
+) -> None:
+    """Announce the stack, its reason, the size and the route of its download; a large one with a smaller stack.
+
+    The wheels of `shared` hashes are on the hosts already.
+    """
+    plan, lock = locked.plan, locked.lock.without(shared)
+    count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
     unknown = " plus wheels of unknown size" if any(wheel.size is None for wheel in lock.wheels) else ""
     is_default = context.request.env.stack == StackRequest() and plan.ipex is None
     insist = "; with IPEX: --stack ipex" if is_default else ""
     context.watch(
         Notice(
-            f"{plan.row.name} for Python {plan.python}: {len(lock.wheels)} wheels, {gigabytes(lock.size)}{unknown}; "
+            f"{plan.row.name} for Python {plan.python}: {count}, {gigabytes(lock.size)}{unknown}; "
             f"{by}; {plan.why}{insist}"
         )
     )

@@ -227,6 +227,14 @@ def remove(request: Json) -> Json:
     return {"removed": removed, "failed": failed}
 
 
+def is_used(request: Json) -> Json:
+    """Whether an environment has a name, or is used by a process of this host, also by a name that it had."""
+    envs, env = Path(home_of(request), "envs"), env_of(request)
+    links = [link for link in list_directory(envs) if link_target(link) == env.name]
+    former = [str(envs / name) for name in request["former"]]
+    return {"used": bool(links) or bool(find_users([str(env), os.path.realpath(str(env)), *former]))}
+
+
 def remove_one(home: Path, env: Path, name: str) -> list[str]:
     links = [link for link in list_directory(home / "envs") if link_target(link) == env.name]
     if env.is_dir() and name != env.name and len(links) > 1:
@@ -315,6 +323,7 @@ ACTIONS: dict[str, Callable[[Json], Json]] = {
     "check": check,
     "list": list_environments,
     "remove": remove,
+    "used": is_used,
     "prune": prune,
     "link": link,
     "unlink": unlink,

@@ -21,10 +21,17 @@ from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.environ import SetupError, source_setup
-from ipexctl.node.common.files import explain_os_error, format_size, free_space, sha256_of, write_atomically
+from ipexctl.node.common.files import (
+    explain_os_error,
+    format_size,
+    free_space,
+    read_json,
+    sha256_of,
+    write_atomically,
+)
 from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_signals
 from ipexctl.node.env.child import Child, watch
-from ipexctl.node.env.environments import write_record
+from ipexctl.node.env.environments import check_packages, normalize, write_record
 from ipexctl.node.env.uv import unpack_uv
 
 if TYPE_CHECKING:
@@ -52,6 +59,22 @@ def failure(reason: str, fix: str = "run ipexctl install again") -> AgentError:
     return AgentError(reason, fix)
 
 
+def _site_of(env: Path) -> Path:
+    site = next(iter(env.glob("lib/python3*/site-packages")), None)
+    if site is None:
+        raise failure(f"{env.name} has no site-packages")
+    return site
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(str(source), str(target))
+    except FileExistsError:
+        return
+    except OSError:
+        shutil.copy2(str(source), str(target))
+
+
 class Fill:
     """Installs one environment and writes its record."""
 
@@ -60,15 +83,21 @@ class Fill:
         self.request, self.store = request, self.home / "wheels"
         self.record: Json = request["record"]
         self.needed = 0
+        self.base: Path | None = self.home / "envs" / request["base"] if request.get("base") else None
+        """An environment whose packages are shared, by hard links, where both locks have the same wheel."""
+        self.shared: list[Json] = []
+        self.new_files: list[Json] = request["files"]
 
     def fill(self) -> None:
         emit_step("reading wheels")
         self._check_python()
+        if self.base is not None:
+            self._find_shared_packages(self.base)
         self._collect_wheels()
         emit_step(f"unpacking {format_size(self.needed)}")
         self._install()
         emit_step("finishing")
-        site = next(iter(self.aside.glob("lib/python3*/site-packages")))
+        site = _site_of(self.aside)
         variables, prepended = self._variables(site)
         self._replace_paths(site)
         record = {
@@ -102,10 +131,33 @@ class Fill:
         if wanted and text.strip() != wanted:
             raise failure(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
 
+    def _find_shared_packages(self, base: Path) -> None:
+        known = {wheel["sha256"] for wheel in read_json(base / "lock.json").get("wheels", ())}
+        self.shared = [wheel for wheel in self.request["lock"]["wheels"] if wheel["sha256"] in known]
+        problems = check_packages(_site_of(base), {"wheels": self.shared})
+        if problems:
+            raise failure(f"{base.name} is damaged: {problems[0]}", "build it again first: ipexctl install")
+        hashes = {wheel["sha256"] for wheel in self.shared}
+        self.new_files = [file for file in self.request["files"] if file["sha256"] not in hashes]
+
+    def _link_shared_packages(self, base: Path) -> None:
+        """Give this environment the files of the shared packages, without the wheels."""
+        old_site, new_site = _site_of(base), _site_of(self.aside)
+        names = {normalize(wheel["name"]) for wheel in self.shared}
+        for info in old_site.glob("*.dist-info"):
+            if normalize(info.name[:-10].rpartition("-")[0]) not in names:
+                continue
+            for fields in csv.reader((info / "RECORD").read_text().splitlines()):
+                source = old_site / fields[0]
+                target = new_site / fields[0]
+                if not fields[0].endswith(".pyc") and source.is_file():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    _link_or_copy(source, target)
+
     def _collect_wheels(self) -> None:
         """Collect the wheels in one flat directory, where installers find them by name."""
         (self.work / "wheels").mkdir()
-        for file in self.request["files"]:
+        for file in self.new_files:
             source, target = self.store / file["sha256"] / file["name"], self.work / "wheels" / file["name"]
             try:
                 os.link(str(source), str(target))
@@ -134,7 +186,7 @@ class Fill:
     def _remove_damaged_wheels(self) -> AgentError | None:
         """Remove wheels with a wrong hash from the store; returns an error that names them, or None."""
         damaged = []
-        for file in self.request["files"]:
+        for file in self.new_files:
             if sha256_of(self.store / file["sha256"] / file["name"]) != file["sha256"]:
                 damaged.append(file["name"])
                 shutil.rmtree(str(self.store / file["sha256"]), ignore_errors=True)
@@ -144,7 +196,8 @@ class Fill:
 
     def _install(self) -> None:
         lock = self.work / "lock.txt"
-        lines = [f"{w['name']}=={w['version']} --hash=sha256:{w['sha256']}\n" for w in self.request["lock"]["wheels"]]
+        new = [wheel for wheel in self.request["lock"]["wheels"] if wheel not in self.shared]
+        lines = [f"{w['name']}=={w['version']} --hash=sha256:{w['sha256']}\n" for w in new]
         lock.write_text("".join(lines))
         python = str(self.aside / "bin" / "python")
         options = ["--no-index", "--no-deps", "--require-hashes", "--find-links", str(self.work / "wheels")]
@@ -157,7 +210,10 @@ class Fill:
             self._step(self.request["python"], "-I", "-m", "venv", "--prompt", self.request["name"], str(self.aside))
             pip = [python, "-I", "-m", "pip", "--isolated", "--disable-pip-version-check", "-q", "install"]
             pip += ["--no-compile", "--no-cache-dir"]
-        self._step(*pip, *options, "-r", str(lock))
+        if self.base is not None:
+            self._link_shared_packages(self.base)
+        if new:
+            self._step(*pip, *options, "-r", str(lock))
         with contextlib.suppress(FileNotFoundError):
             (self.aside / ".lock").chmod(0o600)  # uv makes it writable for all with any umask
 
@@ -245,7 +301,9 @@ class Fill:
     def _with_final_path(self, text: str) -> str:
         """Replace the temporary path by the final one; a tool may have written the temporary path resolved."""
         final = self.request["final"]
-        return text.replace(str(self.aside), final).replace(str(self.aside.resolve()), final)
+        for directory in (self.aside, *([self.base] if self.base is not None else [])):
+            text = text.replace(str(directory), final).replace(str(directory.resolve()), final)
+        return text
 
     def _replace_paths(self, site: Path) -> None:
         changed = set()

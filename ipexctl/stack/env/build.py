@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
+from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
@@ -32,6 +33,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """An environment whose packages another one shares on each host."""
+
+    name: str
+    wheels: frozenset[str]
+    """The hashes of its wheels, which need not travel again."""
+
+
+@dataclass(frozen=True, slots=True)
 class EnvSpec:
     """The environment to install on all hosts."""
 
@@ -44,12 +54,16 @@ class EnvSpec:
     interpreters: Mapping[str, str] = field(hash=False)
     index_answer: IndexAnswer | None = None
     by_node0: bool = True
+    base: Base | None = None
+    """The environment that this one extends."""
     broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
     """Host → the build token of an environment there that is damaged or failed, to be replaced."""
 
 
 def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
     """Deliver the wheels, build once per store and verify on every host; results go to the context."""
+    if spec.base is not None and not all(_has_env(context, spec.base.name, host) for host in hosts):
+        spec = replace(spec, base=None)  # a host needs all wheels, so they are all brought to the first one
     ready = [host for host in hosts if _check_room(context, spec, host)]
     if not ready:
         return
@@ -74,7 +88,7 @@ def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Hos
                 with context.timed(host.name, "got the wheels"):
                     route = distributor.bring(locations[host.name], session, timeout=context.request.timeout)
                 if route == "here" and not isinstance(session, LocalSession):
-                    context.uplink += spec.lock.size
+                    context.uplink += sum(file.size or 0 for file in files)
             with context.timed(host.name, "built the environment"):
                 result = _build(context, spec, host, session)
             built[host.name] = result
@@ -105,8 +119,11 @@ def _find_damaged(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host])
 
 def needs_build(context: InstallContext, spec: EnvSpec, host: Host) -> bool:
     """Whether the host lacks a usable environment of that name."""
-    envs = context.facts[host.name].software.envs
-    return host.name in spec.broken or not any(env.name == spec.name and env.runs for env in envs)
+    return host.name in spec.broken or not _has_env(context, spec.name, host)
+
+
+def _has_env(context: InstallContext, name: str, host: Host) -> bool:
+    return any(env.name == name and env.runs for env in context.facts[host.name].software.envs)
 
 
 def is_named(context: InstallContext, spec: EnvSpec, host: Host) -> bool:
@@ -158,6 +175,30 @@ def _drop_wheels(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) 
             )
 
 
+def remove_superseded(context: InstallContext, spec: EnvSpec, name: str) -> None:
+    """Remove an environment that has lost its name on every host, unless a process of a host uses it."""
+    hosts = [host for host in context.hosts if host.name in context.facts and _has_env(context, name, host)]
+    stores: dict[str, list[Host]] = {}
+    for host in hosts:
+        stores.setdefault(_store(context, host), []).append(host)
+
+    def is_used(host: Host, session: Session) -> bool:
+        return env_client(context, spec, host, session).is_used(name, [context.request.name])
+
+    used = {done.host.name for done in context.pool.each(hosts, is_used) if done.result is not False}
+    leaders = [group[0] for group in stores.values() if not any(host.name in used for host in group)]
+
+    def remove(host: Host, session: Session) -> None:
+        env_client(context, spec, host, session).remove([name])
+
+    for removed in context.pool.each(leaders, remove):
+        if removed.error is not None:
+            context.notes.append(f"{removed.host.name} still has {name}: {removed.error.reason}")
+    if used:
+        where = fold(host.name for host in hosts if host.name in used)
+        context.notes.append(f"{name} stays on {where}, where it is used; later: ipexctl envs --prune")
+
+
 def _verify_followers(
     context: InstallContext,
     spec: EnvSpec,
@@ -195,7 +236,8 @@ def verify_on_hosts(
 def _check_room(context: InstallContext, spec: EnvSpec, host: Host) -> bool:
     if not needs_build(context, spec, host):
         return True
-    found = find_obstacle(context, host, spec.lock, spec.interpreters.get(host.name))
+    new = spec.lock.without(spec.base.wheels) if spec.base else spec.lock
+    found = find_obstacle(context, host, new, spec.interpreters.get(host.name))
     if found is not None:
         context.end(host, HostError(*found))
     return found is None
@@ -253,7 +295,8 @@ def _store_locations(context: InstallContext, spec: EnvSpec) -> dict[str, StoreL
 
 
 def _files(spec: EnvSpec) -> tuple[Wheel, ...]:
-    return (*spec.lock.wheels, *((spec.installer,) if spec.installer else ()))
+    new = spec.lock.without(spec.base.wheels) if spec.base else spec.lock
+    return (*new.wheels, *((spec.installer,) if spec.installer else ()))
 
 
 def env_client(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> EnvClient:
@@ -274,6 +317,7 @@ def _build(context: InstallContext, spec: EnvSpec, host: Host, session: Session,
         installer=spec.installer,
         drop_wheels=drop,
         replace=None if drop else spec.broken.get(host.name),
+        base=spec.base.name if spec.base else None,
         on_event=on_event,
         timeout=context.request.timeout or 3600.0,
     )

@@ -186,12 +186,14 @@ class EnvClient:
         installer: Wheel | None,
         drop_wheels: bool = False,
         replace: str | None = None,
+        base: str | None = None,
         on_event: Callable[[dict[str, Any]], None] = _ignore,
         timeout: float | None = _BUILD_TIME,
     ) -> BuildResult:
         """Build the environment for `interpreter` from wheels in the host's store, unless it exists.
 
-        `replace` is the build token of a damaged environment to be replaced.
+        `replace` is the build token of a damaged environment to be replaced; `base` an environment that has
+        packages of the lock, whose wheels need not be in the store.
         """
         request = {
             "home": self.home,
@@ -203,6 +205,7 @@ class EnvClient:
             "lock": lock.to_json(),
             "drop_wheels": drop_wheels,
             "replace": replace,
+            "base": base,
         }
         reply = call(
             self.session,
@@ -273,6 +276,10 @@ class EnvClient:
         """Remove environments, given by directory or name; one in use stays and is reported as failed."""
         reply = self._call("remove", timeout=_BUILD_TIME, names=list(names))
         return Removed(reply.texts("removed"), reply.texts_by_name("failed"))
+
+    def is_used(self, name: str, former: Sequence[str]) -> bool:
+        """Whether an environment has a name, or is used by a process of this host, also by a name that it had."""
+        return self._call("used", name=name, former=list(former)).flag("used")
 
     def prune(self) -> Removed:
         """Remove leftovers, wheels, and environments without a name."""

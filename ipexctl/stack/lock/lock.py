@@ -69,6 +69,10 @@ class Lock:
         lines = [self.python, *sorted(wheel.sha256 for wheel in self.wheels)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
+    def without(self, hashes: frozenset[str]) -> Lock:
+        """The wheels that have none of these hashes."""
+        return Lock(self.python, tuple(wheel for wheel in self.wheels if wheel.sha256 not in hashes))
+
     @property
     def size(self) -> int:
         """The sum of the known sizes, in bytes."""

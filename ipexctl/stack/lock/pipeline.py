@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import Download, StoreLocation
+from ipexctl.stack.choice import installed_plan
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
     PYPI,
@@ -29,9 +32,11 @@ from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_nod
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.compatibility import join_names
-from ipexctl.stack.resolve.model import Refusal, Sources
+from ipexctl.stack.resolve.model import Refusal, Sources, StackRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock, Wheel
@@ -60,6 +65,8 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     With `node0_may` node0 queries the indexes too, and makes the lock if it reaches one.
     """
     request = context.request.env.stack
+    if context.extended is not None:
+        request = StackRequest(stack=context.extended.row, python=context.extended.python)
     by_table = resolver.resolve(request, context.facts, None, rows=context.request.rows)
     if isinstance(by_table, Refusal) and (by_table.wrong_call or by_table.hosts):
         return by_table  # unlike a build that is not published, which a wheelhouse may have
@@ -89,11 +96,11 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
             index_answer, by_node0 = _query_both(context, sources, projects)
     _report_failures(context, index_answer.availability, by_node0=by_node0)
     _keep_answer(context, index_answer)
-    plan = resolver.resolve(request, context.facts, index_answer.availability, rows=context.request.rows)
+    plan = _plan(context, index_answer)
     if by_node0 and not isinstance(plan, Refusal) and uv_for_node(index_answer.availability, plan.glibc) is None:
         # node0 can't run uv; uv on this machine does not go to indexes that a host names.
         index_answer, by_node0 = query_here(context, sources, projects), False
-        plan = resolver.resolve(request, context.facts, index_answer.availability, rows=context.request.rows)
+        plan = _plan(context, index_answer)
     if isinstance(plan, Refusal):
         return plan
     return _locked(context, plan, index_answer, by_node0=by_node0)
@@ -123,12 +130,19 @@ def _from_directories(
             control.session, control.python, sources_here, projects, PipSettings(), cancel=context.pool.cancel
         )
         _report_failures(context, index_answer.availability, by_node0=False)
-        plan = resolver.resolve(
-            context.request.env.stack, context.facts, index_answer.availability, rows=context.request.rows
-        )
+        plan = _plan(context, index_answer)
         return plan if isinstance(plan, Refusal) else _locked(context, plan, index_answer, by_node0=False)
     except HostError as error:
         return error
+
+
+def _plan(context: InstallContext, index_answer: IndexAnswer) -> StackPlan | Refusal:
+    """The stack of the environment that is extended, else by the answer of the indexes."""
+    rows = context.request.rows
+    if context.extended is not None:
+        plan = installed_plan(context.extended, context.facts, rows)
+        return replace(plan, why=context.extended.why)
+    return resolver.resolve(context.request.env.stack, context.facts, index_answer.availability, rows=rows)
 
 
 def query_here(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:
@@ -222,18 +236,31 @@ def _locked(context: InstallContext, plan: StackPlan, index_answer: IndexAnswer,
     maker = _maker(context, uv, index_answer, by_node0=by_node0)
     context.watch(Notice(f"{plan.row.name} for Python {plan.python}: making the lock"))
     with context.timed("", "made the lock"):
-        lock = make_lock(
+        lock = _lock_wheels(context, maker, plan, index_answer)
+    if uv is not None and uv.size is None:
+        (uv,) = sized(maker, (uv,), index_answer, context.pool.cancel)
+    return LockedStack(plan, lock, uv, index_answer, by_node0)
+
+
+def _lock_wheels(context: InstallContext, maker: LockMaker, plan: StackPlan, index_answer: IndexAnswer) -> Lock:
+    """The lock; the packages of an extended environment keep their versions if that is possible."""
+    request = context.request
+
+    def lock_with(kept: Sequence[str]) -> Lock:
+        return make_lock(
             maker,
             plan,
             index_answer,
             extras=request.env.extras,
-            constraints=request.env.constraints,
+            constraints=(*request.env.constraints, *kept),
             origins=request.origins,
             cancel=context.pool.cancel,
         )
-    if uv is not None and uv.size is None:
-        (uv,) = sized(maker, (uv,), index_answer, context.pool.cancel)
-    return LockedStack(plan, lock, uv, index_answer, by_node0)
+
+    if context.extended is not None:
+        with contextlib.suppress(HostError, UserError):
+            return lock_with([f"{name}=={version}" for name, version in context.extended.packages.items()])
+    return lock_with(())
 
 
 def _maker(context: InstallContext, uv: Wheel | None, index_answer: IndexAnswer, *, by_node0: bool) -> LockMaker:

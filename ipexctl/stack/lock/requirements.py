@@ -319,11 +319,11 @@ def check_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
 def sources_of(
     from_files: Sources,
     *,
-    index_url: str | None,
-    extra_index_urls: Sequence[str],
-    find_links: Sequence[str],
-    wheelhouse: str | None,
-    offline: bool,
+    index_url: str | None = None,
+    extra_index_urls: Sequence[str] = (),
+    find_links: Sequence[str] = (),
+    wheelhouse: str | None = None,
+    offline: bool = False,
 ) -> Sources:
     """The sources of the options, then those of requirements files; directories become absolute."""
     for url in (*([index_url] if index_url else []), *extra_index_urls):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ class EnvRequest:
     """Requirements of --with, then of requirements files."""
     constraints: tuple[str, ...] = ()
     """Constraints of requirements files."""
+
+    def with_packages(self, other: EnvRequest) -> EnvRequest:
+        """This request with the packages of another one added."""
+        extras = tuple(dict.fromkeys((*self.extras, *other.extras)))
+        return replace(self, extras=extras, constraints=tuple(dict.fromkeys((*self.constraints, *other.constraints))))
 
     def to_json(self) -> dict[str, Any]:
         stack = self.stack

@@ -1,0 +1,125 @@
+"""A package added to an environment: only its wheel travels, the rest is shared, and the old environment goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli_helpers import ipexctl
+from tiny_wheels import write_stack, write_wheel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cli_helpers import Ran
+
+PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
+
+
+class Machine:
+    """This machine with a home of its own, and a directory of wheels for an environment named default."""
+
+    def __init__(self, directory: Path) -> None:
+        self.wheels, self.home = directory / "wheels", directory / "home"
+        write_stack(self.wheels, "2.13.0+cpu", None, None, PYTHON, pad=3_000_000)
+        write_wheel(self.wheels, "tqdm", "4.67.1", files={"tqdm.py": "print('bar')\n"})
+        self.env = {"XDG_CACHE_HOME": str(directory / "cache"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
+
+    def install(self, *args: object) -> dict[str, Any]:
+        ran = self.call("install", *args, "--json")
+        assert ran.rc == 0, ran.err
+        document: dict[str, Any] = json.loads(ran.out)
+        return document
+
+    def call(self, *args: object) -> Ran:
+        return ipexctl(args[0], "--hosts", "localhost", "--home", self.home, *args[1:], env=self.env, timeout=120)
+
+    @property
+    def envs(self) -> set[str]:
+        return {path.name for path in (self.home / "envs").iterdir() if not path.is_symlink()}
+
+    @property
+    def site(self) -> Path:
+        return next((self.home / "envs" / "default").glob("lib/python3*/site-packages"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    machine = Machine(tmp_path)
+    machine.install()
+    return machine
+
+
+def test_a_package_is_added_with_its_wheel_alone(machine: Machine) -> None:
+    (before,) = machine.envs
+    pad = os.stat(next(machine.site.glob("torch_pad*")))
+    write_stack(machine.wheels, "2.14.1+cpu", None, None, PYTHON)  # a newer stack does not replace the installed one
+    write_wheel(machine.wheels, "numpy", "2.4.0")
+    for wheel in (machine.home / "wheels").glob("*/torch-2.13*"):
+        wheel.unlink()
+    report = machine.install("--with", "tqdm")
+    assert report["hosts"][0]["status"] == "changed"
+    assert report["stack"]["torch"] == "2.13.0+cpu"
+    assert report["hosts"][0]["packages"]["numpy"] == "2.3.0"
+    assert not list((machine.home / "wheels").glob("*/torch-2.13*"))
+    assert os.stat(next(machine.site.glob("torch_pad*"))).st_ino == pad.st_ino
+    assert machine.envs == {report["hosts"][0]["env"]} != {before}
+    env = machine.home / "envs" / "default"
+    assert subprocess.check_output([env / "bin" / "python", "-c", "import torch, tqdm"], text=True) == "bar\n"
+    assert before not in (env / "bin" / "f2py").read_text()
+    checked = machine.call("envs", "--verify")
+    assert checked.rc == 0, checked.err
+    again = machine.install("--with", "tqdm")
+    assert again["hosts"][0]["status"] == "ok"
+
+
+def test_packages_add_up_and_a_plain_install_keeps_them(machine: Machine) -> None:
+    write_wheel(machine.wheels, "rich", "14.0.0")
+    machine.install("--with", "tqdm")
+    assert {"tqdm", "rich"} <= machine.install("--with", "rich")["hosts"][0]["packages"].keys()
+    assert machine.install()["hosts"][0]["status"] == "ok"
+
+
+def test_another_version_of_a_shared_package_replaces_only_that(machine: Machine) -> None:
+    write_wheel(machine.wheels, "numpy", "1.26.4", files={"numpy.py": "__version__ = '1.26.4'\n"})
+    report = machine.install("--with", "numpy<2")
+    assert report["hosts"][0]["packages"]["numpy"] == "1.26.4"
+    assert len(list(machine.site.glob("numpy-*.dist-info"))) == 1
+
+
+def test_an_environment_that_a_process_uses_stays(machine: Machine) -> None:
+    (before,) = machine.envs
+    python = machine.home / "envs" / before / "bin" / "python"
+    with subprocess.Popen([python, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        report = machine.install("--with", "tqdm")
+        assert machine.envs == {before, report["hosts"][0]["env"]}
+        assert any(before in note for note in report["notes"])
+        process.communicate(b"\n")
+
+
+def test_a_damaged_environment_is_not_extended(machine: Machine) -> None:
+    next(machine.site.glob("torch_pad*")).unlink()
+    ran = machine.call("install", "--with", "tqdm")
+    assert ran.rc == 1
+    assert "torch" in ran.err
+    assert "ipexctl install" in ran.err
+    assert machine.install()["hosts"][0]["status"] == "changed"
+    assert machine.install("--with", "tqdm")["hosts"][0]["packages"]["tqdm"] == "4.67.1"
+
+
+def test_run_adds_packages_first(machine: Machine, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import tqdm\n")
+    machine.call("run", "--with", "tqdm", "--plain", script)
+    assert (machine.site / "tqdm.py").exists()
+    write_wheel(machine.wheels, "rich", "14.0.0")
+    (tmp_path / "needs.txt").write_text("rich==14.0.0\n")
+    machine.call("run", "-r", tmp_path / "needs.txt", "--plain", script)
+    assert (machine.site / "rich.py").exists()
+    refused = machine.call("run", "--with", "tqdm", "--python", sys.executable, script)
+    assert (refused.rc, "--python" in refused.err) == (2, True)
