@@ -30,7 +30,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
     tint = _Tint(on=wants_color(sys.stdout, os.environ, no_color=no_color))
     if not quiet:
         show_table(
-            ("host", "state", "cpu", "cores", "numa", "best", "memory", "python"),
+            ("host", "state", "cpu", "cores", "numa", "isa", "memory used", "load"),
             [_row(host) for host in report.hosts],
             no_color=no_color,
         )
@@ -86,7 +86,7 @@ class _Tint:
 def _row(host: HostReport) -> tuple[str, ...]:
     facts = host.facts
     if facts is None:
-        return (host.host.name, host.status, "", "", "", "", "", "")
+        return (host.host.name, host.status, *[""] * 6)
     cpu = facts.cpu
     allowed = cpu.allowed
     cores = "" if allowed is None else str(allowed)
@@ -99,8 +99,8 @@ def _row(host: HostReport) -> tuple[str, ...]:
         cores,
         str(cpu.numa_nodes or ""),
         cpu.tier or "",
-        _gib(facts),
-        _newest_python(facts),
+        _memory(facts),
+        f"{facts.activity.load[0]:.1f}" if facts.activity.load else "",
     )
 
 
@@ -111,16 +111,13 @@ def short_cpu(model: str) -> str:
     return " ".join(short.split()) or " ".join(text.split())
 
 
-def _gib(facts: Facts) -> str:
-    total, limit = facts.memory.total, facts.memory.limit
-    if total is None:
+def _memory(facts: Facts) -> str:
+    """`12/64 GiB`: what the machine uses, of what this account may use."""
+    memory = facts.memory
+    if memory.usable is None or memory.total is None:
         return ""
-    return f"{min(total, limit or total) / 2**30:.0f} GiB"
-
-
-def _newest_python(facts: Facts) -> str:
-    versions = [python.version for python in facts.software.pythons if python.version]
-    return max(versions, key=lambda v: [int(n) for n in re.findall(r"\d+", v)], default="none")
+    used = "" if memory.available is None else f"{(memory.total - memory.available) / 2**30:.0f}/"
+    return f"{used}{memory.usable / 2**30:.0f} GiB"
 
 
 def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, tuple[str, ...], str, str]]:
