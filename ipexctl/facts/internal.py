@@ -20,13 +20,13 @@ _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 
 
 @lru_cache(maxsize=8192)
-def _joining(interface: str, address: str, prefix: int) -> internal.Nic | None:
+def _joining(interface: str, address: str, prefix: int) -> internal.InterfaceAddress | None:
     """Cached: every rule of doctor needs it, and parsing an address takes as long as the rest of a rule."""
-    nic = internal.Nic(interface, address, prefix)
+    nic = internal.InterfaceAddress(interface, address, prefix)
     return nic if nic.joins_hosts else None
 
 
-def joining(nic: Nic) -> tuple[internal.Nic, ...]:
+def joining(nic: Nic) -> tuple[internal.InterfaceAddress, ...]:
     """The addresses of an interface that can lead to other machines; none for bridges of containers or guests."""
     if nic.kind in _LOCAL_KINDS:
         return ()

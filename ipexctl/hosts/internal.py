@@ -24,7 +24,7 @@ _LOCAL_INTERFACES: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Nic:
+class InterfaceAddress:
     """One address of one interface; an interface with two addresses has two entries."""
 
     interface: str
@@ -47,11 +47,11 @@ class Nic:
 class HostAddresses:
     """A host's addresses, and the one that the control machine's connection uses."""
 
-    nics: tuple[Nic, ...]
+    nics: tuple[InterfaceAddress, ...]
     reached: str | None = None
 
     @property
-    def reached_nic(self) -> Nic | None:
+    def reached_nic(self) -> InterfaceAddress | None:
         return next((nic for nic in self.nics if nic.address == self.reached), None)
 
 
@@ -82,7 +82,7 @@ class InterfaceChoice:
                 f"--iface {quoted(text)} is no interface's name", fix="a name such as eth1, or a network: 10.1.0.0/24"
             )
 
-    def covers(self, nic: Nic) -> bool:
+    def covers(self, nic: InterfaceAddress) -> bool:
         if self._network is not None:
             return ipaddress.ip_address(nic.address) in self._network
         return nic.interface == self.text
@@ -183,7 +183,7 @@ def _by_subnet(
     return _no_common_network(relevant)
 
 
-def _same_nic(host: HostAddresses, address: str) -> tuple[Nic, ...]:
+def _same_nic(host: HostAddresses, address: str) -> tuple[InterfaceAddress, ...]:
     return tuple(nic for nic in host.nics if nic.address == address)
 
 

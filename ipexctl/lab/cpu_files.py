@@ -12,7 +12,7 @@ from ipexctl.lab.cpu_profiles import ARM, cpus, find_cpu_profile
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ipexctl.lab.cpu_profiles import Cpu, CpuProfile
+    from ipexctl.lab.cpu_profiles import CpuProfile, CpuSpec
     from ipexctl.lab.state import Lab
 
 
@@ -21,7 +21,7 @@ def cpuinfo(cpu_profile: CpuProfile) -> str:
     return "".join(f"{render(cpu_profile, cpu)}\n" for cpu in cpus(cpu_profile))
 
 
-def _x86(cpu_profile: CpuProfile, cpu: Cpu) -> str:
+def _x86(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
     apicid = _apicid(cpu_profile, cpu)
     amd = cpu_profile.vendor == "AuthenticAMD"
     # "cache size" is a core's L2 on AMD and a socket's L3 on Intel.
@@ -57,12 +57,12 @@ def _x86(cpu_profile: CpuProfile, cpu: Cpu) -> str:
     return "".join(f"{name}: {value}".rstrip() + "\n" for name, value in fields)
 
 
-def _apicid(cpu_profile: CpuProfile, cpu: Cpu) -> int:
+def _apicid(cpu_profile: CpuProfile, cpu: CpuSpec) -> int:
     per_socket = 1 << (cpu_profile.cores * cpu_profile.threads - 1).bit_length()
     return cpu.socket * per_socket + cpu.core * cpu_profile.threads + cpu.thread
 
 
-def _arm(cpu_profile: CpuProfile, cpu: Cpu) -> str:
+def _arm(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
     return (
         f"processor\t: {cpu.number}\n"
         "BogoMIPS\t: 2100.00\n"
@@ -144,7 +144,7 @@ def _system_files(tree: Tree, cpu_profile: CpuProfile) -> None:
         tree.files[f"cpu/{_SHARED}/cpufreq/{name}"] = f"{value}\n"
 
 
-def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[Cpu]) -> None:
+def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) -> None:
     by_core = defaultdict(list)
     by_socket = defaultdict(list)
     for cpu in all_cpus:
@@ -181,7 +181,7 @@ def _list_and_mask(numbers: Collection[int], width: int) -> tuple[str, str]:
     return f"{cpu_list(numbers)}\n", f"{cpu_mask(numbers, width)}\n"
 
 
-def _caches(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[Cpu]) -> None:
+def _caches(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) -> None:
     by_core = defaultdict(list)
     by_l3 = defaultdict(list)
     cores_per_l3 = cpu_profile.l3_cores or cpu_profile.cores
@@ -216,7 +216,7 @@ def _cache(tree: Tree, directory: str, level: int, kind: str, size: int, shared:
         tree.files[f"{directory}/{name}"] = value
 
 
-def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[Cpu], memory_kb: int) -> None:
+def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], memory_kb: int) -> None:
     number_list = cpu_list(range(cpu_profile.nodes))
     for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
         tree.files[f"node/{name}"] = f"{number_list}\n"

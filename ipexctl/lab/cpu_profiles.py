@@ -224,7 +224,7 @@ def find_cpu_profile(name: str) -> CpuProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Cpu:
+class CpuSpec:
     """One logical CPU."""
 
     number: int
@@ -235,13 +235,13 @@ class Cpu:
     node: int
 
 
-def cpus(cpu_profile: CpuProfile) -> tuple[Cpu, ...]:
+def cpus(cpu_profile: CpuProfile) -> tuple[CpuSpec, ...]:
     """All CPUs, numbered as on Linux: the first thread of every core, socket after socket, then the second threads."""
-    result: list[Cpu] = []
+    result: list[CpuSpec] = []
     per_node = cpu_profile.cores // cpu_profile.numa_per_socket
     for thread in range(cpu_profile.threads):
         for socket in range(cpu_profile.sockets):
             for core in range(cpu_profile.cores):
                 node = socket * cpu_profile.numa_per_socket + core // per_node
-                result.append(Cpu(len(result), socket, core, thread, node))
+                result.append(CpuSpec(len(result), socket, core, thread, node))
     return tuple(result)

@@ -71,13 +71,13 @@ class TaskDone:
 
 
 @dataclass(frozen=True, slots=True)
-class RankOutput:
+class RunOutput:
     """Output of a rank while a run is followed; `event` is an event of `jobs`."""
 
     event: Any
 
 
-Event = PlayStarted | TaskStarted | ItemDone | HostDone | TaskDone | Notice | RankOutput
+Event = PlayStarted | TaskStarted | ItemDone | HostDone | TaskDone | Notice | RunOutput
 Watch = Callable[[Event], None]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.internal import HostAddresses, Nic
+from ipexctl.hosts.internal import HostAddresses, InterfaceAddress
 from ipexctl.hosts.names import check_user
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.trust.authorized_keys import is_public_key
@@ -47,7 +47,7 @@ class HostState:
     identity: tuple[str, ...]
     """Identifies machine and account; a login from node0 must report the same."""
     store: str
-    nics: tuple[Nic, ...]
+    nics: tuple[InterfaceAddress, ...]
     reached: str | None
     port: int
     host_keys: tuple[str, ...]
@@ -139,7 +139,7 @@ def _number(text: str, default: int) -> int:
     return int(text) if re.fullmatch("[0-9]{1,10}", text) else default
 
 
-def read_nics(ip: str = "", ifconfig: str = "", fib_trie: str = "", routes: str = "") -> tuple[Nic, ...]:
+def read_nics(ip: str = "", ifconfig: str = "", fib_trie: str = "", routes: str = "") -> tuple[InterfaceAddress, ...]:
     """The addresses of the first source that has any. A line that can't be parsed is skipped."""
     for source in (_from_ip(ip), _from_ifconfig(ifconfig), _from_kernel(fib_trie, routes)):
         nics = tuple(dict.fromkeys(nic for nic in source if _is_address(nic)))
@@ -148,7 +148,7 @@ def read_nics(ip: str = "", ifconfig: str = "", fib_trie: str = "", routes: str 
     return ()
 
 
-def _is_address(nic: Nic) -> bool:
+def _is_address(nic: InterfaceAddress) -> bool:
     """Whether it is a valid address: it is written into configuration files."""
     try:
         ipaddress.ip_interface(f"{nic.address}/{nic.prefix}")
@@ -157,7 +157,7 @@ def _is_address(nic: Nic) -> bool:
     return "%" not in nic.address
 
 
-def _from_ip(text: str) -> Iterator[Nic]:
+def _from_ip(text: str) -> Iterator[InterfaceAddress]:
     """`ip -o addr show`; a point-to-point address is followed by its peer and the peer's prefix."""
     for line in text.splitlines():
         match = _IP.match(line)
@@ -165,10 +165,10 @@ def _from_ip(text: str) -> Iterator[Nic]:
             continue
         peer = re.match(r"peer \S+/(\d+) ", match[4])
         version = 128 if ":" in match[2] else 32
-        yield Nic(match[1], match[2], version if peer else int(match[3] or version))
+        yield InterfaceAddress(match[1], match[2], version if peer else int(match[3] or version))
 
 
-def _from_ifconfig(text: str) -> Iterator[Nic]:
+def _from_ifconfig(text: str) -> Iterator[InterfaceAddress]:
     interface = ""
     for line in text.splitlines():
         if line and not line[0].isspace():
@@ -177,12 +177,12 @@ def _from_ifconfig(text: str) -> Iterator[Nic]:
         if v4 := _IFCONFIG_V4.search(line):
             prefix = _prefix_of(v4[2])
             if prefix is not None:
-                yield Nic(interface, v4[1], prefix)
+                yield InterfaceAddress(interface, v4[1], prefix)
         elif v6 := _IFCONFIG_V6.search(line):
-            yield Nic(interface, v6[1], int(v6[2] or v6[3]))
+            yield InterfaceAddress(interface, v6[1], int(v6[2] or v6[3]))
 
 
-def _from_kernel(fib_trie: str, routes: str) -> Iterator[Nic]:
+def _from_kernel(fib_trie: str, routes: str) -> Iterator[InterfaceAddress]:
     """Addresses of /proc/net/fib_trie, and interfaces and prefixes of /proc/net/route. IPv4 only."""
     subnets = []
     for line in routes.splitlines()[1:]:
@@ -201,10 +201,10 @@ def _from_kernel(fib_trie: str, routes: str) -> Iterator[Nic]:
         except ValueError:
             continue
         if parsed.is_loopback:
-            yield Nic("lo", address, 8)
+            yield InterfaceAddress("lo", address, 8)
             continue
         interface, prefix = next(((name, net.prefixlen) for name, net in subnets if parsed in net), ("", 32))
-        yield Nic(interface, address, prefix)
+        yield InterfaceAddress(interface, address, prefix)
 
 
 def _little_endian(text: str) -> str:

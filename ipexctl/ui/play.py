@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.report import HostDone, ItemDone, PlayStarted, RankOutput, TaskDone, TaskStarted
+from ipexctl.playbook.report import HostDone, ItemDone, PlayStarted, RunOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import excerpt, print_message, wants_color
@@ -64,7 +64,7 @@ class PlayView:
             elif isinstance(event, Notice):
                 if event.warning or not self._quiet:
                     print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
-            elif isinstance(event, RankOutput):
+            elif isinstance(event, RunOutput):
                 self._rank(event)
 
     def ask(self, name: str) -> str:
@@ -191,7 +191,7 @@ class PlayView:
                 color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "") if self._colors else ""
                 self._print(f"\x1b[{color}m{printable(line)}\x1b[0m" if color else printable(line))
 
-    def _rank(self, event: RankOutput) -> None:
+    def _rank(self, event: RunOutput) -> None:
         data = getattr(event.event, "data", None)
         if isinstance(data, bytes) and not self._quiet:
             text = data.decode(errors="replace")

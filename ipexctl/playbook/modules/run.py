@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import UserError
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.report import RankOutput
+from ipexctl.playbook.report import RunOutput
 from ipexctl.playbook.result import Result, failed_host, refused
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
@@ -210,7 +210,7 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
             output[stream].append(text)
             sizes[stream] += len(text)
         if not no_log:
-            context.watch(RankOutput(Chunk(rank, stream, lines)))
+            context.watch(RunOutput(Chunk(rank, stream, lines)))
 
     def watch(event: Any) -> None:
         if isinstance(event, Chunk):

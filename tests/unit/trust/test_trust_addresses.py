@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.hosts.internal import Nic
+from ipexctl.hosts.internal import InterfaceAddress
 from ipexctl.trust.host_state import read_nics
 
 IP = r"""1: lo    inet 127.0.0.1/8 scope host lo\       valid_lft forever preferred_lft forever
@@ -49,30 +49,30 @@ ROUTES = """Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMT
 eth0\t00000000\t01054D0A\t0003\t0\t0\t0\t00000000\t0\t0\t0
 eth0\t00054D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
 """
-ETH0 = Nic("eth0", "10.77.5.11", 24)
+ETH0 = InterfaceAddress("eth0", "10.77.5.11", 24)
 
 
 def test_ip_tells_the_addresses_that_last() -> None:
     assert read_nics(IP) == (
-        Nic("lo", "127.0.0.1", 8),
-        Nic("lo", "::1", 128),
+        InterfaceAddress("lo", "127.0.0.1", 8),
+        InterfaceAddress("lo", "::1", 128),
         ETH0,
-        Nic("eth0", "10.77.5.99", 24),
-        Nic("eth0", "fd77:5::11", 64),
-        Nic("tun0", "10.8.0.6", 32),
+        InterfaceAddress("eth0", "10.77.5.99", 24),
+        InterfaceAddress("eth0", "fd77:5::11", 64),
+        InterfaceAddress("tun0", "10.8.0.6", 32),
     )
 
 
 def test_ifconfig_in_three_dialects() -> None:
     assert read_nics("", IFCONFIG_NEW)[0] == ETH0
-    assert Nic("eth0", "fd77:5::11", 64) in read_nics("", IFCONFIG_NEW)
-    assert read_nics("", IFCONFIG_OLD) == (ETH0, Nic("eth0", "fd77:5::11", 64))
-    assert read_nics("", IFCONFIG_BSD) == (Nic("en0", "10.77.5.11", 24),)
+    assert InterfaceAddress("eth0", "fd77:5::11", 64) in read_nics("", IFCONFIG_NEW)
+    assert read_nics("", IFCONFIG_OLD) == (ETH0, InterfaceAddress("eth0", "fd77:5::11", 64))
+    assert read_nics("", IFCONFIG_BSD) == (InterfaceAddress("en0", "10.77.5.11", 24),)
 
 
 def test_the_kernels_own_tables() -> None:
-    assert read_nics("", "", FIB_TRIE, ROUTES) == (ETH0, Nic("lo", "127.0.0.1", 8))
-    assert read_nics("", "", FIB_TRIE, "")[0] == Nic("", "10.77.5.11", 32)
+    assert read_nics("", "", FIB_TRIE, ROUTES) == (ETH0, InterfaceAddress("lo", "127.0.0.1", 8))
+    assert read_nics("", "", FIB_TRIE, "")[0] == InterfaceAddress("", "10.77.5.11", 32)
 
 
 def test_an_address_that_would_be_more_than_one_is_none() -> None:

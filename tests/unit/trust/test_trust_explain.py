@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from test_trust_plan import SEEN
 
-from ipexctl.hosts.internal import HostAddresses, Nic
+from ipexctl.hosts.internal import HostAddresses, InterfaceAddress
 from ipexctl.trust.host_state import Permissions
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, explain
 from message_data import missing
@@ -56,7 +56,7 @@ def test_permission_denied_names_the_likeliest_cause() -> None:
 
 def test_another_network_that_all_share_is_the_fix() -> None:
     addresses = {
-        name: HostAddresses((Nic("eth0", f"10.0.0.{n}", 24), Nic("eth1", f"10.9.0.{n}", 24)))
+        name: HostAddresses((InterfaceAddress("eth0", f"10.0.0.{n}", 24), InterfaceAddress("eth1", f"10.9.0.{n}", 24)))
         for name, n in (("a", 1), ("b", 2))
     }
     found = explain(LoginAttempt(255, "Connection timed out"), THERE, "10.0.0.2", addresses)

@@ -8,30 +8,30 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import (
     HostAddresses,
+    InterfaceAddress,
     InterfaceChoice,
-    Nic,
     NoCommonNetwork,
     common_networks,
     internal_addresses,
 )
 from message_data import missing
 
-LO = Nic("lo", "127.0.0.1", 8)
-DOCKER = Nic("docker0", "172.17.0.1", 16)
+LO = InterfaceAddress("lo", "127.0.0.1", 8)
+DOCKER = InterfaceAddress("docker0", "172.17.0.1", 16)
 
 
 def host(name: str, internal: str | None = None) -> Host:
     return Host(name, name, internal=internal)
 
 
-def at(*nics: Nic | str, reached: str | None = None) -> HostAddresses:
+def at(*nics: InterfaceAddress | str, reached: str | None = None) -> HostAddresses:
     """`eth0=10.0.0.1/24` for short."""
     made = []
     for nic in nics:
         if isinstance(nic, str):
             interface, _, address = nic.partition("=")
             bare, _, prefix = address.partition("/")
-            made.append(Nic(interface, bare, int(prefix)))
+            made.append(InterfaceAddress(interface, bare, int(prefix)))
         else:
             made.append(nic)
     return HostAddresses((LO, *made), reached)
@@ -73,7 +73,7 @@ def test_the_file_is_right_and_says_which_network_it_is_for_the_others() -> None
 
 
 def test_bridges_loopback_and_link_local_are_no_network_among_hosts() -> None:
-    inside: list[Nic | str] = [
+    inside: list[InterfaceAddress | str] = [
         DOCKER,
         "virbr0=192.168.122.1/24",
         "br-0a1b2c=172.18.0.1/16",
@@ -81,7 +81,7 @@ def test_bridges_loopback_and_link_local_are_no_network_among_hosts() -> None:
         "eth0=fe80::1/64",
     ]
     addresses = {"a": at(*inside, "eth0=10.0.0.1/8"), "b": at(*inside, "br0=10.0.0.2/8")}
-    assert common_networks(addresses) == (Nic("", "10.0.0.1", 8).network,)
+    assert common_networks(addresses) == (InterfaceAddress("", "10.0.0.1", 8).network,)
     assert internal_addresses(addresses, [A, B]) == {"a": "10.0.0.1", "b": "10.0.0.2"}
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.internal import Nic
+from ipexctl.hosts.internal import InterfaceAddress
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.authorized_keys import Owner, TrustLine
 from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render
@@ -25,7 +25,11 @@ SEEN = HostState(
     ipexctl_home="/home/me/.ipexctl",
     identity=("me", "a"),
     store="boot 1 2",
-    nics=(Nic("lo", "127.0.0.1", 8), Nic("docker0", "172.17.0.1", 16), Nic("eth0", "10.0.0.1", 24)),
+    nics=(
+        InterfaceAddress("lo", "127.0.0.1", 8),
+        InterfaceAddress("docker0", "172.17.0.1", 16),
+        InterfaceAddress("eth0", "10.0.0.1", 24),
+    ),
     reached="10.0.0.1",
     port=22,
     host_keys=("ssh-ed25519 HOST",),
@@ -95,7 +99,9 @@ def test_localhost_is_called_by_its_address() -> None:
 
 
 def test_node0_may_come_from_each_of_its_addresses_but_no_bridge() -> None:
-    there = replace(SEEN, nics=(*SEEN.nics, Nic("ib0", "10.9.0.1", 24), Nic("eth0", "fe80::1", 64)))
+    there = replace(
+        SEEN, nics=(*SEEN.nics, InterfaceAddress("ib0", "10.9.0.1", 24), InterfaceAddress("eth0", "fe80::1", 64))
+    )
     assert sources_of(there, "10.9.0.1") == ("10.9.0.1", "10.0.0.1")
     assert sources_of(there, "a.name") == ("10.0.0.1", "10.9.0.1")
     assert sources_of(there, "172.17.0.1") == ("172.17.0.1", "10.0.0.1", "10.9.0.1")
