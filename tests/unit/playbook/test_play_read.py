@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.playbook.model import Block
-from ipexctl.playbook.playbook_file import shipped
+from ipexctl.playbook.playbook_file import find_playbook, shipped
 from ipexctl.playbook.positions import Templated
+from ipexctl.playbook.prepare import read
 from ipexctl.playbook.read import read_playbook
+from ipexctl.playbook.templater import Templater
 from message_data import missing
 from playbook_helpers import at, book, play_of, refusal, tasks_in
 
@@ -156,10 +158,9 @@ def test_a_broken_file_is_an_error_of_its_line(tmp_path: Path, text: str) -> Non
     assert caught.value.message.startswith("site.yml:")
 
 
-def test_a_tab_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileError) as caught:
-        book(tmp_path, "- hosts: all\n  tasks:\n\t- exec: true\n")
-    assert (caught.value.line, bool(caught.value.fix)) == (3, True)
+def test_a_tab_is_named_with_its_line(tmp_path: Path) -> None:
+    error = refusal(tmp_path, "- hosts: all\n  tasks:\n\t- exec: true\n")
+    assert (error.line, bool(error.fix)) == (3, True)
 
 
 def test_files_that_include_each_other_are_an_error(tmp_path: Path) -> None:
@@ -269,12 +270,14 @@ def test_whatever_a_file_says_it_is_read_or_refused(tmp_path: Path, parts: list[
         "- hosts: all\n  vars:\n    a: &a '" + "z" * 40_000 + "'\n    b: [" + "*a," * 30_000 + "]\n",
         "- hosts: all\n  vars:\n    a: &a '{{ x }}" + "z" * 40_000 + "'\n    b: [" + "*a," * 30_000 + "]\n",
         "- hosts: all\n  vars:\n    a: &a {" + "k" * 100 + ": 1}\n    b: [" + "*a," * 30_000 + "]\n",
+        "- hosts: all\n  vars:\n    a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"    a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)),
     ],
 )
 def test_aliases_of_a_long_text_are_bounded_by_what_they_come_to(tmp_path: Path, text: str) -> None:
     error = refusal(tmp_path, text)
     assert "aliases" in error.message
-    assert error.line in (3, 4)
+    assert error.line >= 3
 
 
 @pytest.mark.parametrize(
@@ -298,18 +301,7 @@ def test_playbooks_are_imported_to_a_depth(tmp_path: Path) -> None:
     assert missing(refusal(tmp_path, "- import_playbook: 1.yml\n").message, "deep") == []
 
 
-def test_endless_aliases_end(tmp_path: Path) -> None:
-    lines = ["- hosts: all", "  vars:", "    a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"    a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises(FileError) as caught:
-        book(tmp_path, "\n".join(lines) + "\n")
-    assert "aliases" in caught.value.message
-
-
 def test_every_playbook_that_comes_with_the_tool_is_well(tmp_path: Path) -> None:
-    from ipexctl.playbook.prepare import read
-    from ipexctl.playbook.templater import Templater
-
     names = shipped()
     assert set(names) >= {"bootstrap", "train", "preflight", "upgrade-stack", "tune-xeon", "migrate-off-ipex"}
     with Templater() as templater:
@@ -320,11 +312,5 @@ def test_every_playbook_that_comes_with_the_tool_is_well(tmp_path: Path) -> None
 
 def test_a_name_nobody_knows_says_which_there_are(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        book_by_name(tmp_path, "bootstrp")
+        find_playbook("bootstrp", tmp_path)
     assert "did you mean 'bootstrap'?" in caught.value.fix
-
-
-def book_by_name(directory: Path, name: str) -> object:
-    from ipexctl.playbook.playbook_file import find_playbook
-
-    return find_playbook(name, directory)
