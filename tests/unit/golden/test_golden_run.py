@@ -9,7 +9,7 @@ import test_run_refusals as refusals
 import test_run_script as scripts
 import test_run_silence as silence
 from golden_file import Case, check, refusal, rows_of
-from test_run_refusals import ADDRESSES, OK, found
+from test_run_refusals import ADDRESSES, OK
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ranks import parse_ranks
@@ -40,12 +40,7 @@ def refused(name: str, given: object) -> Case:
 
 def between_hosts() -> list[Case]:
     shut = {"kind": "back", "text": "TEXT"}
-    mpi = "mpi /o/bin/mpirun mpirun (Open MPI) 5.0.11|\n"
-    answers: list[dict[str, str]] = [
-        *(row[0] for row in rows_of(refusals.test_a_python_that_will_not_do_is_named_with_its_hosts)),
-        {"a": found(), "b": "--data /d\n", "c": "--data /d\n"},
-        {"a": found(), "b": "--no-sync /data/p/train.py\n"},
-    ]
+    lacking = rows_of(refusals.test_what_a_host_lacks_or_has_otherwise_is_named_with_the_host)
     return [
         refused(
             "ways: login", ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": {"kind": "login", "text": "TEXT"}})
@@ -54,9 +49,10 @@ def between_hosts() -> list[Case]:
         refused(
             "ways: there", ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "TEXT"}})
         ),
-        *(refused("places", refusals.evaluate(each, "/v/bin/python")) for each in answers),
-        refused("places: two MPIs", refusals.evaluate({"a": mpi, "b": mpi.replace("5.0.11", "4.1.6")}, None)),
-        refused("places: MPI is lacking", refusals.evaluate({"a": mpi, "b": "--mpi /o/bin/mpirun\n"}, None)),
+        *(
+            refused("places", refusals.evaluate(dict(zip("abc", answers, strict=False)), python))
+            for python, answers, *_ in lacking
+        ),
     ]
 
 

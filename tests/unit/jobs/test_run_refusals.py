@@ -59,12 +59,6 @@ def test_a_malformed_answer_about_a_python_is_the_failure_of_its_host(malformed:
         places.parse_paths(malformed)
 
 
-def test_a_host_that_says_nothing_of_the_python_is_named() -> None:
-    failure = evaluate({"a": found(), "b": ""}, "/v/bin/python")
-    assert isinstance(failure, StartFailure)
-    assert failure.hosts == ("b",)
-
-
 def test_ways_that_are_open_are_no_reason() -> None:
     assert ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": OK}) is None
 
@@ -106,29 +100,35 @@ def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> 
     assert "I_MPI_ROOT" not in without.env.variables
 
 
+MPI = "mpi /o/bin/mpirun mpirun (Open MPI) 5.0.11|\n"
+
+
 @pytest.mark.parametrize(
-    ("answers", "hosts", "words"),
+    ("python", "answers", "hosts", "words"),
     [
-        ({"a": "python it is not there\n", "b": "python it is not there\n"}, ("a", "b"), "a,b"),
-        ({"a": found(), "b": "python no such library\n"}, ("b",), "b no such library"),
-        ({"a": found(), "b": found(version="3.12.1")}, ("b",), "3.11 a 3.12 b"),
-        ({"a": found(), "b": found(packages={})}, ("b",), "torch 2.13.0 a b"),
-        ({"a": found(version="3.6.8")}, ("a",), "a 3.6.8"),
+        ("/v/bin/python", [found(), ""], "b", "b"),
+        ("/v/bin/python", ["python it is not there\n", "python it is not there\n"], "ab", "/v/bin/python a,b"),
+        ("/v/bin/python", [found(), "python no such library\n"], "b", "/v/bin/python b no such library"),
+        ("/v/bin/python", [found(), found(version="3.12.1")], "b", "/v/bin/python 3.11 a 3.12 b"),
+        ("/v/bin/python", [found(), found(packages={})], "b", "/v/bin/python torch 2.13.0 a b"),
+        ("/v/bin/python", [found(version="3.6.8")], "a", "/v/bin/python a 3.6.8"),
+        (None, ["", "--data /d\n", "--data /d\n"], "bc", "--data /d b,c"),
+        (None, ["", "--no-sync /data/p/train.py\n"], "b", "--no-sync /data/p/train.py b"),
+        (None, [MPI, MPI.replace("5.0.11", "4.1.6")], "b", "openmpi 5.0.11 a 4.1.6 b"),
+        (None, [MPI, "--mpi /o/bin/mpirun\n"], "b", "--mpi /o/bin/mpirun b"),
     ],
 )
-def test_a_python_that_will_not_do_is_named_with_its_hosts(
-    answers: dict[str, str], hosts: tuple[str, ...], words: str
+def test_what_a_host_lacks_or_has_otherwise_is_named_with_the_host(
+    python: str | None, answers: list[str], hosts: str, words: str
 ) -> None:
-    said = evaluate(answers, "/v/bin/python")
-    assert isinstance(said, StartFailure)
-    assert said.hosts == hosts
-    assert missing(said.reason, f"/v/bin/python {words}") == []
+    failure = evaluate(dict(zip("abc", answers, strict=False)), python)
+    assert isinstance(failure, StartFailure)
+    assert failure.hosts == tuple(hosts)
+    assert missing(failure.reason, words) == []
+    assert ("--no-sync" in failure.fix) == ("--no-sync" in words)
 
 
-def test_what_must_lie_on_every_host_is_named_once_with_all_that_lack_it() -> None:
-    said = evaluate({"a": "", "b": "--data /d\n", "c": "--data /d\n"}, None)
-    assert isinstance(said, StartFailure)
-    assert missing(said.reason, "--data /d b,c") == []
+def test_nothing_asked_for_is_nothing_found() -> None:
     assert evaluate({"a": "", "b": ""}, None) == places.CheckedPaths()
 
 
@@ -167,25 +167,11 @@ def test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched(
     check_ranks(RunRequest("script", ("train.py",), LaunchOptions(), ranks=parse_ranks("9")), hosts)
 
 
-def test_a_project_that_is_not_brought_has_to_be_there() -> None:
-    said = evaluate({"a": "", "b": "--no-sync /data/p/train.py\n"}, None)
-    assert isinstance(said, StartFailure)
-    assert missing(said.reason, "--no-sync /data/p/train.py b") == []
-    assert missing(said.fix, "--no-sync") == []
-
-
-def test_an_mpi_that_was_named_is_known_by_its_own_words_and_the_same_everywhere() -> None:
-    ours = "mpi /o/bin/mpirun mpirun (Open MPI) 5.0.11|\n"
-    said = evaluate({"a": ours, "b": ours}, None)
-    assert isinstance(said, places.CheckedPaths)
-    assert said.mpi is not None
-    assert (said.mpi.path, said.mpi.flavor, said.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
-    other = evaluate({"a": ours, "b": ours.replace("5.0.11", "4.1.6")}, None)
-    assert isinstance(other, StartFailure)
-    assert missing(other.reason, "openmpi 5.0.11 a 4.1.6 b") == []
-    lacking = evaluate({"a": ours, "b": "--mpi /o/bin/mpirun\n"}, None)
-    assert isinstance(lacking, StartFailure)
-    assert missing(lacking.reason, "--mpi /o/bin/mpirun b") == []
+def test_an_mpi_that_was_named_is_known_by_its_own_words() -> None:
+    checked = evaluate({"a": MPI, "b": MPI}, None)
+    assert isinstance(checked, places.CheckedPaths)
+    assert checked.mpi is not None
+    assert (checked.mpi.path, checked.mpi.flavor, checked.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
 
 
 def test_what_to_type_next_is_for_the_same_hosts() -> None:
