@@ -19,12 +19,9 @@ from ipexctl.remote.node_call import agent_command_of, agent_zip, call, call_lin
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Ended, Stream
+    from ipexctl.remote.session import Ended
 
 CONTENT = b"a wheel"
 
@@ -34,15 +31,7 @@ class CountingSession(LocalSession):
 
     count = 0
 
-    def run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        *,
-        stdin: BinaryIO | None = None,
-        timeout: float | None = None,
-        cancel: Cancel | None = None,
-    ) -> Ended:
+    def run(self, *args: Any, stdin: BinaryIO | None = None, **more: Any) -> Ended:
         assert stdin is not None
         read = stdin.read
 
@@ -52,7 +41,7 @@ class CountingSession(LocalSession):
             return data
 
         stdin.read = counted  # type: ignore[method-assign]
-        return super().run(command, sink, stdin=stdin, timeout=timeout, cancel=cancel)
+        return super().run(*args, stdin=stdin, **more)
 
 
 def receive(home: Path, *, python: str = sys.executable, cached: bool = True) -> int:

@@ -63,13 +63,7 @@ class Node:
     go: dict[str, Any] = field(default_factory=dict)
 
     def run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        *,
-        stdin: BinaryIO | None = None,
-        timeout: float | None = None,
-        cancel: Cancel | None = None,
+        self, command: Command, sink: Callable[[Stream, bytes], None], *, stdin: BinaryIO | None = None, **_: object
     ) -> Ended:
         self.scripts.append(command.script)
         if self.lost:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
-from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
 from ipexctl.stack.env.environment import EnvClient, verify
@@ -24,8 +24,7 @@ from ipexctl.stack.lock.indexes import PipSettings, pip_settings, query_indexes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session import Session
 
 HOST = Host("n1", "10.0.0.1")
 PHASE = {"name": "torch", "ok": True, "seconds": 1.5, "rc": 0, "signal": None, "timed_out": False, "text": ""}
@@ -46,23 +45,9 @@ BLOB = StoredFile("0" * 64, "a.whl", 3)
 LOCATION = StoreLocation(HOST, "python3", "/h/wheels")
 
 
-class AnsweringSession:
-    """A session whose host answers every call with the given lines."""
-
-    host = HOST
-    server_key = None
-
-    def __init__(self, *lines: object) -> None:
-        self.output = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-
-    def run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], *, stdin: BinaryIO | None = None, **_: Any
-    ) -> Ended:
-        del command, stdin
-        sink("stdout", self.output)
-        return Ended(0)
-
-    def close(self) -> None: ...
+def answering(*lines: object) -> FakeSession:
+    """A session whose host answers every call with these lines."""
+    return FakeSession(HOST, stdout=b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
 CALLS: dict[str, tuple[dict[str, Any], Callable[[Session], object]]] = {
@@ -95,7 +80,7 @@ def positions(document: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, .
 @pytest.mark.parametrize("name", CALLS)
 def test_an_honest_answer_is_decoded(name: str) -> None:
     answer, decode = CALLS[name]
-    decode(AnsweringSession({"event": "done", **answer}))
+    decode(answering({"event": "done", **answer}))
 
 
 @given(st.sampled_from(sorted(CALLS)), st.data())
@@ -113,7 +98,7 @@ def test_a_changed_value_is_decoded_or_an_error_of_the_host(name: str, data: st.
             st.sampled_from([None, "", "text", 3, -1, 1e308, float("nan"), True, [], [7], {}, {"x": [None]}, 10**400])
         )
     try:
-        decode(AnsweringSession({"event": "done", **changed}))
+        decode(answering({"event": "done", **changed}))
     except HostError as error:
         assert len(error.reason) < 400
         assert error.reason.isprintable()
@@ -132,9 +117,9 @@ def test_the_answer_is_quoted_without_control_characters_and_credentials() -> No
 
 def test_one_host_that_answers_wrongly_does_not_end_the_call_for_the_others() -> None:
     class Opener:
-        def open(self, host: Host, cancel: Cancel) -> AnsweringSession:
+        def open(self, host: Host, cancel: Cancel) -> FakeSession:
             del cancel
-            return AnsweringSession({"event": "done"} if host.name == "n2" else {"event": "done", **ENVS})
+            return answering({"event": "done"} if host.name == "n2" else {"event": "done", **ENVS})
 
     hosts = [Host(f"n{number}", f"10.0.0.{number}") for number in range(1, 5)]
     with SessionPool(Opener(), Cancel(), forks=4) as pool:  # type: ignore[arg-type]
@@ -147,6 +132,6 @@ def test_one_host_that_answers_wrongly_does_not_end_the_call_for_the_others() ->
 
 
 def test_an_event_with_a_wrong_figure_is_an_error_of_the_host() -> None:
-    session = AnsweringSession({"event": "progress", "done": "many"}, {"event": "done", "have": []})
+    session = answering({"event": "progress", "done": "many"}, {"event": "done", "have": []})
     with pytest.raises(MalformedReply):
         call(session, "files.store", "have", {}, on_event=lambda event: print(event.integer("done")))
