@@ -70,11 +70,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         Text("mpi.no_slots", "There are not enough slots available in the system to satisfy the 8", by="mpirun"),
         Text("ssh.host_key", "Host key verification failed.", by="mpirun"),
         Text("ssh.denied", "me@node2: Permission denied (publickey).", by="mpirun"),
-        Text(
-            "ssh.no_name",
-            "ssh: Could not resolve hostname node2: Temporary failure in name resolution",
-            by="mpirun",
-        ),
+        Text("ssh.no_name", "ssh: Could not resolve hostname node2: Temporary failure in name resolution", by="mpirun"),
         Text(
             "run.no_way_back",
             "ipexctl: node2: the supervisor at 10.0.0.1:40177 can't be reached from here: timed out; is the port open "
@@ -108,11 +104,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
             "=   RANK 1 PID 8944 RUNNING AT 10.77.0.2\n=   KILLED BY SIGNAL: 9 (Killed)",
             by="mpirun",
         ),
-        Text(
-            "mpi.downstream",
-            "[mpiexec@node1] Downstream from host node2 exited abnormally",
-            by="mpirun",
-        ),
+        Text("mpi.downstream", "[mpiexec@node1] Downstream from host node2 exited abnormally", by="mpirun"),
     ),
     "oneCCL and its libraries": (
         Text("ccl.no_transport", CCL + "could not initialize any transport library"),
@@ -165,18 +157,9 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         Text("library.missing", "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"),
     ),
     "Memory, disks, limits, processors": (
-        Text(
-            "memory.oom",
-            exit_code=137,
-            signal=signal.SIGKILL,
-            kind="oom",
-            oom={"by": "cgroup", "limit": 2 << 30},
-        ),
+        Text("memory.oom", exit_code=137, signal=signal.SIGKILL, kind="oom", oom={"by": "cgroup", "limit": 2 << 30}),
         Text("memory.killed", exit_code=137, signal=signal.SIGKILL, kind="signal"),
-        Text(
-            "memory.dataloader",
-            "RuntimeError: DataLoader worker (pid 5231) is killed by signal: Killed. ",
-        ),
+        Text("memory.dataloader", "RuntimeError: DataLoader worker (pid 5231) is killed by signal: Killed. "),
         Text(
             "memory.dataloader",
             "RuntimeError: DataLoader worker (pid 5231) is killed by signal: Bus error. It is possible that "
@@ -220,13 +203,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         Text("process.floating_point", exit_code=136, signal=signal.SIGFPE),
         Text("process.told_to_go", exit_code=143, signal=signal.SIGTERM, kind="signal"),
         Text("limit.cpu_time", exit_code=152, signal=signal.SIGXCPU),
-        Text(
-            "node.lost",
-            "node2 does not respond any more (rank 1)",
-            by="supervisor",
-            exit_code=None,
-            kind="lost",
-        ),
+        Text("node.lost", "node2 does not respond any more (rank 1)", by="supervisor", exit_code=None, kind="lost"),
         Text(
             "node.wrapper_killed",
             "rank 1 on node2 disconnected: its wrapper process was killed",
@@ -285,10 +262,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
             "AttributeError: module 'os' has no attribute 'exit'",
         ),
         Text("stack.undefined_symbol", "ImportError: /env/torchvision/_C.so: undefined symbol: _ZN3c106detail"),
-        Text(
-            "stack.numpy",
-            "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.3.0 as it may crash.",
-        ),
+        Text("stack.numpy", "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.3.0 as it may crash."),
         Text(
             "stack.old_glibc",
             "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by /env/x.so)",
@@ -301,18 +275,12 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
             "hf.unknown_argument",
             "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'no_cuda'",
         ),
-        Text(
-            "hf.unknown_argument",
-            "TypeError: Accelerator.__init__() got an unexpected keyword argument 'use_ipex'",
-        ),
+        Text("hf.unknown_argument", "TypeError: Accelerator.__init__() got an unexpected keyword argument 'use_ipex'"),
         Text(
             "hf.unknown_argument",
             "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--ddp_backend', 'ccl']",
         ),
-        Text(
-            "hf.precision",
-            "ValueError: fp16 mixed precision requires a GPU (not 'cpu').",
-        ),
+        Text("hf.precision", "ValueError: fp16 mixed precision requires a GPU (not 'cpu')."),
         Text("hf.precision", "ValueError: Your setup doesn't support bf16/gpu."),
         Text(
             "hf.ccl_workers",
