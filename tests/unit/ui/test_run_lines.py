@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -22,8 +23,8 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(edges)]
 
 
-def shown(chunks: list[bytes], longest: int) -> bytes:
-    lines = PrefixedLines(b"> ", longest)
+def shown(chunks: list[bytes], longest: int, *, keep_states: bool = False) -> bytes:
+    lines = PrefixedLines(b"> ", longest, keep_states=keep_states)
     return b"".join(lines.feed(chunk) for chunk in chunks) + lines.flush()
 
 
@@ -34,12 +35,22 @@ def test_the_same_bytes_are_the_same_lines_wherever_they_are_cut(data: bytes, pl
     assert shown(cut(data, places), longest) == shown([data], longest)
 
 
-@given(PIECES.map(lambda data: data.replace(b"\r", b"")), st.lists(st.integers(0, 400), max_size=8))
-def test_without_bars_every_line_has_the_prefix_once_and_no_byte_is_lost(data: bytes, places: list[int]) -> None:
+@given(PIECES.map(lambda data: data.replace(b"\r", b"")), st.lists(st.integers(0, 400), max_size=8), st.booleans())
+def test_without_bars_every_line_has_the_prefix_once_and_no_byte_is_lost(
+    data: bytes, places: list[int], keep_states: bool
+) -> None:
     lines = data.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
-    assert shown(cut(data, places), 1 << 20) == b"".join(b"> " + line + b"\n" for line in lines)
+    joined = b"".join(b"> " + line + b"\n" for line in lines)
+    assert shown(cut(data, places), 1 << 20, keep_states=keep_states) == joined
+
+
+@pytest.mark.parametrize("keep_states", [False, True])
+def test_only_whole_lines_leave_until_the_flush(keep_states: bool) -> None:
+    lines = PrefixedLines(b"> ", keep_states=keep_states)
+    assert [lines.feed(b"abc"), lines.feed(b"def\nghi")] == [b"", b"> abcdef\n"]
+    assert [lines.flush(), lines.flush()] == [b"> ghi\n", b""]
 
 
 @given(PIECES.map(lambda data: data.replace(b"\r", b"")), st.integers(1, 9))
@@ -69,8 +80,9 @@ def test_a_bar_that_runs_for_days_is_not_held_in_memory() -> None:
     assert lines.flush() == b"> 4999 " + b"#" * 1000 + b"\n"
 
 
-def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
-    lines = PrefixedLines(b"> ", 100_000)
+@pytest.mark.parametrize("keep_states", [False, True])
+def test_a_line_without_an_end_does_not_fill_the_memory(keep_states: bool) -> None:
+    lines = PrefixedLines(b"> ", 100_000, keep_states=keep_states)
     out = b"".join(lines.feed(b"x" * 65536) for _ in range(40))
     assert out.count(b"x") > 40 * 65536 - 200_000
     assert out.count(b"x") + lines.flush().count(b"x") == 40 * 65536

@@ -15,33 +15,6 @@ from ipexctl.remote.execute import ExecResult
 from ipexctl.remote.outcome import Report
 from ipexctl.ui.exec import CollectedOutput, FailureReport, show_gathered, show_json
 from ipexctl.ui.messages import excerpt, wants_color
-from ipexctl.ui.run.lines import LONGEST_LINE, PrefixedLines
-
-
-@given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\r", b"\n")), max_size=12))
-def test_every_line_has_the_prefix_once_and_no_byte_is_lost(chunks: list[bytes]) -> None:
-    prefixer = PrefixedLines(b"n1: ", keep_states=True)
-    out = b"".join(prefixer.feed(chunk) for chunk in chunks) + prefixer.flush()
-    whole = b"".join(chunks)
-    lines = whole.split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
-    assert out == b"".join(b"n1: " + line + b"\n" for line in lines)
-
-
-def test_only_whole_lines_leave_until_the_flush() -> None:
-    prefixer = PrefixedLines(b"> ", keep_states=True)
-    assert prefixer.feed(b"abc") == b""
-    assert prefixer.feed(b"def\nghi") == b"> abcdef\n"
-    assert prefixer.flush() == b"> ghi\n"
-    assert prefixer.flush() == b""
-
-
-def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
-    prefixer = PrefixedLines(b"> ", keep_states=True)
-    out = b"".join(prefixer.feed(b"x" * 65536) for _ in range(40))
-    assert out.count(b"x") > LONGEST_LINE
-    assert out.count(b"x") + prefixer.flush().count(b"x") == 40 * 65536
 
 
 def test_hosts_with_the_same_reason_share_a_paragraph(capsys: pytest.CaptureFixture[str]) -> None:
