@@ -18,7 +18,7 @@ from ipexctl.remote.control_machine import with_own_address
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.cli.options import Home, Output, Targets
@@ -77,7 +77,12 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
         ("--host-keys", targets.host_keys and targets.host_keys.value),
         ("--home", home and home.home),
     )
-    return "".join(f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None)
+    return option_text(pairs)
+
+
+def option_text(pairs: Iterable[tuple[str, object]]) -> str:
+    """The options that have a value, as text to append to a command."""
+    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in pairs if value is not None)
 
 
 def with_call_options(host: Host, targets: Targets) -> Host:

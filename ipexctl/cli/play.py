@@ -109,20 +109,6 @@ def play_command(
             view.show_tasks(ready, as_json=output.json, quiet=syntax_check and not list_tasks)
             raise typer.Exit(0)
         check_projects(ready, cwd)
-        options: dict[str, Any] = {
-            "home": home_dir,
-            "iface": home.iface,
-            "forks": targets.forks,
-            "timeout": targets.timeout,
-            "check": check,
-            "diff": diff,
-            "verbose": output.verbose,
-            "local": local,
-            "connect_timeout": targets.connect_timeout,
-            "host_keys": None if targets.host_keys is None else targets.host_keys.value,
-            "extra": variables,
-            "vars_dirs": vars_dirs,
-        }
         from ipexctl.playbook.report import write_retry_file
 
         play_view = view.PlayView(
@@ -133,12 +119,26 @@ def play_command(
             from ipexctl.playbook.engine import Engine  # imported while the hosts answer
             from ipexctl.playbook.play_context import Options, PlayContext
 
+            options = Options(
+                home=home_dir,
+                iface=home.iface,
+                forks=targets.forks,
+                timeout=targets.timeout,
+                check=check,
+                diff=diff,
+                verbose=output.verbose,
+                local=local,
+                connect_timeout=targets.connect_timeout,
+                host_keys=None if targets.host_keys is None else targets.host_keys.value,
+                extra=variables,
+                vars_dirs=vars_dirs,
+            )
             context = PlayContext(
                 pool,
                 pool.connector,
                 pool.cancel,
                 templater,
-                Options(**options),
+                options,
                 play_view.watch,
                 limited,
                 cwd,

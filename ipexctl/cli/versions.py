@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,14 +70,8 @@ def versions(
 
 def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
     """The command line options for the same request and hosts, for the suggested command."""
-    from ipexctl.cli.hosts import host_options
+    from ipexctl.cli.hosts import host_options, option_text
 
-    pairs = (
-        ("--torch", request.torch),
-        ("--stack", request.stack),
-        ("--ipex", request.ipex),
-        ("--oneccl", request.oneccl),
-        ("--python", request.python),
-    )
-    options = [f" {option} {shlex.quote(str(value))}" for option, value in pairs if value is not None]
-    return "".join(options) + (" --require-oneccl" if request.require_oneccl else "") + host_options(targets, home)
+    pairs = [(f"--{name}", getattr(request, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
+    require = " --require-oneccl" if request.require_oneccl else ""
+    return option_text(pairs) + require + host_options(targets, home)

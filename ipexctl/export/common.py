@@ -114,9 +114,8 @@ def require_mpirun(plan: LaunchPlan, purpose: str) -> None:
 
 
 def title(plan: LaunchPlan) -> str:
-    count = "1 rank" if plan.world_size == 1 else f"{plan.world_size} ranks"
-    hosts = counted(len(plan.hosts), "host")
-    return f"{printable(portable_command_line(plan))}: {count} on {hosts}, over {plan.backend}"
+    size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
+    return f"{printable(portable_command_line(plan))}: {size}, over {plan.backend}"
 
 
 def source(setup: str) -> str:

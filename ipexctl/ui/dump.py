@@ -13,7 +13,7 @@ from ipexctl.jobs.dump import Dump
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import print_message, wants_color
-from ipexctl.ui.results import print_json
+from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, wrapped
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
     page = Page(no_color=no_color)
     total, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
     page.put(f"{counted(total, 'rank')} at {time.strftime('%H:%M:%S', time.localtime(dump.at))}, innermost call first")
-    for why, ranks in _by_reason(dump.mute).items():
+    for why, ranks in group_by(dump.mute, _why).items():
         page.put()
         page.put(f"{_named(ranks)} ({len(ranks)} of {total}): no stack", "1;33")
         page.put_wrapped(why, "  ")
@@ -115,13 +115,6 @@ def _place(group: StackGroup) -> str:
         if own_frame in (None, inner)
         else f"{inner.function}, called at {own_frame.place}:{own_frame.line}"
     )
-
-
-def _by_reason(ranks: Iterable[RankStacks]) -> dict[str, list[RankStacks]]:
-    found: dict[str, list[RankStacks]] = {}
-    for rank in ranks:
-        found.setdefault(_why(rank), []).append(rank)
-    return found
 
 
 def _why(rank: RankStacks) -> str:

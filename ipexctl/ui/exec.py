@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -14,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.text import counted, printable
-from ipexctl.ui.messages import wants_color
 from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
 from ipexctl.ui.run.lines import PrefixedLines
-from ipexctl.ui.safe_output import Pipe, for_terminal
+from ipexctl.ui.safe_output import OutputPipes, for_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,21 +34,13 @@ class LiveOutput:
     """
 
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
-        self._cancel = cancel
-        self._pipes = {
-            "stdout": Pipe(sys.stdout, cancel, cancel.throw),
-            "stderr": Pipe(sys.stderr, cancel, cancel.throw),
-        }
+        self._pipes = OutputPipes(cancel, no_color=no_color)
         self._terminal = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
-        self._tinted = {
-            "stdout": wants_color(sys.stdout, os.environ, no_color=no_color),
-            "stderr": wants_color(sys.stderr, os.environ, no_color=no_color),
-        }
         self._prefixers: dict[tuple[Host, Stream], PrefixedLines] = {}
 
     @property
     def broken(self) -> OSError | None:
-        return self._pipes["stdout"].broken or self._pipes["stderr"].broken
+        return self._pipes.broken
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
         prefixers: dict[Stream, PrefixedLines] = {
@@ -59,28 +49,23 @@ class LiveOutput:
         }
 
         def sink(stream: Stream, data: bytes) -> None:
-            if lines := prefixers[stream].feed(data):
-                self._pipes[stream].write(lines)
+            self._pipes.write(stream, prefixers[stream].feed(data))
 
         return sink
 
     def finish(self, host: Host) -> None:
         """Print the unfinished line of a host."""
         for stream in ("stdout", "stderr"):
-            prefixer = self._prefixers.pop((host, stream), None)
-            if prefixer and (rest := prefixer.flush()):
-                self._pipes[stream].write(rest)
+            if prefixer := self._prefixers.pop((host, stream), None):
+                self._pipes.write(stream, prefixer.flush())
 
     def close(self) -> None:
         """Wait until all is written; after cancellation at most one second."""
-        for pipe in self._pipes.values():
-            pipe.finish(1.0 if self._cancel.thrown else None)
+        self._pipes.close()
 
     def _prefixer(self, host: Host, stream: Stream) -> PrefixedLines:
-        name = printable(host.name)
-        color = "36" if stream == "stdout" else "33"
-        text = f"\x1b[{color}m{name}:\x1b[0m " if self._tinted[stream] else f"{name}: "
-        prefixer = PrefixedLines(text.encode(), keep_states=not self._terminal[stream])
+        prefix = self._pipes.prefix(stream, f"{printable(host.name)}:")
+        prefixer = PrefixedLines(prefix, keep_states=not self._terminal[stream])
         self._prefixers[host, stream] = prefixer
         return prefixer
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import counted
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import print_json
+from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ def show_mended(before: LabHost, after: LabHost) -> None:
 
 def _rows(lab: Lab) -> list[tuple[str, ...]]:
     """One row per group of equal hosts of a lab, in the order of the first host of each group."""
-    alike: dict[tuple[str, ...], list[LabHost]] = {}
-    for host in lab.nodes:
-        alike.setdefault((host.user, host.cpu_profile or "", _faults(host)), []).append(host)
+    alike = group_by(lab.nodes, lambda host: (host.user, host.cpu_profile or "", _faults(host)))
     return [
         (
             lab.name,

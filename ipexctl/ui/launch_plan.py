@@ -12,7 +12,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.plan import SCHEMA, to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import wants_color
-from ipexctl.ui.results import print_json
+from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import column_widths, output_width, row_lines, wrapped
 
 if TYPE_CHECKING:
@@ -109,9 +109,7 @@ def _summary(plan: LaunchPlan) -> str:
 
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
     """The table of ranks; hosts with equal ranks share their rows."""
-    alike: dict[tuple[tuple[object, ...], ...], list[HostPlan]] = {}
-    for host in hosts:
-        alike.setdefault(tuple(_placement(rank) for rank in host.ranks), []).append(host)
+    alike = group_by(hosts, lambda host: tuple(map(_placement, host.ranks)))
     rows: list[tuple[str, ...]] = [("host", "rank", "cores", "oneCCL", "threads", "memory")]
     for group in alike.values():
         for index, rank in enumerate(group[0].ranks):
@@ -148,19 +146,13 @@ def _setting(assignment: str, reason: str, width: int) -> Iterator[str]:
 
 
 def _by_host(settings: Sequence[Setting], width: int) -> Iterator[str]:
-    hosts: dict[tuple[str, str], list[str]] = {}
-    for setting in settings:
-        hosts.setdefault((_shown(setting), setting.reason), []).append(setting.host or "")
-    for (assignment, reason), names in hosts.items():
-        yield from _setting(assignment, f"on {fold(names)}: {reason}", width)
+    for (assignment, reason), group in group_by(settings, lambda setting: (_shown(setting), setting.reason)).items():
+        yield from _setting(assignment, f"on {fold(setting.host or '' for setting in group)}: {reason}", width)
 
 
 def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
-    values: dict[tuple[str, str], list[str]] = {}
-    for setting in settings:
-        values.setdefault((setting.name, setting.reason), []).append(setting.value or "")
-    for (name, reason), values_of_ranks in values.items():
-        distinct = list(dict.fromkeys(values_of_ranks))
+    for (name, reason), group in group_by(settings, lambda setting: (setting.name, setting.reason)).items():
+        distinct = list(dict.fromkeys(setting.value or "" for setting in group))
         shown = _numbers(map(int, distinct)) if all(value.isdecimal() for value in distinct) else ", ".join(distinct)
         yield from _setting(f"{printable(name)}={printable(shown)}", reason, width)
 

@@ -14,7 +14,7 @@ from ipexctl.playbook.report import HostDone, ItemDone, PlayStarted, RunOutput, 
 from ipexctl.remote.progress import Notice
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import excerpt, print_message, wants_color
-from ipexctl.ui.results import print_json
+from ipexctl.ui.results import group_by, print_json
 
 if TYPE_CHECKING:
     from ipexctl.playbook.prepare import Prepared
@@ -181,12 +181,9 @@ class PlayView:
                 print_message(f"  {name}: {printable(line)}")
 
     def _diffs(self) -> None:
-        groups: dict[str, list[str]] = {}
-        for done in self._hosts:
-            if done.result.diff:
-                groups.setdefault(done.result.diff, []).append(done.host)
-        for diff, names in groups.items():
-            self._print(f"diff on {printable(fold(names))}:")
+        changed = [done for done in self._hosts if done.result.diff]
+        for diff, group in group_by(changed, lambda done: done.result.diff).items():
+            self._print(f"diff on {printable(fold([done.host for done in group]))}:")
             for line in diff.splitlines():
                 color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "") if self._colors else ""
                 self._print(f"\x1b[{color}m{printable(line)}\x1b[0m" if color else printable(line))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.outcome import HostResult, Status
 
 Result = TypeVar("Result", bound="HostResult")
+Item = TypeVar("Item")
 Value = TypeVar("Value")
 _COLORS: Final = {"changed": "33", "ok": "32"}
 _FAILED: Final = ("failed", "unreachable")
@@ -50,12 +51,18 @@ def fold_names(names: Iterable[str]) -> str:
     return printable(fold(names))
 
 
+def group_by(items: Iterable[Item], key: Callable[[Item], Value]) -> dict[Value, list[Item]]:
+    """Each value of the key, in order of appearance, with its items."""
+    groups: dict[Value, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def fold_equal(results: Iterable[Result], value_of: Callable[[Result], Value]) -> dict[Value, str]:
     """Each value, with the folded names of the hosts that have it."""
-    names: dict[Value, list[str]] = {}
-    for result in results:
-        names.setdefault(value_of(result), []).append(result.host.name)
-    return {value: fold_names(hosts) for value, hosts in names.items()}
+    groups = group_by(results, value_of)
+    return {value: fold_names(result.host.name for result in group) for value, group in groups.items()}
 
 
 def show_results(

@@ -13,10 +13,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
 from ipexctl.text import neutralise
+from ipexctl.ui.messages import wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ipexctl.node.common.frames import Stream
     from ipexctl.remote.cancel import Cancel
 
 MOST: Final = 8 << 20
@@ -110,3 +112,34 @@ class Pipe:
                 self._changed.notify_all()
             if self.broken:
                 return
+
+
+class OutputPipes:
+    """stdout and stderr for prefixed lines of hosts or ranks.
+
+    If one of them can no longer be written, `on_broken` is called once, `broken` is the error, and the rest is dropped.
+    """
+
+    def __init__(self, cancel: Cancel, on_broken: Callable[[], None] | None = None, *, no_color: bool = False) -> None:
+        self._cancel = cancel
+        streams: dict[Stream, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._pipes = {name: Pipe(stream, cancel, on_broken or cancel.throw) for name, stream in streams.items()}
+        self._tinted = {name: wants_color(stream, os.environ, no_color=no_color) for name, stream in streams.items()}
+
+    @property
+    def broken(self) -> OSError | None:
+        return self._pipes["stdout"].broken or self._pipes["stderr"].broken
+
+    def write(self, stream: Stream, lines: bytes) -> None:
+        if lines:
+            self._pipes[stream].write(lines)
+
+    def prefix(self, stream: Stream, label: str) -> bytes:
+        """The prefix of a line, colored by its stream."""
+        color = "36" if stream == "stdout" else "33"
+        return (f"\x1b[{color}m{label}\x1b[0m " if self._tinted[stream] else f"{label} ").encode()
+
+    def close(self) -> None:
+        """Wait until all is written; after cancellation at most one second."""
+        for pipe in self._pipes.values():
+            pipe.finish(1.0 if self._cancel.thrown else None)

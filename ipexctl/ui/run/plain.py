@@ -5,7 +5,6 @@ Lines are complete, in the order of each rank, and none is lost. Messages of ipe
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from typing import TYPE_CHECKING, Final
@@ -16,10 +15,9 @@ from ipexctl.jobs.ranks import EVERY_RANK
 from ipexctl.node.common.frames import Chunk
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
-from ipexctl.ui.messages import wants_color
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.summary import end_lines
-from ipexctl.ui.safe_output import Pipe
+from ipexctl.ui.safe_output import OutputPipes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,18 +65,9 @@ class PlainRun:
         no_color: bool = False,
         quiet: bool = False,
     ) -> None:
-        self._cancel = cancel
         self._ranks = ranks
         self._quiet = quiet
-        broken = on_broken or cancel.throw
-        self._pipes: dict[Stream, Pipe] = {
-            "stdout": Pipe(sys.stdout, cancel, broken),
-            "stderr": Pipe(sys.stderr, cancel, broken),
-        }
-        self._tinted: dict[Stream, bool] = {
-            "stdout": wants_color(sys.stdout, os.environ, no_color=no_color),
-            "stderr": wants_color(sys.stderr, os.environ, no_color=no_color),
-        }
+        self._pipes = OutputPipes(cancel, on_broken, no_color=no_color)
         self._lines: dict[tuple[int, Stream], PrefixedLines] = {}
         self._restarts: set[bytes] = set()
 
@@ -90,7 +79,7 @@ class PlainRun:
 
     @property
     def broken(self) -> OSError | None:
-        return self._pipes["stdout"].broken or self._pipes["stderr"].broken
+        return self._pipes.broken
 
     def watch(self, event: Event) -> None:
         if isinstance(event, Chunk):
@@ -110,8 +99,7 @@ class PlainRun:
     def close(self) -> None:
         """Print unfinished lines and wait until all is written, only briefly after cancellation."""
         self._flush()
-        for pipe in self._pipes.values():
-            pipe.finish(1.0 if self._cancel.thrown else None)
+        self._pipes.close()
 
     def _begin(self, rank: int, stream: Stream) -> PrefixedLines:
         lines = self._lines[rank, stream] = PrefixedLines(self._prefix(rank, stream))
@@ -125,7 +113,7 @@ class PlainRun:
     def _show(self, rank: int, stream: Stream, lines: bytes) -> None:
         """Print complete lines. Messages of the agent get no rank prefix; a restart is printed once for all ranks."""
         if b"ipexctl: " not in lines:
-            self._pipes[stream].write(lines)
+            self._pipes.write(stream, lines)
             return
         rank_lines: list[bytes] = []
         for line in lines.removesuffix(b"\n").split(b"\n"):
@@ -133,10 +121,10 @@ class PlainRun:
             if match is None or (match[2] and stream == "stdout"):
                 rank_lines.append(line + b"\n")
                 continue
-            self._pipes[stream].write(b"".join(rank_lines))
+            self._pipes.write(stream, b"".join(rank_lines))
             rank_lines.clear()
             self._print_agent_message(rank, stream, match[1] or match[2])
-        self._pipes[stream].write(b"".join(rank_lines))
+        self._pipes.write(stream, b"".join(rank_lines))
 
     def _print_agent_message(self, rank: int, stream: Stream, message: bytes) -> None:
         text = printable(message.decode(errors="replace"))
@@ -147,9 +135,8 @@ class PlainRun:
             self._print(text)
 
     def _prefix(self, rank: int, stream: Stream) -> bytes:
-        color = "36" if stream == "stdout" else "33"
-        return (f"\x1b[{color}m[{rank}]\x1b[0m " if self._tinted[stream] else f"[{rank}] ").encode()
+        return self._pipes.prefix(stream, f"[{rank}]")
 
     def _print(self, text: str) -> None:
         # Through the same pipe as the stderr of the ranks: a direct write could end up inside a line.
-        self._pipes["stderr"].write(f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        self._pipes.write("stderr", f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
