@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipexctl.errors import UserError
+    from ipexctl.remote.progress import Notice
 
 _LOCK = threading.Lock()
 
@@ -50,6 +51,12 @@ def print_message(text: str, patience: float | None = None) -> None:
                 rest = rest[os.write(descriptor, rest) :]
     finally:
         _LOCK.release()
+
+
+def notice_text(notice: Notice) -> str:
+    """The lines of a notice, each safe to print."""
+    text = "\n".join(printable(line) for line in notice.text.split("\n"))
+    return f"warning: {text}" if notice.warning else text
 
 
 def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:

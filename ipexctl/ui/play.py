@@ -13,7 +13,7 @@ from ipexctl.playbook.model import parts_of
 from ipexctl.playbook.report import HostDone, ItemDone, PlayStarted, RunOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
 from ipexctl.text import counted, printable
-from ipexctl.ui.messages import excerpt, print_message, wants_color
+from ipexctl.ui.messages import excerpt, notice_text, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class PlayView:
                 self._finish()
             elif isinstance(event, Notice):
                 if event.warning or not self._quiet:
-                    print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+                    print_message(notice_text(event))
             elif isinstance(event, RunOutput):
                 self._rank(event)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped, Timed
 from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.messages import notice_text, print_message
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -60,7 +60,7 @@ class _Lines:
 
     def show(self, event: Event) -> None:
         if isinstance(event, Notice):
-            print_message(f"{'warning: ' if event.warning else ''}{printable(event.text)}")
+            print_message(notice_text(event))
         elif isinstance(event, BytesMoved):
             self._print_bytes(event)
         elif isinstance(event, Timed):
@@ -103,13 +103,9 @@ class _Bars:
             if isinstance(event, Timed) and not self._verbose:
                 return
             progress = self._progress or self._start()
-            if isinstance(event, Timed):
-                progress.console.print(_timed(event), markup=False, highlight=False)
-                return
-            if isinstance(event, Notice):
-                progress.console.print(
-                    f"{'warning: ' if event.warning else ''}{printable(event.text)}", markup=False, highlight=False
-                )
+            if isinstance(event, (Timed, Notice)):
+                text = notice_text(event) if isinstance(event, Notice) else _timed(event)
+                progress.console.print(text, markup=False, highlight=False)
                 return
             if isinstance(event, HostFinished) and not event.host:
                 self._remove_task(progress, CONTROL_MACHINE)

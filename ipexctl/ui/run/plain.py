@@ -15,6 +15,7 @@ from ipexctl.jobs.ranks import EVERY_RANK
 from ipexctl.node.common.frames import Chunk
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
+from ipexctl.ui.messages import notice_text
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.summary import end_lines
 from ipexctl.ui.safe_output import OutputPipes
@@ -89,8 +90,7 @@ class PlainRun:
                     self._show(event.rank, event.stream, complete)
         elif isinstance(event, Notice):
             if event.warning or not self._quiet:
-                text = "\n".join(printable(line) for line in event.text.split("\n"))
-                self._print(f"{'warning: ' if event.warning else ''}{text}")
+                self._print(notice_text(event))
         elif isinstance(event, RunEnded):
             self._flush()
             if event.status is not None and not (self._quiet and event.exit_code == 0):

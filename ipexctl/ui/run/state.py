@@ -8,7 +8,8 @@ from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.progress import Notice
-from ipexctl.text import printable, without_colors
+from ipexctl.text import without_colors
+from ipexctl.ui.messages import notice_text
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.folded_log import FoldedLog, colored, newest
 from ipexctl.ui.run.keys import Controls
@@ -92,9 +93,7 @@ class RunState:
         elif isinstance(event, RunStatus):
             self._apply_status(event)
         elif isinstance(event, Notice):
-            first, *more = event.text.split("\n")
-            self._notices.append(f"{'warning: ' if event.warning else ''}{printable(first)}")
-            self._notices.extend(printable(line) for line in more)
+            self._notices += notice_text(event).split("\n")
         else:
             self.ended = event
             if event.status is not None:

@@ -1,4 +1,4 @@
-"""Lines behind a prefix, and the recap."""
+"""Failures of hosts, output that is folded, and its JSON."""
 
 from __future__ import annotations
 
