@@ -6,12 +6,13 @@ import os
 import re
 import sys
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.doctor.finding import LEVELS, merge_findings
 from ipexctl.facts.facts import to_json
 from ipexctl.text import counted, printable
-from ipexctl.ui.messages import wants_color
+from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import fold_names
 from ipexctl.ui.table import output_width, show_table, wrapped
 
@@ -27,7 +28,7 @@ _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": 
 
 
 def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool) -> None:
-    tint = _Tint(on=wants_color(sys.stdout, os.environ, no_color=no_color))
+    paragraph = partial(_paragraph, has_color=wants_color(sys.stdout, os.environ, no_color=no_color))
     if not quiet:
         show_table(
             ("host", "state", "cpu", "cores", "numa", "isa", "memory used", "load"),
@@ -35,7 +36,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
             no_color=no_color,
         )
     findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
-    lines = [line for group in _without_facts(report.hosts) for line in _paragraph("unreachable", *group, tint)]
+    lines = [line for group in _without_facts(report.hosts) for line in paragraph("unreachable", *group)]
     for level in reversed(LEVELS):
         if quiet and level in ("info", "ok"):
             continue
@@ -43,7 +44,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
             if finding.level == level:
                 brief = level in ("info", "ok") and not verbose
                 fix = "" if brief else finding.fix
-                lines += _paragraph(level, finding.id, finding.hosts, finding.message, fix, tint, brief=brief)
+                lines += paragraph(level, finding.id, finding.hosts, finding.message, fix, brief=brief)
     if not quiet:
         lines += _advice(report.recommendation)
         lines.append(_summary(report))
@@ -73,14 +74,6 @@ def as_json(report: DoctorReport) -> dict[str, Any]:
         "seconds": round(report.seconds, 3),
         "network_seconds": None if report.network_seconds is None else round(report.network_seconds, 3),
     }
-
-
-class _Tint:
-    def __init__(self, *, on: bool) -> None:
-        self._on = on
-
-    def __call__(self, word: str, level: str) -> str:
-        return f"\x1b[{_COLORS[level]}m{word}\x1b[0m" if self._on else word
 
 
 def _row(host: HostReport) -> tuple[str, ...]:
@@ -133,7 +126,7 @@ def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, tuple[str, ..
 
 
 def _paragraph(
-    level: str, id_: str, hosts: Sequence[str], message: str, fix: str, tint: _Tint, *, brief: bool = False
+    level: str, id_: str, hosts: Sequence[str], message: str, fix: str, *, has_color: bool, brief: bool = False
 ) -> list[str]:
     """Level, hosts and id, then message and fix; a `brief` finding takes one line."""
     width, indent = _width(), " " * 6
@@ -144,8 +137,8 @@ def _paragraph(
         room = max(width - len(f"{level:<5} "), len(_MORE) + 1)
         if len(text) > room:
             text = text[: room - len(_MORE)].rstrip() + _MORE
-        return [f"{tint(level, level)}{' ' * (5 - len(level))} {text}"]
-    lines = [first.replace(level, tint(level, level), 1)]
+        return [f"{paint(level, _COLORS[level], on=has_color)}{' ' * (5 - len(level))} {text}"]
+    lines = [first.replace(level, paint(level, _COLORS[level], on=has_color), 1)]
     return [*lines, *wrapped(message, width, indent), *wrapped(fix, width, f"{indent}-> ", f"{indent}   ")]
 
 

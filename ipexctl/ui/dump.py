@@ -12,7 +12,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import counted, printable
-from ipexctl.ui.messages import print_message, wants_color
+from ipexctl.ui.messages import paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, wrapped
 
@@ -46,7 +46,7 @@ class Page:
         text = printable(text)
         if len(text) > self.width:
             text = text[: self.width - 1] + "…"
-        self._lines.append(f"\x1b[{color}m{text}\x1b[0m" if color and self._colored and text else text)
+        self._lines.append(paint(text, color, on=self._colored))
 
     def put_wrapped(self, sentence: str, indent: str) -> None:
         """Add a sentence, wrapped over as many lines as it needs."""

@@ -11,7 +11,7 @@ from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.plan import SCHEMA, to_json
 from ipexctl.text import counted, printable
-from ipexctl.ui.messages import wants_color
+from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import column_widths, output_width, row_lines, wrapped
 
@@ -54,14 +54,12 @@ def show_plan(plan: LaunchPlan, *, no_color: bool = False) -> None:
 
 
 def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> Iterator[str]:
-    bold, plain = ("\x1b[1m", "\x1b[0m") if colors else ("", "")
-
     def heading(text: str) -> Iterator[str]:
         yield ""
-        yield f"{bold}{text}{plain}"
+        yield paint(text, "1", on=colors)
 
     for line in wrapped(_summary(plan), width):
-        yield f"{bold}{line}{plain}"
+        yield paint(line, "1", on=colors)
     yield from heading("Ranks")
     yield from _ranks(plan.hosts, width)
     everywhere = [setting for setting in plan.settings if setting.host is None and setting.value is not None]

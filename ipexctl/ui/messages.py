@@ -28,6 +28,11 @@ def wants_color(stream: TextIO, environ: Mapping[str, str], *, no_color: bool = 
     return stream.isatty()
 
 
+def paint(text: str, code: str, *, on: bool) -> str:
+    """The text in a color or style of the terminal, such as `31` for red and `1` for bold."""
+    return f"\x1b[{code}m{text}\x1b[0m" if on and code and text else text
+
+
 def print_message(text: str, patience: float | None = None) -> None:
     """Write a line to stderr. If stderr is closed, only the message is lost.
 
@@ -65,8 +70,8 @@ def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
 
 def print_user_error(error: UserError) -> None:
     """Print an error in the call or in a file; for a file also the line, and a caret under the column."""
-    red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ) else ("", "")
-    lines = [f"{red}error:{plain} {printable_lines(error.message)}"]
+    label = paint("error:", "31", on=wants_color(sys.stderr, os.environ))
+    lines = [f"{label} {printable_lines(error.message)}"]
     if isinstance(error, FileError):
         lines[0] = printable(error.message)
         if error.text:
@@ -80,8 +85,8 @@ def print_user_error(error: UserError) -> None:
 
 def print_refusal(reason: str, fix: str = "", *, no_color: bool = False) -> None:
     """Print why nothing was started, and the fix."""
-    red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
-    print_with_fix(f"{red}refused:{plain} {printable_lines(reason)}", fix)
+    label = paint("refused:", "31", on=wants_color(sys.stderr, os.environ, no_color=no_color))
+    print_with_fix(f"{label} {printable_lines(reason)}", fix)
 
 
 def excerpt(text: str, column: int, width: int = 74) -> list[str]:

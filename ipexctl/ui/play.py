@@ -13,7 +13,7 @@ from ipexctl.playbook.model import parts_of
 from ipexctl.playbook.report import HostDone, ItemDone, PlayStarted, RunOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
 from ipexctl.text import counted, printable
-from ipexctl.ui.messages import excerpt, notice_text, print_message, wants_color
+from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class PlayView:
                 continue
             names = fold([done.host for done in nodes])
             if first.result.is_failure:
-                self._host_failed(names, first)
+                self._print_failure(names, first.result, "", ignored=first.ignored)
             elif self._shows and not self._quiet:
                 self._line(names, first.result, "")
         if self._shows and self._diff and not self._quiet:
@@ -146,19 +146,16 @@ class PlayView:
         if result.is_failure:
             self._print_failure(names, result, label, ignored=False)
             return
-        tint, plain = (f"\x1b[{_COLORS[result.status]}m", "\x1b[0m") if self._colors else ("", "")
+        status = paint(result.status, _COLORS[result.status], on=self._colors)
         message = result.message or result.reason
         lines = (
             printable(message)
             if "\n" not in message
             else "\n" + "\n".join(f"  {printable(x)}" for x in message.splitlines())
         )
-        self._print(f"{printable(names)}: {tint}{result.status}{plain}{label}" + (f": {lines}" if message else ""))
+        self._print(f"{printable(names)}: {status}{label}" + (f": {lines}" if message else ""))
         if self._verbose:
             self._output_lines(result)
-
-    def _host_failed(self, names: str, done: HostDone) -> None:
-        self._print_failure(names, done.result, "", ignored=done.ignored)
 
     def _print_failure(self, names: str, result: Result, label: str, *, ignored: bool) -> None:
         sys.stdout.flush()
@@ -185,8 +182,8 @@ class PlayView:
         for diff, group in group_by(changed, lambda done: done.result.diff).items():
             self._print(f"diff on {printable(fold([done.host for done in group]))}:")
             for line in diff.splitlines():
-                color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "") if self._colors else ""
-                self._print(f"\x1b[{color}m{printable(line)}\x1b[0m" if color else printable(line))
+                color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")
+                self._print(paint(printable(line), color, on=self._colors))
 
     def _rank(self, event: RunOutput) -> None:
         data = getattr(event.event, "data", None)
@@ -205,8 +202,8 @@ class PlayView:
             shown = " ".join(f"{field}={getattr(counts, field)}" for field in _FIELDS)
             more = "".join(f" {f}={getattr(counts, f)}" for f in ("rescued", "ignored") if getattr(counts, f))
             worst = "failed" if counts.failed or counts.unreachable else "changed" if counts.changed else "ok"
-            tint, plain = (f"\x1b[{_COLORS[worst]}m", "\x1b[0m") if self._colors else ("", "")
-            self._print(f"{tint}{printable(name).ljust(width)}{plain} : {shown}{more}")
+            host = paint(printable(name).ljust(width), _COLORS[worst], on=self._colors)
+            self._print(f"{host} : {shown}{more}")
 
     def _print(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_with_fix, wants_color
+from ipexctl.ui.messages import paint, print_with_fix, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -84,8 +84,9 @@ def show_results(
             _print_failure(names, status, text, fix)
         elif not quiet:
             word = "would change" if dry_run and status == "changed" else status
-            shown = f"\x1b[{_COLORS[status]}m{word}\x1b[0m" if has_color else word
-            sys.stdout.write(f"{names}: {shown}" + printable(f": {text}" if text else "") + "\n")
+            sys.stdout.write(
+                f"{names}: {paint(word, _COLORS[status], on=has_color)}" + printable(f": {text}" if text else "") + "\n"
+            )
     sys.stdout.flush()
 
 

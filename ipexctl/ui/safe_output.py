@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
 from ipexctl.text import neutralise
-from ipexctl.ui.messages import wants_color
+from ipexctl.ui.messages import paint, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,8 +136,8 @@ class OutputPipes:
 
     def prefix(self, stream: Stream, label: str) -> bytes:
         """The prefix of a line, colored by its stream."""
-        color = "36" if stream == "stdout" else "33"
-        return (f"\x1b[{color}m{label}\x1b[0m " if self._tinted[stream] else f"{label} ").encode()
+        text = paint(label, "36" if stream == "stdout" else "33", on=self._tinted[stream])
+        return f"{text} ".encode()
 
     def close(self) -> None:
         """Wait until all is written; after cancellation at most one second."""

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.text import printable
-from ipexctl.ui.messages import wants_color
+from ipexctl.ui.messages import paint, wants_color
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,8 +46,8 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_col
     """Print the rows to stdout, below a bold heading and a rule."""
     cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = column_widths(cells, output_width(WIDTH_WITHOUT_TERMINAL))
-    bold, plain = ("\x1b[1m", "\x1b[0m") if wants_color(sys.stdout, os.environ, no_color=no_color) else ("", "")
-    lines = [f"{bold}{line}{plain}" for line in row_lines(cells[0], widths)]
+    has_color = wants_color(sys.stdout, os.environ, no_color=no_color)
+    lines = [paint(line, "1", on=has_color) for line in row_lines(cells[0], widths)]
     lines.append("─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
     lines += [line for row in cells[1:] for line in row_lines(row, widths)]
     sys.stdout.write("".join(f"{line}\n" for line in lines))

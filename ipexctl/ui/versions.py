@@ -11,7 +11,7 @@ from ipexctl.stack.resolve.compatibility import span
 from ipexctl.stack.resolve.model import Refusal, StackPlan
 from ipexctl.stack.versions import mpi_of
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_with_fix, wants_color
+from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.table import output_width, show_table, wrapped
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
         if host.facts is None:
             print_with_fix(f"{host.host.name}: {host.status}: {printable(host.reason)}", host.fix)
     if isinstance(outcome, Refusal):
-        red, plain = ("\x1b[31m", "\x1b[0m") if wants_color(sys.stderr, os.environ, no_color=no_color) else ("", "")
-        print_with_fix(f"{red}error:{plain} {printable(outcome.reason)}", outcome.fix)
+        label = paint("error:", "31", on=wants_color(sys.stderr, os.environ, no_color=no_color))
+        print_with_fix(f"{label} {printable(outcome.reason)}", outcome.fix)
 
 
 def as_json(report: VersionsReport) -> dict[str, Any]:

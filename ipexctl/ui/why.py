@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
-from ipexctl.ui.messages import wants_color
+from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import print_json
 from ipexctl.ui.table import wrapped
 
@@ -107,10 +107,9 @@ def show(answer: Answer, *, no_color: bool = False) -> None:
 def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
     """The lines of the diagnosis, the headline first; with `columns` 0 nothing is wrapped, for grep."""
     verdict = answer.verdict
-    bold, dim, plain = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colors else ("", "", "")
     for line in _folded(verdict.headline, columns, ""):
-        yield f"{bold}{line}{plain}"
-    yield from _last_lines(verdict.lines, verdict.whose, columns, dim, plain)
+        yield paint(line, "1", on=colors)
+    yield from _last_lines(verdict.lines, verdict.whose, columns, colors=colors)
     if verdict.others or verdict.notes:
         yield ""
     for other in verdict.others:
@@ -124,7 +123,7 @@ def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Itera
         if cause.rank is not None and verdict.first is not None and cause.rank != verdict.first.rank:
             source = f" (in the output of rank {cause.rank} on {cause.host})"
         for line in _folded(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns, ""):
-            yield f"{bold}{line}{plain}"
+            yield paint(line, "1", on=colors)
         for clause in cause.fix.split("; "):
             yield from _fix_lines(clause, columns)
     commands = [command for command in verdict.next if cause is None or not _contains(cause.fix, command)]
@@ -139,14 +138,14 @@ def _contains(fix: str, command: str) -> bool:
     return any(part.strip() == command for piece in fix.split("; ") for part in (piece, piece.rpartition(": ")[2]))
 
 
-def _last_lines(lines: Sequence[Line], whose: str, columns: int, dim: str, plain: str) -> Iterator[str]:
+def _last_lines(lines: Sequence[Line], whose: str, columns: int, *, colors: bool) -> Iterator[str]:
     limit = columns * _ROWS_OF_A_LINE - 8 if columns else _PIPED
     stream = ""
     for line in lines:
         if line.stream != stream:
             stream = line.stream
             yield ""
-            yield f"{dim}{whose}, last lines of {_STREAM_LABELS[stream]}:{plain}"
+            yield paint(f"{whose}, last lines of {_STREAM_LABELS[stream]}:", "2", on=colors)
         yield f"  {_cut(printable(line.text.expandtabs(8)), limit)}".rstrip()
 
 
