@@ -19,27 +19,40 @@ from ipexctl.errors import Interrupted, OutputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "doctor": "Check whether the hosts can train together.",
-    "versions": "Show the table of stacks and which one install would choose.",
-    "install": "Install a matching PyTorch stack on every host.",
-    "envs": "List, remove or verify the environments on every host.",
-    "run": "Run a script on every rank of every node.",
-    "sync": "Sync a project directory to the same path on every host.",
-    "ps": "List the runs started from the control machine and their states.",
-    "logs": "Print the output of a run's ranks.",
-    "attach": "Watch a run again until it ends.",
-    "why": "Explain why a run ended: the likely cause and the fix.",
-    "dump": "Show the Python stack of every rank of a run.",
-    "stop": "Stop a run on every node.",
-    "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
-    "exec": "Run one command on every host and show its output live.",
-    "play": "Run a playbook of ipexctl tasks, files and commands on the hosts.",
-    "trust": "Let node0 log in to every node by ssh, as mpirun needs.",
-    "export": "Print the plan of a run for another launcher.",
-    "lab": "Create and break a cluster of real SSH hosts on one machine.",
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+    "Cluster": {
+        "doctor": "Check whether the hosts can train together.",
+        "trust": "Let node0 log in to every node by ssh, as mpirun needs.",
+        "exec": "Run one command on every host and show its output live.",
+        "lab": "Create and break a cluster of real SSH hosts on one machine.",
+    },
+    "Stack": {
+        "versions": "Show the table of stacks and which one install would choose.",
+        "install": "Install a matching PyTorch stack on every host.",
+        "envs": "List, remove or verify the environments on every host.",
+    },
+    "Runs": {
+        "run": "Run a script on every rank of every node.",
+        "ps": "List the runs started from the control machine and their states.",
+        "attach": "Watch a run again until it ends.",
+        "logs": "Print the output of a run's ranks.",
+        "why": "Explain why a run ended: the likely cause and the fix.",
+        "dump": "Show the Python stack of every rank of a run.",
+        "stop": "Stop a run on every node.",
+        "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
+    },
+    "Files": {
+        "sync": "Sync a project directory to the same path on every host.",
+    },
+    "Playbooks": {
+        "play": "Run a playbook of ipexctl tasks, files and commands on the hosts.",
+    },
+    "Other": {
+        "export": "Print the plan of a run for another launcher.",
+    },
 }
-"""Each command with its line in the help; the module of the same name in this package defines it."""
+"""The commands by group, each with its line in the help; the module of the same name in this package defines it."""
+COMMANDS: Final = {name: text for commands in GROUPS.values() for name, text in commands.items()}
 
 
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
@@ -93,8 +106,10 @@ class _Commands(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
 app = typer.Typer(

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperCommand
@@ -16,6 +16,8 @@ from ipexctl.cli.options import Home, Output, SyncOptions, Targets, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.ranks import RankSet
@@ -41,8 +43,47 @@ class Bind(str, Enum):
     none = "none"
 
 
+PANELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "What to run": ("words", "module", "dry_run"),
+    "Where": ("hostfile", "hosts", "limit", "home", "accelerate_config"),
+    "Environment": (
+        "env", "python", "setup", "install", "stack", "torch", "packages", "requirements", "export", "env_file",
+    ),
+    "Ranks and cores": ("n", "ppn", "bind", "omp", "ccl_workers"),
+    "Communication": ("backend", "mpi", "iface", "master_port"),
+    "Project files": ("cwd", "sync", "exclude", "include", "data", "allow_big"),
+    "Watching": ("ranks", "plain", "live", "detach", "summary", "json", "quiet", "verbose", "no_color"),
+    "Ending": ("time_limit", "max_restarts", "hang_after"),
+    "Connection": (
+        "forks", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys", "connect_timeout", "timeout",
+    ),
+}  # fmt: skip
+"""The groups of options in the help of commands that plan a launch."""
+
+_SAME_MEANING: Final = {
+    "--nproc-per-node": "--ppn",
+    "--nproc_per_node": "--ppn",
+    "--num-processes": "-n",
+    "--num_processes": "-n",
+    "--master_port": "--master-port",
+}
+"""Options of torchrun and accelerate, and the option of ipexctl with the same meaning."""
+_NODE_COUNTS: Final = ("--nnodes", "--num-machines", "--num_machines")
+
+
 class ScriptCommand(TyperCommand):
     """A command whose arguments after SCRIPT or `-m NAME` belong to the script."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options by group; plain text, as rich would take most of the start-up time."""
+        records = {param.name: record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))}
+        grouped = {name for names in PANELS.values() for name in names}
+        others = [record for name, record in records.items() if name not in grouped]
+        panels = {panel: [records[name] for name in names if name in records] for panel, names in PANELS.items()}
+        for panel, rows in {**panels, "Other": others}.items():
+            if rows:
+                with formatter.section(panel):
+                    formatter.write_dl(rows)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with_value = {
@@ -53,6 +94,7 @@ class ScriptCommand(TyperCommand):
         }
         index = 0
         while index < len(args) and args[index] != "--" and args[index].startswith("-") and args[index] != "-":
+            args = [*args[:index], *_own_option(args[index]), *args[index + 1 :]]
             has_value = args[index] in with_value
             index += 2 if has_value else 1
             if has_value and args[index - 2] in ("-m", "--module"):
@@ -60,6 +102,19 @@ class ScriptCommand(TyperCommand):
                 break
         ctx.obj = {"dashes": index < len(args) and args[index] == "--"}
         return super().parse_args(ctx, args)
+
+
+def _own_option(argument: str) -> list[str]:
+    """The option of ipexctl for one of torchrun or accelerate; other arguments stay. Raises a UserError."""
+    name, equals, value = argument.partition("=")
+    if name in _NODE_COUNTS:
+        raise UserError(
+            f"{name}: the number of nodes is that of the hosts",
+            fix="-H HOSTFILE or --hosts 'node[1-2]'; -l LIMIT leaves some out",
+        )
+    if name not in _SAME_MEANING:
+        return [argument]
+    return [_SAME_MEANING[name], *([value] if equals else [])]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,55 @@
+"""The help in groups, and the options of torchrun and accelerate."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from ipexctl.cli import export, run
+from ipexctl.cli.app import COMMANDS, GROUPS
+from ipexctl.cli.launch_options import PANELS, ScriptCommand
+from ipexctl.errors import UserError
+
+RUN: Any = get_command(run.app)
+EXPORTS: Any = get_command(export.app)
+PLANNERS = [command for command in EXPORTS.commands.values() if isinstance(command, ScriptCommand)]
+
+
+def test_each_command_is_in_one_group() -> None:
+    counts = Counter(name for commands in GROUPS.values() for name in commands)
+    assert set(counts.values()) == {1}
+    assert counts.keys() == COMMANDS.keys()
+
+
+def test_each_option_of_run_is_in_one_panel() -> None:
+    counts = Counter(name for names in PANELS.values() for name in names)
+    assert set(counts.values()) == {1}
+    assert {param.name for param in RUN.params} == counts.keys()
+
+
+@pytest.mark.parametrize("command", [RUN, *PLANNERS], ids=lambda command: command.name)
+def test_the_help_has_every_option(command: Any) -> None:
+    text = command.get_help(command.make_context("x", ["--", "train.py"]))
+    options = [option for param in command.params if param.name != "words" for option in param.opts]
+    assert [option for option in options if option not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [("--nproc-per-node", "ppn"), ("--nproc_per_node", "ppn"), ("--num_processes", "n"), ("--num-processes", "n")],
+)
+def test_options_of_other_launchers_have_their_meaning(argument: str, name: str) -> None:
+    for arguments in ([f"{argument}=3"], [argument, "3"], ["--ppn", "2", argument, "3"]):
+        params = RUN.make_context("run", [*arguments, "train.py", argument, "5"]).params
+        assert params[name] == 3
+        assert list(params["words"]) == ["train.py", argument, "5"]
+
+
+@pytest.mark.parametrize("argument", ["--nnodes", "--nnodes=2", "--num_machines", "--num-machines"])
+def test_a_number_of_nodes_is_answered_with_the_options_for_hosts(argument: str) -> None:
+    with pytest.raises(UserError) as caught:
+        RUN.make_context("run", [argument, "2", "train.py"])
+    assert "--hosts" in caught.value.fix
