@@ -81,8 +81,10 @@ class BackendChoice:
     reason: str = ""
 
 
-def choose_backend(request: LaunchRequest, world_size: int, cores_per_rank: int) -> BackendChoice | LaunchRefusal:
-    """`cores_per_rank`: those of the ranks with the fewest."""
+def choose_backend(
+    request: LaunchRequest, hosts: int, world_size: int, cores_per_rank: int
+) -> BackendChoice | LaunchRefusal:
+    """`hosts`: those with ranks; `cores_per_rank`: those of the ranks with the fewest."""
     choice, env = request.options.backend, request.env
     no_workers = requested_variables(request).get("CCL_WORKER_COUNT") == "0"
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
@@ -91,7 +93,7 @@ def choose_backend(request: LaunchRequest, world_size: int, cores_per_rank: int)
     if choice == "ccl" and no_workers:
         return LaunchRefusal("oneCCL refuses CCL_WORKER_COUNT=0", "--ccl-workers 0 instead: it sets what oneCCL takes")
     if choice == "auto":
-        return BackendChoice(*automatic_backend(env.ccl, world_size, cores_per_rank))
+        return BackendChoice(*automatic_backend(env.ccl, hosts, world_size, cores_per_rank))
     if choice == "ccl" and not env.ccl:
         return LaunchRefusal(
             f"{place} has no oneCCL bindings, so there is no ccl backend",

@@ -43,7 +43,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
     counts = {host.name: count for host, count in zip(request.hosts, distribution.counts, strict=True) if count}
     world_size = sum(counts.values())
     cores_per_rank = min(cores_of(request.facts[name].cpu).count // count for name, count in counts.items())
-    choice = choose_backend(request, world_size, cores_per_rank)
+    choice = choose_backend(request, len(counts), world_size, cores_per_rank)
     if isinstance(choice, LaunchRefusal):
         return choice
     launcher = find_launcher(request, list(counts), world_size, choice.backend)

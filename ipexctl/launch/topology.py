@@ -124,21 +124,30 @@ def common_layout(cpus: Sequence[Cpu], workers: int) -> Layout:
 def recommended_layout(cpus: Sequence[Cpu], *, has_ccl: bool) -> tuple[Layout, Backend, str]:
     """The layout, the backend and the reason for it, of a run on these hosts with default options."""
     found = common_layout(cpus, 0)
-    backend, reason = automatic_backend(has_ccl, found.ppn * len(cpus), found.cores_per_rank)
+    backend, reason = automatic_backend(has_ccl, len(cpus), found.ppn * len(cpus), found.cores_per_rank)
     return (common_layout(cpus, 1) if backend == "ccl" else found), backend, reason
 
 
-def automatic_backend(has_ccl: bool, world_size: int, cores_per_rank: int) -> tuple[Backend, str]:
-    """The backend of `--backend auto`, and the reason for it."""
+def automatic_backend(has_ccl: bool, hosts: int, world_size: int, cores_per_rank: int) -> tuple[Backend, str]:
+    """The backend of `--backend auto`, and the reason for it. `cores_per_rank` is 0 for more ranks than cores.
+
+    The rule for few cores was measured on hosts that shared two cores, with CCL_WORKER_OFFLOAD=0 for single cores:
+    64 MB over ccl and gloo in 128 and 191 ms (2 ranks, 1 host), 333 and 320 ms (2 ranks, 2 hosts), 709 and 184 ms
+    (3 ranks, more than cores); a DDP step with 25 MB in 176 and 335 ms (1 host), 342 and 268 ms (2 hosts).
+    """
     if not has_ccl:
         return "gloo", "the environment has no oneCCL bindings"
     if world_size == 1:
         return "gloo", "a single rank has nothing to communicate"
-    if cores_per_rank < 2:
-        # Measured on three hosts that shared two cores: 64 MB in 709 ms over ccl and 184 ms over gloo.
+    if cores_per_rank < 1:
         return "gloo", (
-            "ranks have a single core each, and oneCCL waits by spinning on it: an all-reduce of 64 MB took 709 ms "
-            "over ccl and 184 ms over gloo there; --backend ccl takes it nevertheless"
+            "there are more ranks than cores, and oneCCL waits by spinning: an all-reduce of 64 MB took 709 ms over "
+            "ccl and 184 ms over gloo there; --backend ccl takes it nevertheless"
+        )
+    if cores_per_rank == 1 and hosts > 1:
+        return "gloo", (
+            "ranks on several hosts have a single core each, and oneCCL waits by spinning on it: a training step took "
+            "342 ms over ccl and 268 ms over gloo there; --backend ccl takes it nevertheless"
         )
     return "ccl", "the environment has oneCCL bindings"
 

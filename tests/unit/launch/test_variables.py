@@ -122,15 +122,21 @@ def test_the_number_of_workers_follows_the_users_own_variable() -> None:
     assert value(found, "CCL_WORKER_AFFINITY") == "30,31,62,63"
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_ranks_with_a_single_core_each_get_gloo_and_backend_ccl_insists(hosts: int) -> None:
+@pytest.mark.parametrize(("hosts", "ppn", "figures"), [(2, 2, "342 268"), (1, 3, "709 184"), (2, 3, "709 184")])
+def test_ranks_with_too_few_cores_get_gloo_and_backend_ccl_insists(hosts: int, ppn: int, figures: str) -> None:
     machines = [machine(cpu(2, threads=1), number) for number in range(1, hosts + 1)]
-    found = plan(*machines, env=IPEX, ppn=2)
+    found = plan(*machines, env=IPEX, ppn=ppn)
     assert found.backend == value(found, "IPEXCTL_BACKEND") == "gloo"
-    assert any(missing(note, "backend gloo core ccl 709 184 --backend") == [] for note in found.notes)
+    assert any(missing(note, f"backend gloo ccl {figures} --backend") == [] for note in found.notes)
     assert not [name for name in (one.name for one in found.settings) if name.startswith("CCL_")]
-    assert plan(*machines, env=IPEX, ppn=2, backend="ccl").backend == "ccl"
-    assert plan(*machines, env=IPEX, ppn=1, n=hosts).backend == ("ccl" if hosts == 2 else "gloo")
+    assert plan(*machines, env=IPEX, ppn=ppn, backend="ccl").backend == "ccl"
+
+
+def test_ranks_with_a_single_core_each_get_ccl_on_one_host_where_it_is_faster() -> None:
+    found = plan(machine(cpu(2, threads=1)), env=IPEX, ppn=2)
+    assert (found.backend, value(found, "CCL_WORKER_OFFLOAD")) == ("ccl", "0")
+    two_hosts = plan(machine(cpu(2, threads=1), 1), machine(cpu(2, threads=1), 2), env=IPEX, ppn=1)
+    assert two_hosts.backend == "ccl"
 
 
 def test_the_ranks_with_the_fewest_cores_decide_the_backend() -> None:
