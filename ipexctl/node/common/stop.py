@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import answer, emit
 
@@ -32,12 +32,8 @@ def _stop(*_: object) -> None:
 
 def emit_step(what: str) -> None:
     """Report the current step."""
-    emit_or_stop("step", what=what)
-
-
-def emit_or_stop(event: str, **fields: Any) -> None:
     try:
-        emit(event, **fields)
+        emit("step", what=what)
     except BrokenPipeError:
         raise Stopped from None
 
