@@ -66,7 +66,7 @@ def test_lines_come_whole_whatever_they_are_made_of(tmp_path: Path) -> None:
     bars = b"".join(b"\rstep %d/3000" % n for n in range(3000)) + b"\r\n"
     out = b"first\n" + b"x" * (1 << 20) + b"\n" + bars + b"\xff caf\xe9\nno end"
     directory(tmp_path, {"ranks/0001.out": out, "ranks/0001.err": b"", "ranks/0000.out": b"other\n"})
-    first, endless, bar, odd, last = account(tmp_path).words_of(1).out
+    first, endless, bar, odd, last = account(tmp_path).output_of(1).out
     assert first == "first"
     assert endless.startswith("xxxx")
     assert "bytes ...]" in endless
@@ -82,8 +82,8 @@ def test_of_a_log_without_end_only_the_end_is_read(tmp_path: Path) -> None:
     began = time.monotonic()
     said = account(tmp_path)
     assert time.monotonic() - began < 10
-    assert len(said.words_of(1).out) == 400
-    assert len(said.words_of(0).out) == 100
+    assert len(said.output_of(1).out) == 400
+    assert len(said.output_of(0).out) == 100
 
 
 def test_what_many_ranks_print_alike_is_sent_once(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_many_ranks_print_alike_is_sent_once(tmp_path: Path) -> None:
     directory(tmp_path, files, ranks=rows)
     answer, chunks = ask(tmp_path, "run1")
     assert len(chunks) == 3
-    assert read_snapshot(answer, chunks, "node1").words_of(63).err == ("same",)
+    assert read_snapshot(answer, chunks, "node1").output_of(63).err == ("same",)
 
 
 def test_what_is_missing_or_damaged_is_passed_over(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_copy_is_read_as_it_stands_and_not_taken_for_a_run_that_died(tmp_path:
 @pytest.mark.parametrize("python", all_pythons())
 def test_it_runs_under_every_python_the_nodes_may_have(tmp_path: Path, python: str) -> None:
     directory(tmp_path, {"ranks/0001.err": b"Traceback (most recent call last):\nValueError: x\n"})
-    assert read_snapshot(*ask(tmp_path, "run1", python), "node1").words_of(1).exception == ("ValueError", "x")
+    assert read_snapshot(*ask(tmp_path, "run1", python), "node1").output_of(1).exception == ("ValueError", "x")
 
 
 def out_of_reach() -> Session:

@@ -94,9 +94,9 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
         others = _other_ranks(snapshot, None) if snapshot.silent_for is None else _states_of_silent(snapshot)
         verdict = Diagnosis(run, "failed", headline, first, others=others, notes=notes)
         return verdict.then(f"ipexctl logs {run}")
-    words = snapshot.words_of(first.rank) if first is not None and first.rank is not None else None
+    output = snapshot.output_of(first.rank) if first is not None and first.rank is not None else None
     cause = choose(snapshot, first)
-    if first is None or words is None:
+    if first is None or output is None:
         headline = f"run {run} failed{after}: {snapshot.status.reason or 'no rank printed a reason'}"
         own = [line for line in snapshot.context.mpirun.err if line != snapshot.status.reason]
         lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(own, LINES))
@@ -108,7 +108,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     reason = snapshot.status.reason if has_reason else ""
     failure = reason or f"rank {first.rank} on {first.host} {how_it_ended(first)}"
     headline = f"run {run} failed{after}: {failure}"
-    verdict = Diagnosis(run, "failed", headline, first, cause, last_lines(words), f"rank {first.rank}")
+    verdict = Diagnosis(run, "failed", headline, first, cause, last_lines(output), f"rank {first.rank}")
     logs = f"ipexctl logs {run} -r {first.rank}"
     return replace(verdict, others=_other_ranks(snapshot, first), notes=_notes(snapshot)).then(logs)
 
@@ -208,10 +208,10 @@ def _name_ranks(ranks: Sequence[int], hosts: Sequence[str]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {fold_ranks(ranks)} on {fold(hosts)}"
 
 
-def last_lines(words: RankOutput, most: int = LINES) -> tuple[Line, ...]:
+def last_lines(output: RankOutput, most: int = LINES) -> tuple[Line, ...]:
     """Lines of stdout, then of stderr; when both have many, two thirds are of stderr."""
-    err = _without_blanks(words.err, most)
-    out = _without_blanks(words.out, most)
+    err = _without_blanks(output.err, most)
+    out = _without_blanks(output.out, most)
     for_out = max(most - len(err), min(len(out), _OF_STDOUT))
     out = out[len(out) - min(len(out), for_out) :]
     err = err[max(0, len(err) - (most - len(out))) :]
@@ -230,7 +230,7 @@ def _other_ranks(snapshot: RunSnapshot, first: Failure | None) -> tuple[AlikeRan
     groups: dict[tuple[What, str], list[RankStatus]] = {}
     chief = first.rank if first is not None else None
     meant = {chief, *(first.ranks if first is not None else ())}
-    own = _exception(snapshot.words_of(chief)) if chief is not None else None
+    own = _exception(snapshot.output_of(chief)) if chief is not None else None
     for row in snapshot.status.ranks:
         if row.rank not in meant or (row.rank != chief and chief is None):
             groups.setdefault(_state_of(snapshot, row, own, first), []).append(row)
@@ -242,18 +242,18 @@ def _other_ranks(snapshot: RunSnapshot, first: Failure | None) -> tuple[AlikeRan
     return tuple(found)
 
 
-def _exception(words: RankOutput) -> str | None:
+def _exception(output: RankOutput) -> str | None:
     """Its exception without numbers: addresses and ports differ between ranks with the same exception."""
-    return None if words.exception is None else _FIGURES.sub("N", ": ".join(words.exception))
+    return None if output.exception is None else _FIGURES.sub("N", ": ".join(output.exception))
 
 
 def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Failure | None) -> tuple[What, str]:
-    words = snapshot.words_of(row.rank)
-    if own is not None and _exception(words) == own:
+    output = snapshot.output_of(row.rank)
+    if own is not None and _exception(output) == own:
         return "same", "printed the same"
     if row.state == "failed":
         how = how_it_ended(row)
-        why = f": {shortened(': '.join(words.exception), 100)}" if words.exception else ""
+        why = f": {shortened(': '.join(output.exception), 100)}" if output.exception else ""
         return "failed", f"{how}{' after it' if first is not None else ''}{why}"
     if row.state == "ok":
         return "ok", "ended well"
@@ -353,7 +353,7 @@ def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) 
         out_of_memory = _out_of_memory(snapshot, first)
         if out_of_memory is not None:
             return out_of_memory
-        output = snapshot.words_of(first.rank)
+        output = snapshot.output_of(first.rank)
         own = cause_of(output, context, _CAUSES) or raised(output, context)
         if own is not None and own.order == _VAGUE:
             own = raised(output, context) or own
@@ -448,7 +448,7 @@ def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | No
     )
     best: Cause | None = None
     for row in _distinct(rows, snapshot)[:_MAX_RANKS]:
-        output = snapshot.words_of(row.rank)
+        output = snapshot.output_of(row.rank)
         if row.state not in ("failed", "lost"):  # ipexctl ended it, by a signal
             output = RankOutput(output.rank, output.host, output.out, output.err)
         cause = cause_of(output, snapshot.context, _CAUSES)
@@ -463,7 +463,7 @@ def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankSta
     """One rank of all that printed the same."""
     found: dict[object, RankStatus] = {}
     for row in rows:
-        output = snapshot.words_of(row.rank)
+        output = snapshot.output_of(row.rank)
         found.setdefault((output.out, output.err, row.state), row)
     return list(found.values())
 
@@ -471,7 +471,7 @@ def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankSta
 def _harmless_cause(snapshot: RunSnapshot) -> Cause | None:
     patterns = [known for known in TABLE if known.weight == "aside"]
     for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
-        found = cause_of(snapshot.words_of(row.rank), snapshot.context, patterns)
+        found = cause_of(snapshot.output_of(row.rank), snapshot.context, patterns)
         if found is not None:
             return found
     return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.jobs.why.patterns.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES
-from ipexctl.node.common.records import as_dict, as_lines, as_list, as_number, read_event, read_status
+from ipexctl.node.common.records import Failure, as_dict, as_lines, as_list, as_number, read_event, read_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,8 +49,8 @@ class RunSnapshot:
             return None
         return max(0.0, until - self.status.silent.since)
 
-    def words_of(self, rank: int | None) -> RankOutput:
-        return next((words for words in self.context.words if words.rank == rank), RankOutput(rank, ""))
+    def output_of(self, rank: int | None) -> RankOutput:
+        return next((output for output in self.context.outputs if output.rank == rank), RankOutput(rank, ""))
 
     def row(self, rank: int | None) -> RankStatus | None:
         return next((row for row in self.status.ranks if row.rank == rank), None)
@@ -80,19 +80,18 @@ def _failure_context(
     texts = {(str(chunk.rank), SUFFIXES[chunk.stream]): _text_lines(chunk.data) for chunk in output}
     sent_as = as_dict(document.get("ranks"))
     first = status.first_failure
-    words = []
+    outputs = []
     for row in status.ranks:
         own = as_dict(sent_as.get(str(row.rank)))
         out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
-        if first is not None and first.rank == row.rank:
-            words.append(RankOutput(row.rank, row.host, out, err, first.exit_code, first.signal, first.kind, row.state))
-        else:
-            words.append(RankOutput(row.rank, row.host, out, err, row.exit_code, row.signal, "", row.state))
+        ended = first if first is not None and first.rank == row.rank else row
+        kind = ended.kind if isinstance(ended, Failure) else ""
+        outputs.append(RankOutput(row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state))
     plan = as_dict(document.get("plan"))
     log = as_lines(document.get("mpirun")) or status.mpirun.tail
     return FailureContext(
         run=status.id,
-        words=tuple(words),
+        outputs=tuple(outputs),
         mpirun=RankOutput(None, node0, (), (*log, status.reason)),
         plan=plan,
         master=status.master,

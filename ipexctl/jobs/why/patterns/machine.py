@@ -29,7 +29,7 @@ _TIERS: Final = {
 
 
 def _illegal(found: PatternMatch) -> tuple[str, str]:
-    host = found.words.host
+    host = found.output.host
     can = _TIERS.get(found.context.tiers.get(host, ""))
     has = f"; it has {can}" if can else ""
     others = sorted({tier for name, tier in found.context.tiers.items() if name != host and tier})
@@ -47,20 +47,18 @@ def _illegal(found: PatternMatch) -> tuple[str, str]:
 def _worker_killed(found: PatternMatch) -> tuple[str, str]:
     by = found.groups.get("by", "")
     if "Bus error" in by or "shm" in found.groups.get("more", ""):
-        return f"a DataLoader worker on {found.words.host} ran out of shared memory (/dev/shm)", _SHM
+        return f"a DataLoader worker on {found.output.host} ran out of shared memory (/dev/shm)", _SHM
     if "Killed" in by:
-        return (
-            f"a DataLoader worker on {found.words.host} was killed, most likely by the kernel because memory was short",
-            _LESS_MEMORY,
-        )
+        where = f"a DataLoader worker on {found.output.host}"
+        return f"{where} was killed, most likely by the kernel because memory was short", _LESS_MEMORY
     return (
-        f"a DataLoader worker on {found.words.host} died{' of ' + by if by else ''}; its own error is above that line",
-        f"num_workers=0 shows the worker's own error; ipexctl logs {found.context.run} -r {found.words.rank} --stderr",
+        f"a DataLoader worker on {found.output.host} died{' of ' + by if by else ''}; its own error is above that line",
+        f"num_workers=0 shows the worker's own error; ipexctl logs {found.context.run} -r {found.output.rank} --stderr",
     )
 
 
 def _full(found: PatternMatch) -> tuple[str, str]:
-    if any(word in found.words.last_words for word in ("/dev/shm", "/torch_")):  # noqa: S108
+    if any(word in found.output.last_text for word in ("/dev/shm", "/torch_")):  # noqa: S108
         return f"shared memory (/dev/shm) is full on {fold(found.hosts)}", _SHM
     return (
         f"a disk is full on {fold(found.hosts)}, or a quota is used up",
@@ -69,21 +67,21 @@ def _full(found: PatternMatch) -> tuple[str, str]:
 
 
 def _segfault(found: PatternMatch) -> tuple[str, str] | None:
-    words = found.words
-    at = f" ({words.place})" if words.place else ""
+    output = found.output
+    at = f" ({output.place})" if output.place else ""
     if found.context.plan.get("backend") == "ccl":
         return (
             (
-                f"rank {words.rank} crashed in a library{at}; with the ccl backend, a oneCCL older than its bindings "
+                f"rank {output.rank} crashed in a library{at}; with the ccl backend, a oneCCL older than its bindings "
                 "often does this at the first collective"
             ),
             "ipexctl install tests an all-reduce on every node; to test without oneCCL: --backend gloo",
         )
     return (
-        f"rank {words.rank} crashed in a library{at}",
+        f"rank {output.rank} crashed in a library{at}",
         (
             "packages built for another torch often do this: ipexctl envs shows the versions; to test without this "
-            f"node: ipexctl run --limit '!{words.host}'"
+            f"node: ipexctl run --limit '!{output.host}'"
         ),
     )
 

@@ -62,7 +62,7 @@ class RankOutput:
         return "\n".join((*map(bare, self.out), *map(bare, self.err)))
 
     @cached_property
-    def last_words(self) -> str:
+    def last_text(self) -> str:
         """The last exception with those it came from, else the last lines."""
         for lines in (self.err, self.out):
             cleared = [bare(line) for line in lines]
@@ -74,7 +74,7 @@ class RankOutput:
     @cached_property
     def exception(self) -> tuple[str, str] | None:
         """The type and message of the exception that ended the rank."""
-        _, found, rest = self.last_words.rpartition(_TRACEBACK)
+        _, found, rest = self.last_text.rpartition(_TRACEBACK)
         for line in rest.splitlines()[1:] if found else ():
             if line and not line[0].isspace():
                 match = _EXCEPTION.match(line)
@@ -84,11 +84,11 @@ class RankOutput:
     @cached_property
     def place(self) -> str:
         """`train.py, line 12`: the innermost line of the script's own code that the exception passed."""
-        frames = [match for line in self.last_words.splitlines() if (match := _FRAME.match(line))]
+        frames = [match for line in self.last_text.splitlines() if (match := _FRAME.match(line))]
         own = [frame for frame in frames if not any(each in frame["file"] for each in _THEIRS)]
         if not own:
             return ""
-        frame = own[0] if _FATAL in self.last_words else own[-1]  # faulthandler begins with the innermost
+        frame = own[0] if _FATAL in self.last_text else own[-1]  # faulthandler begins with the innermost
         return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}"
 
 
@@ -97,7 +97,7 @@ class FailureContext:
     """The run of the rank whose end is to be explained."""
 
     run: str
-    words: tuple[RankOutput, ...] = ()
+    outputs: tuple[RankOutput, ...] = ()
     """Every rank's."""
     mpirun: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
     plan: Mapping[str, Any] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class FailureContext:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(each.host for each in self.words))
+        return tuple(dict.fromkeys(each.host for each in self.outputs))
 
     @property
     def python(self) -> str:
@@ -120,14 +120,14 @@ class FailureContext:
         return f"{self.plan.get('install') or 'ipexctl install'} --with {shlex.quote(package)}"
 
     def outputs_with(self, pattern: re.Pattern[str]) -> tuple[RankOutput, ...]:
-        return tuple(each for each in self.words if pattern.search(each.last_words))
+        return tuple(each for each in self.outputs if pattern.search(each.last_text))
 
 
 @dataclass(frozen=True, slots=True)
 class PatternMatch:
     """A known error text that matched, and the output it was found in."""
 
-    words: RankOutput
+    output: RankOutput
     context: FailureContext
     groups: Mapping[str, str]
     pattern: re.Pattern[str] | None = None
@@ -136,10 +136,10 @@ class PatternMatch:
     def hosts(self) -> tuple[str, ...]:
         """The hosts whose ranks printed the text, in the run's order."""
         if self.pattern is None:
-            return (self.words.host,)
+            return (self.output.host,)
         hosts = {output.host for output in self.context.outputs_with(self.pattern)}
-        hosts.add(self.words.host)
-        return tuple(host for host in self.context.hosts if host in hosts) or (self.words.host,)
+        hosts.add(self.output.host)
+        return tuple(host for host in self.context.hosts if host in hosts) or (self.output.host,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,9 @@ class KnownError:
     def explain(self, found: PatternMatch) -> tuple[str, str] | None:
         if self.tell is not None:
             return self.tell(found)
-        words = found.words
+        output = found.output
         fields = _Fields(found.groups)
-        fields.update(rank=words.rank, host=words.host, run=found.context.run, python=found.context.python)
+        fields.update(rank=output.rank, host=output.host, run=found.context.run, python=found.context.python)
         return self.sentence.format_map(fields), self.fix.format_map(fields)
 
 
@@ -221,19 +221,19 @@ def _last_exception(lines: Sequence[str]) -> int | None:
     return start
 
 
-def cause_of(words: RankOutput, context: FailureContext, table: Sequence[KnownError]) -> Cause | None:
+def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownError]) -> Cause | None:
     """The best match for one rank: by weight, then by the order of the table, special texts before common ones."""
     best: Cause | None = None
     for known in table:
         if best is not None and _best_order(known) >= best.order:
             continue
-        met = _meet(known, words, context)
+        met = _meet(known, output, context)
         if met is None or (best is not None and met[1] >= best.order):
             continue
         explained = known.explain(met[0])
         if explained is not None:
             sentence, fix = explained
-            best = Cause(known.id, sentence, fix, known.confidence, words.rank, words.host, met[1])
+            best = Cause(known.id, sentence, fix, known.confidence, output.rank, output.host, met[1])
     return best
 
 
@@ -242,20 +242,20 @@ def _best_order(known: KnownError) -> int:
     return min(order, _ORDER["signal"]) if known.signals else order
 
 
-def _meet(known: KnownError, words: RankOutput, context: FailureContext) -> tuple[PatternMatch, int] | None:
+def _meet(known: KnownError, output: RankOutput, context: FailureContext) -> tuple[PatternMatch, int] | None:
     for pattern in known.patterns:
-        match = pattern.search(words.last_words)
+        match = pattern.search(output.last_text)
         if match is not None:
             order = _ORDER["end"] if known.weight in ("end", "anywhere") else _ORDER.get(known.weight, _ASIDE)
-            return PatternMatch(words, context, _groups(match), pattern), order
-    if words.ended_by in known.signals:
-        return PatternMatch(words, context, {}), _ORDER["signal"]
+            return PatternMatch(output, context, _groups(match), pattern), order
+    if output.ended_by in known.signals:
+        return PatternMatch(output, context, {}), _ORDER["signal"]
     if known.weight in ("end", "follows"):
         return None
     for pattern in known.patterns:
-        match = pattern.search(words.text)
+        match = pattern.search(output.text)
         if match is not None:
-            return PatternMatch(words, context, _groups(match), pattern), _ORDER.get(known.weight, _ASIDE)
+            return PatternMatch(output, context, _groups(match), pattern), _ORDER.get(known.weight, _ASIDE)
     return None
 
 
@@ -263,20 +263,20 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
     return {name: text for name, text in match.groupdict().items() if text is not None}
 
 
-def raised(words: RankOutput, context: FailureContext) -> Cause | None:
+def raised(output: RankOutput, context: FailureContext) -> Cause | None:
     """The cause for an exception without a known text: an error of the script."""
-    if words.exception is None:
+    if output.exception is None:
         return None
-    kind, text = words.exception
-    at = f" ({words.place})" if words.place else ""
+    kind, text = output.exception
+    at = f" ({output.place})" if output.place else ""
     what = f"{kind}: {text}" if text else kind
     sentence = f"the script raised {shortened(what)}{at}"
     fix = (
-        f"correct that and run it again; the whole output of rank {words.rank}: ipexctl logs "
-        f"{context.run} -r {words.rank}"
+        f"correct that and run it again; the whole output of rank {output.rank}: ipexctl logs "
+        f"{context.run} -r {output.rank}"
     )
-    sure: Confidence = "likely" if words.exit_code in (1, None) else "possible"
-    return Cause("script.raised", sentence, fix, sure, words.rank, words.host, _ORDER["raised"])
+    sure: Confidence = "likely" if output.exit_code in (1, None) else "possible"
+    return Cause("script.raised", sentence, fix, sure, output.rank, output.host, _ORDER["raised"])
 
 
 def shortened(text: str, most: int = 160) -> str:

@@ -19,7 +19,7 @@ _DOCTOR: Final = "ipexctl doctor shows which connections between the nodes fail;
 
 def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
     place, port = found.groups["place"], found.groups["port"]
-    if f"network addresses of ({place}, {port}) cannot be retrieved" in found.words.text:
+    if f"network addresses of ({place}, {port}) cannot be retrieved" in found.output.text:
         return None  # it tried that name until the time was over
     if _LOOPBACK.match(place) and len(found.context.hosts) > 1:
         return (
@@ -51,7 +51,7 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
     where = f"port {port}" if port else "a port the script listens on"
     return (
         (
-            f"{where} is already in use on {found.words.host}: the script uses a fixed port, and "
+            f"{where} is already in use on {found.output.host}: the script uses a fixed port, and "
             "another run or another "
             "rank of the node has it"
         ),

@@ -98,7 +98,7 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
 
 
 def _module_ipex(found: PatternMatch) -> tuple[str, str]:
-    match = re.search(_IPEX_WANTS, found.words.text)  # the pattern that matched may be that of a later exception
+    match = re.search(_IPEX_WANTS, found.output.text)  # the pattern that matched may be that of a later exception
     versions = f": it needs torch {match['wanted']}, and {match['there']} is installed" if match else ""
     return f"IPEX was built for another torch than the installed one{versions}", _ROWS
 
