@@ -107,8 +107,8 @@ SLOW = {
     "doctor-network",
 }
 """Each of them is called once at least, but less often than the others."""
-INDEPENDENT = {"doctor", "envs", "exec", "exec-gather", "sync-plan"}
-"""What these do on a host needs no answer of another."""
+INDEPENDENT = {"doctor", "envs", "exec", "exec-gather"}
+"""What these do on a host needs no answer of another; sync compares the homes of all, for example."""
 NO_LIMITS = {"logs", "attach"}
 ONE_LIMIT = {"ps", "why", "dump", "stop"}
 NO_JSON = {"logs", "logs-failed", "attach", "run", "run-detach", "stop"}

@@ -1,4 +1,4 @@
-"""What `jobs/submit` sends to start a run: `job.json` for the ranks of a host, and two requests for the supervisor.
+"""The records that start a run: `job.json` for the ranks of a host, and two requests for the supervisor.
 
 It is apart from the other records because each rank imports it, and theirs take 5 ms to import.
 """

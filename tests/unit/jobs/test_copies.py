@@ -179,3 +179,9 @@ def test_what_comes_damaged_is_the_hosts_failure_and_no_traceback(tmp_path: Path
     with pytest.raises(HostError, match="can't be read"):
         follower.follow()
     assert watched == []
+
+
+@pytest.mark.parametrize("mpirun", [["pid", "tail"], "x", 3, {"tail": 5}, {"tail": [None, {}]}])
+def test_a_malformed_record_of_mpirun_does_not_end_the_call(tmp_path: Path, mpirun: object) -> None:
+    watched, follower = following(tmp_path, last={"event": "done", "status": {**document("failed"), "mpirun": mpirun}})
+    assert follower.follow() == watched[-1]
