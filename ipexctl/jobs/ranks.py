@@ -22,14 +22,14 @@ class RankSet:
     ranges: tuple[range, ...] = ()
 
     def __contains__(self, rank: int) -> bool:
-        return not self.ranges or any(rank in each for each in self.ranges)
+        return not self.ranges or any(rank in part for part in self.ranges)
 
     def __str__(self) -> str:
         if not self.ranges:
             return "all"
         return ",".join(
-            f"{each[0]}" if len(each) == 1 else f"{each[0]}-{each[-1]}" + (f"/{each.step}" if each.step > 1 else "")
-            for each in self.ranges
+            f"{part[0]}" if len(part) == 1 else f"{part[0]}-{part[-1]}" + (f"/{part.step}" if part.step > 1 else "")
+            for part in self.ranges
         )
 
     @property
@@ -38,7 +38,7 @@ class RankSet:
 
     def within(self, world_size: int) -> RankSet:
         """The same set; raises a UserError if the run has none of these ranks, as after a typo."""
-        if self.ranges and not any(each[0] < world_size for each in self.ranges):
+        if self.ranges and not any(part[0] < world_size for part in self.ranges):
             last = f"0-{world_size - 1}" if world_size > 1 else "0"
             raise UserError(f"--ranks {self}: the run has no such rank", fix=f"its ranks are {last}")
         return self

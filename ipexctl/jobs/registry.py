@@ -132,10 +132,10 @@ class RunRegistry:
         """The run with that id, or that unique prefix of an id; `last` is the newest."""
         records, damaged = self.read()
         newest = records[-1].started if records else 0.0
-        of_word = [each for each in damaged if word and each.id.startswith(word)]
-        meant = [each for each in damaged if each.written > newest] if word == "last" else of_word
+        of_word = [record for record in damaged if word and record.id.startswith(word)]
+        meant = [record for record in damaged if record.written > newest] if word == "last" else of_word
         if meant and not any(record.id == word for record in records):
-            raise max(meant, key=lambda each: (each.id == word, each.written)).error()
+            raise max(meant, key=lambda record: (record.id == word, record.written)).error()
         if not records:
             raise UserError("no run was started from the control machine yet", fix="ipexctl run SCRIPT.py starts one")
         if word == "last":

@@ -106,7 +106,7 @@ def prune_nodes(
     """Prune on node0 of every run, and on one host of each other home that a run used."""
     places: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
     for record in records:
-        for host in (record.node0, *(each for each in record.nodes if each.name in record.stores)):
+        for host in (record.node0, *(node for node in record.nodes if node.name in record.stores)):
             places[host.address, host.port, record.home] = (record, replace(host))
     nodes = list(places.values())
     by_host = {id(host): (record, host) for record, host in nodes}

@@ -59,9 +59,9 @@ class RunSnapshot:
 def read_snapshot(document: Mapping[str, Any], output: Iterable[Chunk], node0: str) -> RunSnapshot:
     """`document` is the last event of the call."""
     status = read_status(document.get("status"))
-    events = [event for each in as_list(document.get("events")) if (event := read_event(each)) is not None]
-    started = max((at for at, each in enumerate(events) if each.event == "restart"), default=0)
-    exits = {each.rank: each.at for each in events[started:] if each.event == "exit"}
+    events = [event for entry in as_list(document.get("events")) if (event := read_event(entry)) is not None]
+    started = max((at for at, event in enumerate(events) if event.event == "restart"), default=0)
+    exits = {event.rank: event.at for event in events[started:] if event.event == "exit"}
     return RunSnapshot(
         status=status,
         context=_failure_context(document, output, status, node0),
@@ -102,7 +102,7 @@ def _failure_context(
 def _restarts(status: RunStatus, events: Sequence[RunEvent]) -> tuple[str, ...]:
     if status.attempts:
         return tuple(attempt.reason for attempt in status.attempts)
-    return tuple(str(each.fields.get("after") or "") for each in events if each.event == "restart")
+    return tuple(str(event.fields.get("after") or "") for event in events if event.event == "restart")
 
 
 def _text_lines(data: bytes) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class RankOutput:
     def place(self) -> str:
         """`train.py, line 12`: the innermost line of the script's own code that the exception passed."""
         frames = [match for line in self.last_text.splitlines() if (match := _FRAME.match(line))]
-        own = [frame for frame in frames if not any(each in frame["file"] for each in _THEIRS)]
+        own = [frame for frame in frames if not any(part in frame["file"] for part in _THEIRS)]
         if not own:
             return ""
         frame = own[0] if _FATAL in self.last_text else own[-1]  # faulthandler begins with the innermost
@@ -107,7 +107,7 @@ class FailureContext:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(each.host for each in self.outputs))
+        return tuple(dict.fromkeys(output.host for output in self.outputs))
 
     @property
     def python(self) -> str:
@@ -120,7 +120,7 @@ class FailureContext:
         return f"{self.plan.get('install') or 'ipexctl install'} --with {shlex.quote(package)}"
 
     def outputs_with(self, pattern: re.Pattern[str]) -> tuple[RankOutput, ...]:
-        return tuple(each for each in self.outputs if pattern.search(each.last_text))
+        return tuple(output for output in self.outputs if pattern.search(output.last_text))
 
 
 @dataclass(frozen=True, slots=True)
