@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ccl_endings import Ends
 from real_helpers import (
     SHORT,
     examples_in,
@@ -32,6 +33,7 @@ from cli_helpers import ipexctl
 from doc_shell import Shell
 from ipexctl.lab import LabSpec, down, up
 from lab_helpers import ask
+from message_data import missing
 from page_scenes import REAL_CCL, play, scenes
 
 if TYPE_CHECKING:
@@ -274,6 +276,85 @@ def test_two_ranks_learn_over_the_bindings_what_one_does(
         on_host(lab.hosts[0], "rm -rf ~/.ipexctl/code ~/.ipexctl/runs")
     assert "[0] ranks: 2, over ccl" in ran.out
     assert losses(ran.out) == pytest.approx(alone, abs=0.0015)
+
+
+@pytest.fixture(scope="class")
+def trusted(lab: Lab, ipex: Installed) -> Iterator[Lab]:
+    """The lab, whose node0 may log in to node2; nothing of that is left after the last test of the class."""
+    assert ipexctl("trust", "-H", lab.hostfile).rc == 0
+    yield lab
+    ipexctl("trust", "-H", lab.hostfile, "--revoke")
+    for host in lab.hosts:
+        on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
+
+
+@pytest.fixture
+def ends(trusted: Lab, tmp_path: Path) -> Iterator[Ends]:
+    """Runs over ccl, after which nothing of them is left on any host."""
+    (tmp_path / "project").mkdir()
+    ends = Ends(trusted, tmp_path / "project")
+    yield ends
+    assert ends.left(10) == []
+
+
+class TestTwoHostsOverCcl:
+    @pytest.mark.parametrize(("dtype", "difference"), [("fp32", 0.0015), ("bf16", 0.08)])
+    def test_two_hosts_learn_over_ccl_what_one_rank_does(
+        self,
+        bindings: Path | None,
+        trusted: Lab,
+        alone: dict[tuple[int, int], float],
+        project: Path,
+        dtype: str,
+        difference: float,
+    ) -> None:
+        require_bindings(bindings)
+        ran = train(trusted, project, "-n", "2", "--ppn", "1", "--backend", "ccl", dtype=dtype, aborts=True)
+        assert "[0] ranks: 2, over ccl" in ran.out
+        assert "I_MPI_THREAD_SPLIT" not in ran.err + ran.out
+        assert losses(ran.out) == pytest.approx(alone, abs=difference)
+
+    @pytest.mark.parametrize(
+        ("end", "rc", "words"),
+        [("kill", 137, "1 node2 SIGKILL"), ("raise", 1, "1 node2 RuntimeError on purpose"), ("exit", 3, "1 node2 3")],
+    )
+    def test_a_rank_that_ends_under_ccl_ends_all_and_is_named(
+        self, bindings: Path | None, ends: Ends, end: str, rc: int, words: str
+    ) -> None:
+        """Over MPI, a rank that raises or calls sys.exit waits in MPI_Finalize for the others."""
+        require_bindings(bindings)
+        ran = ends.run(end)
+        assert (ran.rc, missing(ran.err, words)) == (rc, []), ran.err + ran.out
+
+    def test_a_hang_under_ccl_is_seen_in_the_stacks(self, bindings: Path | None, ends: Ends) -> None:
+        require_bindings(bindings)
+        stacks, rc = ends.dump()
+        waiting, _, hanging = stacks.partition("rank 1 on node2")
+        assert (rc, missing(waiting, "rank 0 node1 all_reduce")) == (0, []), stacks
+        assert missing(hanging, "ends.py") == []
+        assert "all_reduce" not in hanging
+
+    def test_a_host_that_is_cut_off_under_ccl_is_named_and_the_call_ends_with_that(
+        self, bindings: Path | None, ends: Ends
+    ) -> None:
+        """A rank counts as lost after 25 s of silence."""
+        require_bindings(bindings)
+        rc, messages, seconds = ends.cut_off()
+        assert (rc, missing(messages, "node2 1")) == (1, []), messages
+        assert seconds < 45
+        assert ends.left(70) == []
+
+    def test_ctrl_c_ends_ranks_under_ccl(self, bindings: Path | None, ends: Ends) -> None:
+        require_bindings(bindings)
+        rc, messages = ends.interrupt()
+        assert rc == 130, messages
+
+    def test_a_run_over_ccl_is_restarted(self, bindings: Path | None, ends: Ends) -> None:
+        require_bindings(bindings)
+        ran = ends.run("kill once", "--max-restarts", "1")
+        assert ran.rc == 0, ran.err + ran.out
+        assert ran.out.count("has trained") == 4
+        assert ran.out.count("is done") == 2
 
 
 def test_the_mpirun_inside_the_bindings_can_be_named_for_a_python_without_variables(
