@@ -61,8 +61,6 @@ class PlayContext:
     cwd: Path
     all_hosts: Sequence[Host] = ()
     """All hosts of the hostfile, also those that --limit excludes."""
-    projects: dict[Path, tuple[str, ...]] = field(default_factory=dict)
-    """Projects that runs of this playbook have uploaded, with their exclude patterns."""
     fixed: set[str] = field(default_factory=set)
     """Ids of doctor findings that earlier tasks have fixed, or would have fixed without --check."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)

@@ -58,8 +58,9 @@ CREDENTIAL_PATTERNS: Final = (
 _DOCKER_FILE: Final = DOCKER_LOGIN.rpartition("/")[2]
 _CREDENTIAL_NAMES: Final = CREDENTIAL_DIRECTORIES | CREDENTIAL_FILES | {_DOCKER_FILE}
 
-Reason = Literal["excluded", "ignored", "credentials"]
-"""Why a path is left out: by `--exclude` or `ALWAYS`; by a file or `DEFAULTS`; because of its name alone."""
+Reason = Literal["excluded", "ignored", "credentials", "fetched"]
+"""Why a path is left out: by `--exclude` or `ALWAYS`; by a file or `DEFAULTS`; because of its name alone;
+because fetch brought it."""
 
 _LARGEST: Final = 1 << 20
 """Bytes of an ignore file."""
@@ -174,9 +175,16 @@ def outer_layers(root: Path) -> tuple[Layer, ...]:
 class Ignored:
     """The rules that decide which paths of one project are left out."""
 
-    def __init__(self, outer: Sequence[Layer], excludes: Sequence[str], includes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        outer: Sequence[Layer],
+        excludes: Sequence[str],
+        includes: Sequence[str] = (),
+        fetched: frozenset[str] = frozenset(),
+    ) -> None:
         self.outer = (layer("", DEFAULTS), *outer)
         self._excludes = layer("", excludes, "--exclude") if excludes else None
+        self._fetched = fetched
         self._includes = layer("", includes, "--include") if includes else None
         self._above_includes = frozenset(parent for pattern in includes for parent in parents_of_pattern(pattern))
 
@@ -186,8 +194,8 @@ class Ignored:
         """Why a path is left out; None: it is sent. `inside`: the reason its directory is left out.
 
         `--exclude` wins over `--include`, which wins over the rule for credentials, which wins over ignore files: the
-        nearest directory's first, in a file the last line. No file of a project can send credentials, because a cloned
-        repository contains such files.
+        nearest directory's first, in a file the last line. These win over the note of a fetch. No file of a project
+        can send credentials, because a cloned repository contains such files.
         """
         if path == OWN or path[path.rfind("/") + 1 :] in (ALWAYS if is_directory else ALWAYS_FILES):
             return "excluded"
@@ -205,6 +213,8 @@ class Ignored:
                 reason = "ignored"
             elif is_credential(path, is_directory=is_directory):
                 reason = "credentials"
+            elif excluded is None and path in self._fetched:
+                reason = "fetched"
         if reason is not None and self._includes is not None and self._includes.excludes(full):
             return None
         return reason
@@ -212,10 +222,6 @@ class Ignored:
     def is_above_include(self, path: str) -> bool:
         """Whether an `--include` names something below this directory by its path from the root."""
         return path in self._above_includes
-
-    def stays(self, path: str, layers: Sequence[Layer], *, is_directory: bool) -> bool:
-        """Whether the path is left out."""
-        return self.reason_left_out(path, layers, is_directory=is_directory) is not None
 
 
 def parents_of_pattern(pattern: str) -> tuple[str, ...]:

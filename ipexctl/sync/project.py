@@ -15,6 +15,7 @@ import platformdirs
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.files import write_atomically, write_json_atomically
+from ipexctl.sync.fetched import fetched_below
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.manifest import Entry, Manifest, encode, unpacked
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
@@ -43,6 +44,8 @@ class Project:
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     """Paths that may hold credentials."""
+    fetched: tuple[str, ...] = ()
+    """Paths that are left out because fetch brought them."""
     read: int = 0
     """The number of files whose hash was not cached."""
 
@@ -63,14 +66,15 @@ def read_project(
     root = real_path(root)
     if problem := root_problem(root):
         raise UserError(problem, fix="name the project's directory: ipexctl sync DIR")
-    scanned = scan_project(root, (*excludes, *_own(root, home)), includes)
+    scanned = scan_project(root, (*excludes, *_own(root, home)), includes, fetched_below(root))
     if not allow_big:
         check_size(root, scanned)
     name = tree_name(root, owner_here())
     cache = Path(platformdirs.user_cache_dir("ipexctl")) / "sync" / name
     hashes = Hashes(cache / "hashes.json")
     manifest = manifest_of(scanned, hashes)
-    return Project(root, name, manifest, cache, _notes(scanned), tuple(sorted(scanned.credentials)), hashes.read)
+    left_out, fetched = tuple(sorted(scanned.credentials)), tuple(sorted(scanned.fetched))
+    return Project(root, name, manifest, cache, _notes(scanned), left_out, fetched, hashes.read)
 
 
 def _own(root: Path, home: str) -> tuple[str, ...]:
@@ -83,6 +87,8 @@ def _notes(scanned: ScanResult) -> tuple[str, ...]:
     notes = []
     if scanned.credentials:
         notes.append(f"left out: {_some(sorted(scanned.credentials), 10)} (credentials; --include PATTERN sends them)")
+    if scanned.fetched:
+        notes.append(f"left out: {_some(sorted(scanned.fetched))} (fetched from a host; --include PATTERN sends them)")
     if scanned.skipped:
         notes.append(f"left out (no files, directories or links): {_some(scanned.skipped)}")
     if scanned.outward:

@@ -48,3 +48,5 @@ class SyncReport(Report[SyncResult]):
     dry_run: bool = False
     left_out: tuple[str, ...] = ()
     """Paths that may contain credentials; a directory has a trailing slash."""
+    fetched: tuple[str, ...] = ()
+    """Paths that are left out because fetch brought them."""

@@ -53,6 +53,8 @@ class ScanResult:
     """Links out of the tree; they are sent as links, and may be broken on a node."""
     credentials: list[str] = field(default_factory=list)
     """Left out because of their names; a directory has a trailing slash."""
+    fetched: list[str] = field(default_factory=list)
+    """Left out because fetch brought them; a directory has a trailing slash."""
     complete: bool = True
 
     @property
@@ -74,12 +76,17 @@ class _Directory(NamedTuple):
     """The reason it is left out, if an `--include` names something in it."""
 
 
-def scan_project(root: Path, excludes: Sequence[str] = (), includes: Sequence[str] = ()) -> ScanResult:
+def scan_project(
+    root: Path,
+    excludes: Sequence[str] = (),
+    includes: Sequence[str] = (),
+    fetched: frozenset[str] = frozenset(),
+) -> ScanResult:
     """Scan everything below the root that is not left out. Raises a UserError if a directory can't be read."""
     real = real_path(root)
     if problem := path_problem(real, "directory"):
         raise UserError(f"{root} {problem}", fix="name the directory of your project")
-    ignored = Ignored(outer_layers(real), excludes, includes)
+    ignored = Ignored(outer_layers(real), excludes, includes, fetched)
     result = ScanResult(real)
     base = os.fsencode(real)
     pending: list[_Directory] = [_Directory("", ignored.outer)]
@@ -111,6 +118,8 @@ def _scan_directory(result: ScanResult, base: bytes, directory: _Directory, igno
         if reason is not None and not (is_directory and reason != "excluded" and ignored.is_above_include(path)):
             if reason == "credentials":
                 result.credentials.append(f"{path}/" if is_directory else path)
+            elif reason == "fetched":
+                result.fetched.append(f"{path}/" if is_directory else path)
             continue
         if is_directory and _is_environment(entry.path):
             continue

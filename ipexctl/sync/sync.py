@@ -329,4 +329,5 @@ class ProjectSync:
             tuple(dict.fromkeys(self.notes)),
             self.dry_run,
             self.project.left_out,
+            self.project.fetched,
         )

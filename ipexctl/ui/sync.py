@@ -33,6 +33,7 @@ def as_json(report: SyncReport) -> dict[str, Any]:
         "summary": summary_json(report.hosts),
         "notes": [printable(note) for note in report.notes],
         "left_out": [printable(path) for path in report.left_out],
+        "fetched": [printable(path) for path in report.fetched],
         "dry_run": report.dry_run,
         "seconds": round(report.seconds, 3),
     }

@@ -101,3 +101,32 @@ def test_a_playbook_finds_it_upward_from_its_script(cluster: Cluster) -> None:
     ran = ipexctl("play", "-H", cluster.lab.hostfile, play, cwd=Path("/"), env=cluster.env, timeout=100)
     assert ran.rc == 0, ran.out + ran.err
     assert "plays ipexctl.toml plays/site.yml src/train.py" in ran.out + ran.err
+
+
+WRITES = """\
+import os, pathlib
+directory = pathlib.Path("checkpoints")
+directory.mkdir(exist_ok=True)
+(directory / "step.pt").write_text("weights")
+print(*sorted(path.name for path in pathlib.Path(__file__).parent.iterdir() if path.name != ".ipexctl"))
+"""
+
+
+def test_results_that_fetch_brought_are_not_sent_back(cluster: Cluster) -> None:
+    cluster.write("train.py", WRITES)
+    cluster.write("kept/own.txt", "1")
+    cluster.run("--ppn", "1", "train.py")
+    for dest in ("out", "kept"):
+        assert cluster.call("fetch", "last:checkpoints/", dest).rc == 0
+    assert (cluster.project / "kept/step.pt").read_text() == "weights"
+    dry = cluster.call("sync", "-H", cluster.lab.hostfile, "--dry-run")
+    assert "kept/step.pt, out/" in dry.err
+    assert "step.pt" not in dry.out
+    assert by_rank(cluster.run("--ppn", "1", "train.py").out) == {
+        rank: ["checkpoints kept train.py"] for rank in range(2)
+    }
+    report = json.loads(cluster.call("sync", "-H", cluster.lab.hostfile, "--dry-run", "--json").out)
+    assert report["fetched"] == ["kept/step.pt", "out/"]
+    assert {path for host in report["hosts"] for path in host["would_send"]} == set()
+    included = cluster.run("--ppn", "1", "--include", "/out", "train.py")
+    assert by_rank(included.out)[1] == ["checkpoints kept out train.py"]

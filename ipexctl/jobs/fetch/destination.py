@@ -74,6 +74,10 @@ class Destination:
         self._made: tuple[str, ...] | None = None
         """The directory that was created last: it was empty."""
         self._file: _OpenFile | None = None
+        top = first_missing(root)
+        self.created: list[str] = [] if top is None else [top]
+        """Absolute paths that did not exist before; nothing below a created directory."""
+        self._new: set[tuple[str, ...]] = set() if top is None else {()}
         try:
             os.makedirs(root, exist_ok=True)
             self._top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -186,7 +190,10 @@ class Destination:
             os.fchmod(file.number, entry.mode)
             os.utime(file.number, ns=(entry.mtime, entry.mtime))
             if not file.in_place:
+                is_new = _stat(file.directory, name) is None
                 os.replace(file.part, name, src_dir_fd=file.directory, dst_dir_fd=file.directory)
+                if is_new:
+                    self._note(entry.parts)
         except OSError as error:
             raise _write_error(error) from None
         finally:
@@ -248,8 +255,7 @@ class Destination:
             finally:
                 os.close(number)
 
-    @staticmethod
-    def _create_link(directory: int, name: bytes, entry: FetchEntry) -> None:
+    def _create_link(self, directory: int, name: bytes, entry: FetchEntry) -> None:
         target, part = encode_name(entry.target), _part(name)
         with contextlib.suppress(OSError):
             if os.readlink(name, dir_fd=directory) == target:
@@ -257,7 +263,16 @@ class Destination:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part, dir_fd=directory)
         os.symlink(target, part, dir_fd=directory)
+        is_new = _stat(directory, name) is None
         os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)
+        if is_new:
+            self._note(entry.parts)
+
+    def _note(self, parts: tuple[str, ...]) -> None:
+        """A new file, link or directory: it is in `created`, unless a directory above it is."""
+        if not any(parts[:depth] in self._new for depth in range(len(parts))):
+            self._new.add(parts)
+            self.created.append(os.path.join(os.path.abspath(self.root), *parts))
 
     def _enter(self, parts: tuple[str, ...]) -> int:
         """The directory, created if needed, kept open until another one is requested."""
@@ -273,6 +288,7 @@ class Destination:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(names[depth], 0o755, dir_fd=above)
                 self._made = parts[: depth + 1]
+                self._note(self._made)
             try:
                 number = os.open(names[depth], _READING | os.O_DIRECTORY, dir_fd=above)
             except OSError as error:
@@ -297,6 +313,14 @@ class Destination:
 
 
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def first_missing(path: str) -> str | None:
+    """The topmost directory of a path that does not exist; None if all of it exists."""
+    path, missing = os.path.abspath(path), None
+    while not os.path.lexists(path):
+        path, missing = os.path.dirname(path), path
+    return missing
 
 
 def _is_free(number: int) -> bool:

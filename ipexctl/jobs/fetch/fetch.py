@@ -17,6 +17,7 @@ from ipexctl.remote.node_call import PrefixedStream, agent_command, agent_zip
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.remote.session import StdinQueue
+from ipexctl.sync.fetched import note_fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -158,6 +159,7 @@ def _receive_once(
             with receiver.destination:
                 receiver.destination.abandon()
                 receiver.destination.close_directories()
+            note_fetched(receiver.destination.created)
     last = receiver.last
     if last is not None and last.get("event") == "failed":
         raise HostError(str(last.get("reason") or "it failed without saying why"), str(last.get("fix") or ""))

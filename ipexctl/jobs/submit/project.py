@@ -113,7 +113,7 @@ def files_in_other_generations(tree: str, subdirectory: str, records: Sequence[R
             return ""
         return (
             f"this run uses {tree}, which is free again; files that {record.id} wrote are in {record.cwd}; "
-            f"to copy one into the project: ipexctl fetch {record.id}:PATH ."
+            f"to copy one into the project: ipexctl fetch {record.id}:PATH . and then ipexctl run --include PATH"
         )
     return ""
 

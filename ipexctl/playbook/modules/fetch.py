@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.jobs.fetch.destination import first_missing
 from ipexctl.jobs.fetch.manifest import is_contents
 from ipexctl.node.common.files import encode_name, write_atomically
 from ipexctl.playbook.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.result import Result, failed
-from ipexctl.remote.progress import Notice
-from ipexctl.sync.ignore import Ignored, layer_of, outer_layers, pattern_for
+from ipexctl.sync.fetched import note_fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from pathlib import Path
 
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.playbook.result import Call
@@ -79,7 +78,6 @@ class _Fetch:
             if data["size"] >= MAX_OUTPUT - 64:
                 return _fetch_with_agent(context, call, dest, str(dest))
             return failed("it changed while it was read", "fetch it again", **data)
-        warn_of_synced_files(context, dest)
         try:
             _write(dest, content)
         except OSError as error:
@@ -98,8 +96,11 @@ def _destination(call: Call) -> Path:
 
 
 def _write(dest: Path, content: bytes) -> None:
+    created = first_missing(str(dest))
     dest.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(dest, content, durable=False, mode=0o644)
+    if created is not None:
+        note_fetched([created])
 
 
 def _fetch_directory(context: PlayContext, call: Call) -> Result:
@@ -113,7 +114,6 @@ def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -
     from ipexctl.jobs.fetch.fetch import order_of_host
     from ipexctl.jobs.fetch.manifest import FetchSource
 
-    warn_of_synced_files(context, path)
     if call.check:
         return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(path)})
     return _fetch_order(
@@ -134,7 +134,6 @@ def _fetch_from_run(context: PlayContext, call: Call) -> Result:
         record = RunRegistry().find(call.args["run"])
         if call.host.name != record.node0.name:
             return Result("skipped", f"node0 of the run is {record.node0.name}")
-        warn_of_synced_files(context, dest)
         if call.check:
             return Result("changed", "would be brought", data={"run": record.id, "dest": str(dest)})
         order = order_of_run(record, call.args["path"], str(dest), rank=None, host=None, others=())
@@ -162,33 +161,3 @@ def _fetch_order(context: PlayContext, order: Any) -> Result:
 
 
 RUNNERS: Final = {"fetch": _Fetch()}
-
-
-def warn_of_synced_files(context: PlayContext, dest: Path) -> None:
-    """Warn once for each project that this playbook has run."""
-    for root, excludes in list(context.projects.items()):
-        path = synced_path(dest, root, excludes)
-        if path:
-            del context.projects[root]
-            context.watch(
-                Notice(
-                    f"fetch brings {path} into the project {root}: the next run sends it to all hosts; "
-                    f"a dest outside, or exclude: ['{pattern_for(path)}'] of run, leaves it here",
-                    warning=True,
-                )
-            )
-
-
-def synced_path(dest: Path, root: Path, excludes: Sequence[str]) -> str:
-    """The path of `dest` in the project; empty if it is outside or excluded from the upload."""
-    top, path = Path(os.path.realpath(root)), Path(os.path.realpath(dest))
-    if not path.is_relative_to(top):
-        return ""
-    parts = path.relative_to(top).parts
-    ignored = Ignored(outer_layers(top), excludes)
-    project_layer = layer_of(top, "")
-    layers = (*ignored.outer, project_layer) if project_layer else ignored.outer
-    for depth in range(1, len(parts) + 1):
-        if ignored.stays("/".join(parts[:depth]), layers, is_directory=True):
-            return ""
-    return "/".join(parts) or "."

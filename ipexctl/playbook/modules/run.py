@@ -51,8 +51,6 @@ class _Run:
             request, secrets = _run_request(context, call)
             check_request(request)
             location = locate_project(request, call.task.base)
-            if request.sync:
-                context.projects[location.root] = (*request.excludes, *request.data)
             if call.args["creates"] is not None and (created := _find_created(context, call, location)):
                 data = {**_NOT_RUN, "run": "", "creates": created}
                 return {

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from ipexctl.playbook.cluster_tasks import as_playbook
 from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.modules.fetch import synced_path
 from ipexctl.playbook.result import Result
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -33,24 +27,3 @@ if TYPE_CHECKING:
 def test_options_are_called_as_the_playbook_calls_them(said: str, here: str) -> None:
     result = as_playbook(Result("failed", said, said), MODULES["run"].options)
     assert (result.reason, result.fix) == (here, here)
-
-
-@pytest.mark.parametrize(
-    ("dest", "excludes", "where"),
-    [
-        ("project/out", (), "out"),
-        ("project/a/b", (), "a/b"),
-        ("project", (), "."),
-        ("elsewhere", (), ""),
-        ("project/../elsewhere", (), ""),
-        ("project/out", ("/out",), ""),
-        ("project/a/b", ("a/",), ""),
-        ("project/kept/x", (), ""),
-    ],
-)
-def test_what_is_brought_into_a_project_travels_unless_it_stays_behind(
-    tmp_path: Path, dest: str, excludes: tuple[str, ...], where: str
-) -> None:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / ".gitignore").write_text("kept/\n")
-    assert synced_path(tmp_path / dest, tmp_path / "project", excludes) == where

@@ -1,0 +1,73 @@
+"""The notes of what fetch created: they leave it out of a project, and nothing that was there before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sync_helpers import put
+
+from ipexctl.jobs.fetch.destination import Destination, first_missing
+from ipexctl.jobs.fetch.manifest import FetchEntry
+from ipexctl.sync.fetched import fetched_below, note_fetched
+from ipexctl.sync.project import read_project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    project = tmp_path / "project"
+    put(project, "train.py", "print()")
+    return project
+
+
+def files(root: Path, *includes: str) -> list[str]:
+    return [entry.path for entry in read_project(root, includes=includes).manifest.entries if entry.kind == "f"]
+
+
+def test_fetched_paths_are_left_out_named_and_sent_by_include(root: Path) -> None:
+    for name in ("out/a.pt", "weights.pt", "own.pt", "tool.py"):
+        put(root, name, "x")
+    note_fetched(str(root / name) for name in ("out", "weights.pt", "tool.py"))
+    found = read_project(root)
+    assert files(root) == ["own.pt", "tool.py", "train.py"]
+    assert found.fetched == ("out/", "weights.pt")
+    assert any("out/" in note and "--include" in note for note in found.notes)
+    assert files(root, "weights.pt") == ["own.pt", "tool.py", "train.py", "weights.pt"]
+    put(root, ".ipexctlignore", "!weights.pt\n")
+    assert "weights.pt" in files(root)
+    assert fetched_below(root / "out") == frozenset()
+
+
+def test_a_note_of_a_removed_path_is_forgotten(root: Path) -> None:
+    put(root, "out/a.pt", "x")
+    note_fetched([str(root / "out/a.pt"), str(root / "gone")])
+    assert fetched_below(root) == {"out/a.pt"}
+    (root / "out/a.pt").unlink()
+    note_fetched([str(root / "train.py")])
+    put(root, "out/a.pt", "the user's own")
+    assert "out/a.pt" in files(root)
+
+
+def test_a_project_that_was_fetched_as_a_whole_is_a_project(root: Path) -> None:
+    note_fetched([str(root)])
+    assert files(root) == ["train.py"]
+
+
+def directory(index: int, *parts: str) -> FetchEntry:
+    return FetchEntry(index, parts, "d", 0o755, 0, 0)
+
+
+def test_a_destination_knows_the_topmost_paths_that_it_created(root: Path) -> None:
+    put(root, "there/x", "1")
+    with Destination(str(root)) as destination:
+        for index, parts in enumerate([("there",), ("there", "new"), ("there", "new", "deep"), ("other",)]):
+            destination.inspect(directory(index, *parts))
+        destination.close_directories()
+        assert destination.created == [str(root / "there/new"), str(root / "other")]
+    assert first_missing(str(root / "there/y/z")) == str(root / "there/y")
+    assert first_missing(str(root)) is None
