@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session import Ended, Stream
+    from ipexctl.remote.session import Ended, Session, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,10 @@ def _ignore_step(host: Host, step: str, seconds: float) -> None:
     """The default of `on_step`."""
 
 
+def _do_nothing(host: Host, session: Session) -> None:
+    """The default of `before`."""
+
+
 def execute(
     hosts: Sequence[Host],
     command: Command,
@@ -42,8 +46,12 @@ def execute(
     timeout: float | None = None,
     stdin_for: Callable[[], BinaryIO] | None = None,
     on_step: Callable[[Host, str, float], None] = _ignore_step,
+    before: Callable[[Host, Session], None] = _do_nothing,
 ) -> Iterator[ExecResult]:
-    """Run the command on every host and yield results as they come. `timeout` limits the whole step on one host."""
+    """Run the command on every host and yield results as they come. `timeout` limits the whole step on one host.
+
+    `before` is called with the host's session before the command.
+    """
 
     def work(host: Host) -> ExecResult:
         started = time.monotonic()
@@ -61,6 +69,7 @@ def execute(
         with closing(connector.open(host, cancel)) as session:
             connected_at = time.monotonic()
             on_step(host, "connected", connected_at - connecting_at)
+            before(host, session)
             stdin = stdin_for() if stdin_for else None
             ended = session.run(command, sink_for(host), stdin=stdin, timeout=timeout, cancel=cancel)
             on_step(host, f"ran {command.label}", time.monotonic() - connected_at)

@@ -295,3 +295,21 @@ def test_sixty_hosts_share_five_forks(lab3: Lab, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(lines)
     ran = ipexctl("exec", "-H", tmp_path / "hosts", "-f", "5", "--gather", "--", "echo", "here")
     assert ran.out == "n[0-59] (60 hosts):\nhere\n"
+
+
+def test_a_home_that_no_shell_or_the_wrong_one_expanded_gets_a_hint(lab3: Lab, tmp_path: Path) -> None:
+    """`rm -rf ~/.x` deletes nothing in both cases, and rm calls that a success."""
+    call = ("exec", "-H", lab3.hostfile, "-l", "node[1-2]")
+    assert ipexctl(*call, "--shell", "mkdir -p ~/.hinted").rc == 0
+    ran = ipexctl(*call, "--", "rm", "-rf", "~/.hinted")
+    assert ran.rc == 0
+    assert f"ipexctl exec -H {lab3.hostfile} -l 'node[1-2]' --shell 'rm -rf ~/.hinted'" in ran.err
+    (tmp_path / ".hinted").mkdir()
+    ran = ipexctl(*call, "--", "rm", "-rf", tmp_path / ".hinted", env={"HOME": str(tmp_path)})
+    assert (ran.rc, missing(ran.err, "node[1-2]")) == (0, [])
+    assert "--shell 'ls -d ~/.hinted'" in ran.err
+    assert (tmp_path / ".hinted").is_dir()
+    assert ipexctl(*call, "-q", "--", "rm", "-rf", "~/.hinted").err == ""
+    done = ipexctl(*call, "--shell", "test -d ~/.hinted && rm -rf ~/.hinted")
+    assert (done.rc, done.err) == (0, "")
+    assert ipexctl(*call, "--", "ls", "/etc/passwd", env={"HOME": "/etc"}).err == ""
