@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import glob
 import os
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.preflight.imports import ScriptFile
     from ipexctl.jobs.submit.request import RunRequest
 
+_MOST_SIMILAR: Final = 20
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
@@ -52,7 +56,7 @@ def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
     if script is not None and (problem := path_problem(cwd / script, "file")):
         raise UserError(
             f"the script {quoted(str(script))} {problem}",
-            fix="name its path from here; for a module: -m NAME; for a command: -- CMD",
+            fix=_script_fix(script, cwd),
         )
     if request.cwd is not None and (problem := path_problem(cwd / request.cwd, "directory")):
         raise UserError(
@@ -80,6 +84,18 @@ def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
     can_be_larger = is_above and not is_marked(root) and not root_problem(here)
     hint = "; for the current directory: --cwd ." if can_be_larger else ""
     return ProjectLocation(root, subdirectory, command, project_script(str(script), path, workdir), hint)
+
+
+def _script_fix(script: Path, cwd: Path) -> str:
+    """The similar name in the script's directory, or the same name in a directory below the current one."""
+    scripts = sorted(path.name for path in (cwd / script).parent.glob("*.py"))
+    near = difflib.get_close_matches(script.name, scripts, n=1, cutoff=0.6)
+    found = [str(script.with_name(near[0]))] if near else []
+    for pattern in () if found else (f"*/{glob.escape(script.name)}", f"*/*/{glob.escape(script.name)}"):
+        found += sorted(str(path.relative_to(cwd)) for path in islice(cwd.glob(pattern), _MOST_SIMILAR))
+    if found:
+        return f"did you mean {quoted(found[0])}?"
+    return "name its path from here; for a module: -m NAME; for a command: -- CMD"
 
 
 def describe_project(location: ProjectLocation, request: RunRequest, content: str = "not synced") -> str:

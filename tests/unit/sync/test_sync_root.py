@@ -204,3 +204,24 @@ def test_why_a_path_is_not_what_is_wanted(tmp_path: Path) -> None:
         "is not there",
     ]
     assert path_problem(tmp_path / ("x" * 300), "file").startswith("can't be read")
+
+
+@pytest.mark.parametrize(
+    ("script", "meant"),
+    [
+        ("tarin.py", "train.py"),
+        ("train", "train.py"),
+        ("Train.py", "train.py"),
+        ("src/evl.py", "src/eval.py"),
+        ("eval.py", "src/eval.py"),
+        ("nothing-like-it", ""),
+        ("none/x.py", ""),
+    ],
+)
+def test_a_misspelt_script_gets_the_name_that_was_meant(tmp_path: Path, script: str, meant: str) -> None:
+    for name in ("train.py", "src/eval.py", "src/x/prepare.py"):
+        put(tmp_path, name, "print()")
+    with pytest.raises(UserError) as refused:
+        locate_project(wishes(script), tmp_path)
+    assert (f"did you mean '{meant}'?" in refused.value.fix) == bool(meant)
+    assert ("-m NAME" in refused.value.fix) == (not meant)
