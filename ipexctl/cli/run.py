@@ -20,13 +20,14 @@ from ipexctl.errors import UserError
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from concurrent.futures import Future
 
-    from ipexctl.hosts.host import Host
+    from ipexctl.cli.launch_options import LaunchCall
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.pipeline import PlannedRun
-    from ipexctl.jobs.submit.request import RunRequest, StartFailure
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.sync.project import Project
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -88,10 +89,15 @@ def run_command(
         from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
         from ipexctl.jobs.submit.request import StartFailure
 
+        files = None
         if install and not dry_run:
-            code = _install_first(request, hosts, pool, output, packages or (), requirements or ())
-            if code:
-                raise interrupt.or_exit(code)
+            files = pipeline.start_reading(request, launch_call.project, output.print_note)
+            outcome = _install_first(launch_call, pool, output, files, packages or (), requirements or ())
+            if isinstance(outcome, StartFailure):
+                failure, seconds = outcome.with_host_options(launch_call.host_options), time.monotonic() - start_time
+                raise typer.Exit(_print_not_started(failure, interrupt.code, summary, seconds))
+            if outcome:
+                raise interrupt.or_exit(outcome)
         if dry_run:
             _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA), output)
             raise interrupt.or_exit(0)
@@ -99,7 +105,14 @@ def run_command(
             targets.host_keys and targets.host_keys.value, targets.connect_timeout, launch_call.host_options
         )
         submitted = pipeline.submit_run(
-            hosts, request, pool, launch_call.project, launch_call.exports.secrets, settings, notify=output.print_note
+            hosts,
+            request,
+            pool,
+            launch_call.project,
+            launch_call.exports.secrets,
+            settings,
+            notify=output.print_note,
+            files=files,
         )
         if isinstance(submitted, StartFailure):
             failure, seconds = submitted.with_host_options(launch_call.host_options), time.monotonic() - start_time
@@ -199,19 +212,21 @@ def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: flo
 
 
 def _install_first(
-    request: RunRequest,
-    hosts: Sequence[Host],
+    launch_call: LaunchCall,
     pool: SessionPool,
     output: Output,
+    files: Future[Project] | None,
     packages: Sequence[str],
     requirements: Sequence[Path],
-) -> int:
+) -> StartFailure | int:
     """Install the environment on hosts that lack it, as `ipexctl install` does; returns the exit code.
 
     Without --stack and --torch the hosts get the environment that other hosts have.
     """
     from ipexctl.facts.gather import gather
     from ipexctl.jobs.submit.context import is_everywhere
+    from ipexctl.jobs.submit.preflight.before_install import check_before_install
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install import install
@@ -221,14 +236,22 @@ def _install_first(
     from ipexctl.ui.install import show
     from ipexctl.ui.progress_view import ProgressView
 
+    hosts, request = launch_call.hosts, launch_call.request
+    if files is not None:
+        files.result()  # a project that cannot be sent is refused first
     rows = known_rows(os.environ)
     stack_request, added = StackRequest(request.torch, request.stack), read_package_request(packages, requirements)
     env_request = EnvRequest(stack_request, added.lines, added.constraints)
     check_request(stack_request, rows)
-    if env_request == EnvRequest(StackRequest()):
-        answers = gather(hosts, pool, home=request.home, timeout=request.timeout)
-        if is_everywhere(answers, request.env):
+    if is_everywhere(gather(hosts, pool, home=request.home, timeout=request.timeout), request.env):
+        if env_request == EnvRequest(StackRequest()):
             return 0
+    else:
+        checked = check_before_install(hosts, request, pool, launch_call.project, adds_packages=bool(added.lines))
+        if isinstance(checked, StartFailure):
+            return checked
+        if checked:
+            output.print_note(f"note: {checked}")
     install_request = InstallRequest(
         env=env_request,
         sources=sources_of(added.sources),

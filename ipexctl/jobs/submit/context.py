@@ -70,11 +70,18 @@ class RunContext:
 
 
 def gather(
-    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, *, unsynced: str = "", dry_run: bool = False
+    hosts: Sequence[Host],
+    request: RunRequest,
+    pool: SessionPool,
+    *,
+    unsynced: str = "",
+    dry_run: bool = False,
+    before_install: bool = False,
 ) -> RunContext | StartFailure:
     """Ask all hosts at once. `unsynced` is a path that every host must have, because it is not synced.
 
-    With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it.
+    With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it. With
+    `before_install`, the environment is only a Python that all hosts have, or none.
     """
     node0, *others = hosts
     paths = run_in_background(lambda: check_paths(hosts, request, pool, unsynced), "paths")
@@ -92,7 +99,9 @@ def gather(
     if isinstance(checked, StartFailure):
         return checked
     notes: tuple[str, ...] = ()
-    env = checked.env or existing_environment(hosts, request.env, facts, home)
+    env = checked.env or (
+        RankEnv(_common_python(facts)) if before_install else existing_environment(hosts, request.env, facts, home)
+    )
     if isinstance(env, StartFailure) and dry_run and not has_environment(request.env, facts):
         from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
 
@@ -107,6 +116,15 @@ def gather(
     # An installed environment has the variables of its own setvars.sh.
     setup = request.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
     return RunContext(tuple(hosts), facts, addresses, home, env, checked.mpi, setup, ssh_config, notes)
+
+
+def _common_python(facts: Mapping[str, Facts]) -> str:
+    """A Python that can run the agent, at the same path on every host; empty if there is none."""
+    paths = [
+        [python.path for python in host.software.pythons if (python.minor or (0, 0)) >= (3, 8)]
+        for host in facts.values()
+    ]
+    return next((path for path in paths[0] if all(path in others for others in paths)), "")
 
 
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts] | StartFailure:

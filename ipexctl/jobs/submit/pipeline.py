@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import LaunchOptions
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.sync.project import Project
     from ipexctl.sync.sync import ProjectSync
 
 
@@ -86,11 +87,9 @@ def plan_run(
     """Plan a run and change nothing, for --dry-run and export. Notes for the user go to `notify`."""
     with ExitStack() as stack:
         sync = None
-        if request.sync:
-            sync = run_in_background(partial(_query_tree, hosts, request, pool, project, notify, lease=None), "tree")
+        if (files := start_reading(request, project, notify)) is not None:
+            sync = run_in_background(partial(_query_tree, hosts, request, pool, files, lease=None), "tree")
             stack.callback(wait, (sync,))
-        else:
-            notify(describe_project(project, request))
         context = gather(hosts, request, pool, unsynced=project.executed_path(request), dry_run=True)
         if isinstance(context, StartFailure):
             return context
@@ -116,19 +115,19 @@ def submit_run(
     settings: ConnectSettings,
     *,
     notify: Callable[[str], None],
+    files: Future[Project] | None = None,
 ) -> StartedRun | StartFailure:
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
 
+    `files`: the project, if `start_reading` was called before.
     The preflight checks take longest. A tree that needs no upload, the supervisor and the job files do not wait for it.
     """
     run, registry, retention = new_id(request.script, time.time()), RunRegistry(), read_limits(os.environ)
     with mark_pending(registry.directory, run), ExitStack() as on_failure:
         sync = None
-        if request.sync:
-            sync = run_in_background(partial(_query_tree, hosts, request, pool, project, notify, lease=run), "tree")
+        if (files := files or start_reading(request, project, notify)) is not None:
+            sync = run_in_background(partial(_query_tree, hosts, request, pool, files, lease=run), "tree")
             on_failure.callback(_release_tree, hosts, request, pool, run, sync)
-        else:
-            notify(describe_project(project, request))
 
         context = gather(hosts, request, pool, unsynced=project.executed_path(request))
         if isinstance(context, StartFailure):
@@ -235,26 +234,35 @@ def _preflight(
     return result if isinstance(result, StartFailure) else None
 
 
-def _query_tree(
-    hosts: Sequence[Host],
-    request: RunRequest,
-    pool: SessionPool,
-    project: ProjectLocation,
-    notify: Callable[[str], None],
-    *,
-    lease: str | None,
-) -> ProjectSync:
-    """Read the project, and ask the hosts which of its files they have. A complete tree gets the lease at once."""
-    from ipexctl.sync.project import data_patterns, read_project  # imported while the facts are gathered
-    from ipexctl.sync.sync import query_project
+def start_reading(
+    request: RunRequest, project: ProjectLocation, notify: Callable[[str], None]
+) -> Future[Project] | None:
+    """Read the project in the background and name it, as the first line of a run; None if it is not synced."""
+    if not request.sync:
+        notify(describe_project(project, request))
+        return None
 
-    excludes = (*request.excludes, *data_patterns(project.root, [Path(path) for path in request.data]))
-    content = read_project(
-        project.root, excludes, includes=request.includes, home=request.home, allow_big=request.allow_big
-    )
-    notify(describe_project(project, request, content.manifest.summary))
+    def read() -> Project:
+        from ipexctl.sync.project import data_patterns, read_project  # imported while the hosts are connected
+
+        excludes = (*request.excludes, *data_patterns(project.root, [Path(path) for path in request.data]))
+        content = read_project(
+            project.root, excludes, includes=request.includes, home=request.home, allow_big=request.allow_big
+        )
+        notify(describe_project(project, request, content.manifest.summary))
+        return content
+
+    return run_in_background(read, "project")
+
+
+def _query_tree(
+    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, files: Future[Project], *, lease: str | None
+) -> ProjectSync:
+    """Ask the hosts which files of the project they have. A complete tree gets the lease at once."""
+    from ipexctl.sync.sync import query_project  # imported while the facts are gathered
+
     return query_project(
-        content,
+        files.result(),
         hosts,
         pool,
         home=request.home,

@@ -1,0 +1,131 @@
+"""Checks of `run --install` before it installs: logins between the nodes, and modules that no stack contains."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.jobs.submit.context import gather, has_environment
+from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
+from ipexctl.jobs.submit.preflight.imports import check_imports, with_environment
+from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.launch.plan import LaunchRefusal
+from ipexctl.launch.rank_distribution import distribute_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.submit.preflight.imports import Import, ScriptFile
+    from ipexctl.jobs.submit.project import ProjectLocation
+    from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.remote.session_pool import SessionPool
+
+_IN_A_STACK: Final = frozenset(
+    (
+        "torch",
+        "torchgen",
+        "functorch",
+        "numpy",
+        "intel_extension_for_pytorch",
+        "oneccl_bindings_for_pytorch",
+        "torch_ccl",
+        "typing_extensions",
+        "sympy",
+        "mpmath",
+        "isympy",
+        "networkx",
+        "jinja2",
+        "markupsafe",
+        "fsspec",
+        "filelock",
+        "psutil",
+        "packaging",
+        "ruamel",
+        "triton",
+        "mkl",
+        "intel_openmp",
+        "setuptools",
+        "pkg_resources",
+        "distutils",
+        "pip",
+        "wheel",
+    )
+)
+"""Modules of the packages that a stack can bring; the check after the install knows whether it did."""
+_REMOVED_FROM_PYTHON: Final = frozenset(
+    (
+        "aifc",
+        "asynchat",
+        "asyncore",
+        "audioop",
+        "cgi",
+        "cgitb",
+        "chunk",
+        "crypt",
+        "imghdr",
+        "imp",
+        "lib2to3",
+        "mailcap",
+        "msilib",
+        "nis",
+        "nntplib",
+        "ossaudiodev",
+        "pipes",
+        "sndhdr",
+        "smtpd",
+        "spwd",
+        "sunau",
+        "telnetlib",
+        "uu",
+        "xdrlib",
+    )
+)
+"""An environment may have an older Python than the control machine."""
+
+
+def check_before_install(
+    hosts: Sequence[Host],
+    request: RunRequest,
+    pool: SessionPool,
+    project: ProjectLocation,
+    *,
+    adds_packages: bool,
+) -> StartFailure | str:
+    """Two round trips. Returns a note, or an empty text, if the environment may be installed.
+
+    `adds_packages`: the modules of --with and -r are not known before the install.
+    """
+    context = gather(hosts, request, pool, unsynced=project.executed_path(request), before_install=True)
+    if isinstance(context, StartFailure):
+        return context
+    share = distribute_ranks(hosts, request.options.n, request.options.ppn, 1)
+    nodes = hosts if isinstance(share, LaunchRefusal) else _nodes(hosts, share.counts)
+    if context.env.python:
+        result = check_connectivity(nodes, context, pool)
+        if isinstance(result, StartFailure):
+            return result
+    if project.script is None or not request.sync or adds_packages:
+        return ""
+    if has_environment(request.env, context.facts):
+        return ""  # the hosts get an environment that exists, with the packages that were added to it
+    return check_modules(with_environment(project.script, request, context), [host.name for host in nodes], request)
+
+
+def _nodes(hosts: Sequence[Host], counts: Sequence[int]) -> list[Host]:
+    return [host for host, count in zip(hosts, counts, strict=True) if count or host is hosts[0]]
+
+
+def check_modules(script: ScriptFile, hosts: Sequence[str], request: RunRequest) -> StartFailure | str:
+    """Refuse a script that imports a module which no stack contains. Pure."""
+    missing = [entry.module for entry in script.imports if not _may_exist(entry)]
+    install = ["ipexctl install"]
+    for option, value in (("--stack", request.stack), ("--torch", request.torch)):
+        install += [option, value] if value else []
+    install += ["--env", request.env] if request.env != "default" else []
+    return check_imports(replace(script, install=" ".join(install)), dict.fromkeys(hosts, missing))
+
+
+def _may_exist(entry: Import) -> bool:
+    return entry.module in sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON

@@ -1,0 +1,55 @@
+"""`ipexctl run --install` on several hosts fails before it installs, if the run could not start afterwards."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli_helpers import ipexctl
+from ipexctl.lab import LabSpec
+from lab_run_helpers import new_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+    from lab_run_helpers import Cluster
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+NOTHING = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": ""}
+"""No index is in reach: an install would fail with another message, and late."""
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    return make_lab(LabSpec(hosts=2, name=f"early-{os.getpid()}"))
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    return new_cluster(lab, tmp_path)
+
+
+def installed(cluster: Cluster) -> list[str]:
+    return [cluster.on(index, "ls .ipexctl/envs .ipexctl/wheels 2>/dev/null || true") for index in range(2)]
+
+
+def test_logins_and_imports_are_checked_before_the_install(cluster: Cluster) -> None:
+    cluster.write("plain.py", "import torch\n")
+    cluster.write("train.py", "import torch, numpy\nimport frobnicate\nimport helper\n")
+    cluster.write("helper.py", "")
+    no_login = cluster.refused("--install", "--stack", "torch", "plain.py", env=NOTHING)
+    assert no_login.startswith("project ")
+    assert "ipexctl trust -H" in no_login
+    assert ipexctl("trust", "-H", cluster.lab.hostfile).rc == 0
+    no_module = cluster.refused("--install", "--stack", "torch", "train.py", env=NOTHING)
+    assert "frobnicate" in no_module
+    assert "helper" not in no_module
+    assert f"ipexctl install -H {cluster.lab.hostfile} --stack torch --with frobnicate" in no_module
+    assert installed(cluster) == ["", ""]
+    late = cluster.refused("--install", "--stack", "torch", "plain.py", env=NOTHING)
+    assert "frobnicate" not in late
+    assert "ipexctl trust" not in late
