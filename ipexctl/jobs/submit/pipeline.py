@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.launch.accelerate_config import AccelerateConfig
-    from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.launch.plan import HostPlan, LaunchPlan
     from ipexctl.launch.request import LaunchOptions
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.session_pool import SessionPool
@@ -137,6 +137,8 @@ def submit_run(
         if isinstance(plan, StartFailure):
             return plan
 
+        if request.restarts and (note := restart_note(plan.hosts, context.stores)):
+            notify(f"note: {note}")
         preflight = run_in_background(partial(_preflight, context, plan, request, pool, project, notify), "preflight")
 
         tree = _upload(sync, project, context, notify, preflight)
@@ -197,6 +199,19 @@ def make_plan(
         return StartFailure(plan.reason, plan.fix, plan.hosts)
     request.ranks.within(plan.world_size)
     return replace(plan, notes=(*plan.notes, *notes))
+
+
+def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
+    """A warning if the hosts do not share a home: a checkpoint of rank 0 is then on one host only. Pure."""
+    first = hosts[0].name
+    others = [host.name for host in hosts if stores[host.name] != stores[first]]
+    if not others:
+        return ""
+    return (
+        f"--max-restarts: what rank 0 writes on {first} is not on {fold(others)}; if only rank 0 saves the checkpoint, "
+        "the ranks there start again without it and can wait forever: save it on each host (LOCAL_RANK 0), or to a "
+        "directory that all hosts share"
+    )
 
 
 def _accelerate_options(

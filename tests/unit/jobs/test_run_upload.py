@@ -5,9 +5,10 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from ipexctl.jobs.submit.pipeline import _upload
+from ipexctl.jobs.submit.pipeline import _upload, restart_note
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import StartFailure
 
@@ -55,3 +56,12 @@ def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
 
 def test_a_project_that_is_not_synced_is_where_it_is_here() -> None:
     assert _upload(None, PROJECT, None, print) == "/here/project"  # type: ignore[arg-type]
+
+
+def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
+    hosts: Any = [SimpleNamespace(name=name) for name in ("node1", "node2", "node3")]
+    note = restart_note(hosts, {"node1": "a", "node2": "a", "node3": "b"})
+    assert "node1" in note
+    assert "node3" in note
+    assert "node2" not in note
+    assert restart_note(hosts, dict.fromkeys(("node1", "node2", "node3"), "a")) == ""
