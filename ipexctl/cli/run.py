@@ -20,6 +20,7 @@ from ipexctl.errors import UserError
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from ipexctl.cli.launch_options import LaunchCall
@@ -243,7 +244,9 @@ def _install_first(
     stack_request, added = StackRequest(request.torch, request.stack), read_package_request(packages, requirements)
     env_request = EnvRequest(stack_request, added.lines, added.constraints)
     check_request(stack_request, rows)
-    if is_everywhere(gather(hosts, pool, home=request.home, timeout=request.timeout), request.env):
+    # All answers are read: an abandoned gather cancels the pool.
+    answers = tuple(gather(hosts, pool, home=request.home, timeout=request.timeout))
+    if is_everywhere(answers, request.env):
         if env_request == EnvRequest(StackRequest()):
             return 0
     else:

@@ -107,7 +107,7 @@ def shared(facts: Facts) -> Iterator[Finding]:
     enough = GB if memory.usable is None else min(GB, memory.usable // 8)
     bigger = (
         "docker run --shm-size=8g, or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm; "
-        "as root: mount -o remount,size=8G /dev/shm"
+        "as root, if free -h shows that much: mount -o remount,size=8G /dev/shm"
     )
     if memory.shm_size <= _SHM_OF_DOCKER:
         yield Finding(

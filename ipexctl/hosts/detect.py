@@ -93,7 +93,8 @@ def _read_bytes(path: Path, shown: str) -> bytes:
         raise UserError(f"{shown}: this is a directory", fix="name the hostfile or inventory in it") from None
     except PermissionError:
         raise UserError(
-            f"{shown}: you may not read this file", fix=f"its owner can say: chmod a+r {shlex.quote(shown)}"
+            f"{shown}: you may not read this file",
+            fix=f"if it has no passwords, its owner can say: chmod a+r {shlex.quote(shown)}",
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

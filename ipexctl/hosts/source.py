@@ -44,7 +44,8 @@ class Source:
             number,
             column,
             f"{setting} {reason}, and this file was found, not named",
-            fix=f"if you trust this file, name it to allow that: -H {shlex.quote(self.found)}",
+            fix="read the file first: this setting can run a program here or accept any host; if you trust the file, "
+            f"name it: -H {shlex.quote(self.found)}",
         )
 
     def word_error(self, number: int, error: WordError) -> FileError:

@@ -79,7 +79,8 @@ class DamagedRecord:
     def error(self) -> UnreadableRecord:
         return UnreadableRecord(
             f"the record of run {self.id} can't be read: {self.path}: {self.reason}",
-            fix=f"to forget that run: rm {shlex.quote(str(self.path))}",
+            fix="without it the run cannot be stopped or fetched from here; if it has ended and you need none of it: "
+            f"rm {shlex.quote(str(self.path))}",
         )
 
 

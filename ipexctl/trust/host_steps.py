@@ -109,13 +109,19 @@ def _fix_for(lines: Sequence[str]) -> str:
     for pattern, fix in (
         ("no space left", "free some space there, then run it again"),
         ("quota", "free some space there, then run it again"),
-        ("read-only file system", "remount the home directory there for writing"),
-        ("is read-only", "chmod u+w FILE there, then run it again"),
+        (
+            "read-only file system",
+            "if dmesg there shows no errors of the disk, remount it for writing",
+        ),
+        ("is read-only", "ls -l FILE there: if nobody made it read-only on purpose, chmod u+w FILE, then run it again"),
         ("permission denied", "ask the owner of that directory for write permission"),
         ("operation not permitted", "is it immutable? check there: lsattr FILE"),
-        ("can't be kept", "chown the file to the account that logs in"),
+        (
+            "can't be kept",
+            "ls -l FILE there shows its owner; if that is a mistake, as root: chown ACCOUNT FILE",
+        ),
         ("belongs to another account", "name a directory of the account that logs in: --home DIR"),
-        ("no key that can be read", "ipexctl trust --revoke, then ipexctl trust"),
+        ("no key that can be read", "while ipexctl ps shows no live run: ipexctl trust --revoke, then ipexctl trust"),
         ("ssh-keygen", "install openssh-client (openssh-clients) on node0"),
     ):
         if pattern in text:

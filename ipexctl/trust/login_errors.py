@@ -155,7 +155,7 @@ def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
     if too_open:
         return LoginDiagnosis(
             f"{reason}: {', '.join(too_open)} is writable by others, which sshd rejects (StrictModes)",
-            f"chmod go-w {' '.join(too_open)}",
+            f"if no other account needs to write there (ls -ld {' '.join(too_open)}): chmod go-w {' '.join(too_open)}",
         )
     foreign_owned = [
         path
@@ -169,7 +169,8 @@ def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
     if foreign_owned:
         return LoginDiagnosis(
             f"{reason}: {', '.join(foreign_owned)} belongs to another account, which sshd rejects (StrictModes)",
-            f"chown {node.user} {' '.join(foreign_owned)}",
+            f"find out why (ls -ld {' '.join(foreign_owned)}): its owner can let anybody log in as {node.user}; if "
+            f"that is a mistake, as root: chown {node.user} {' '.join(foreign_owned)}",
         )
     if node.keys is None:
         return LoginDiagnosis(

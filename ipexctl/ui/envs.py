@@ -70,7 +70,8 @@ def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str)
             parts = [f"{listing.wheels} cached wheels ({gigabytes(listing.wheel_bytes)})"] if listing.wheels else []
             parts += [f"leftovers ({gigabytes(listing.leftover_bytes)})"] if listing.leftovers else []
             print_message(
-                f"{printable(done.host.name)}: {', '.join(parts)}; to remove them: ipexctl envs --prune{options}"
+                f"{printable(done.host.name)}: {', '.join(parts)}; while no run or install is alive (ipexctl ps), "
+                f"ipexctl envs --prune{options} removes them, and environments without a name"
             )
 
 

@@ -29,8 +29,8 @@ _OS_ERRORS = {
     errno.EPERM: ("this account may not write there", "name a directory of its own: --home DIR"),
     errno.ENOTDIR: ("a file is where a directory is needed", "move that file away"),
     errno.EEXIST: ("a file is where a directory is needed", "move that file away"),
-    errno.EISDIR: ("a directory is where a file is needed", "remove that directory"),
-    errno.ENOTEMPTY: ("a directory is where a file is needed", "remove that directory"),
+    errno.EISDIR: ("a directory is where a file is needed", "look at its files, then move that directory away"),
+    errno.ENOTEMPTY: ("a directory is where a file is needed", "look at its files, then move that directory away"),
 }
 
 

@@ -289,7 +289,7 @@ def link(request: Json) -> Json:
         check_name(name)
         link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"
         if link_path.exists() and not link_path.is_symlink():
-            fix = f"choose another --env, or remove it: ipexctl envs --remove {name}"
+            fix = f"choose another --env; if nobody needs it (ipexctl envs, ipexctl ps): ipexctl envs --remove {name}"
             raise AgentError(f"{link_path} is an environment itself", fix)
         if link_target(link_path) != env.name:
             temporary.symlink_to(env.name)

@@ -102,7 +102,8 @@ class Runs:
         if not supervisor.is_of_this_machine:
             raise AgentError(
                 f"the run's supervisor is on {supervisor.machine}, and this is {os.uname().nodename}",
-                f"node0 has several machines; on {supervisor.machine}, kill {supervisor.pid} stops the run",
+                f"node0 has several machines; on {supervisor.machine}, if ps -o lstart,args -p {supervisor.pid} shows "
+                f"the supervisor of this run: kill {supervisor.pid}",
             )
 
     @property

@@ -31,7 +31,7 @@ exec sudo -n -u {user} -- /bin/sh -c {take}
 _SH_PREFIX: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
 """The prefix of sh's own messages: the script's name and a line number, which mean nothing to the user."""
 _FIXES: Final = {
-    "it is not followed": "remove that link on the host, or follow: true if you trust it",
+    "it is not followed": "readlink on the host shows its target; follow: true if you trust it, or remove the link",
     "permission denied": "a place this account may write to, or become: true",
     "no space": "free some space there, then run it again",
     "quota": "free some space there, then run it again",

@@ -171,7 +171,8 @@ def _drop_wheels(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) 
     for done in context.pool.each(hosts, drop):
         if done.error is not None:
             context.notes.append(
-                f"{done.host.name} still has the wheels ({done.error.reason}); remove them: ipexctl envs --prune"
+                f"{done.host.name} still has the wheels ({done.error.reason}); while no run or install is alive "
+                "(ipexctl ps), ipexctl envs --prune removes them, and environments without a name"
             )
 
 

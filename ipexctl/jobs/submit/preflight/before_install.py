@@ -124,7 +124,7 @@ def check_modules(script: ScriptFile, hosts: Sequence[str], request: RunRequest)
     for option, value in (("--stack", request.stack), ("--torch", request.torch)):
         install += [option, value] if value else []
     install += ["--env", request.env] if request.env != "default" else []
-    return check_imports(replace(script, install=" ".join(install)), dict.fromkeys(hosts, missing))
+    return check_imports(replace(script, own=True, install=" ".join(install)), dict.fromkeys(hosts, missing))
 
 
 def _may_exist(entry: Import) -> bool:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ipexctl.jobs.why.patterns.match import PatternMatch
 
 _SHM: Final = (
-    "enlarge it, as root: mount -o remount,size=8G /dev/shm (in a container: --shm-size 8g); or use no DataLoader "
-    "workers: num_workers=0"
+    "if free -h shows that much, enlarge it, as root: mount -o remount,size=8G /dev/shm (in a container: "
+    "--shm-size 8g); or use no DataLoader workers: num_workers=0"
 )
 _LESS_MEMORY: Final = "use a smaller batch, fewer ranks per node (--ppn) or fewer DataLoader workers"
 _TIERS: Final = {
