@@ -200,6 +200,19 @@ def test_a_record_or_a_note_edited_by_hand_is_mended(cluster: Cluster, wheelhous
     assert mended["hosts"][1]["verify"]["torch"] == "2.8.0"
 
 
+def test_an_added_package_travels_alone_and_the_old_environment_goes(cluster: Cluster, wheelhouse: Path) -> None:
+    args = ("--wheelhouse", wheelhouse, "--offline")
+    before = cluster.report(*args)["hosts"][0]["env"]
+    tqdm = write_wheel(wheelhouse, "tqdm", "4.67.1")
+    report = cluster.report(*args, "--with", "tqdm")
+    assert statuses(report) == CHANGED
+    assert report["bytes"]["uplink"] == tqdm.stat().st_size
+    for index in (0, 1):
+        cluster.on(index, "$HOME_OF_OURS/envs/default/bin/python -c 'import torch, tqdm'")
+        assert before not in cluster.on(index, "ls $HOME_OF_OURS/envs")
+    assert statuses(cluster.report()) == {"node1": "ok", "node2": "ok"}
+
+
 def names_of(cluster: Cluster) -> dict[str, list[str]]:
     """The names of each environment on the first host."""
     return {env["name"]: env["names"] for env in cluster.report(verb="envs")["hosts"][0]["envs"]}
