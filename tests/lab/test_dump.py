@@ -39,18 +39,6 @@ threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 print("here", os.environ["RANK"], flush=True)
 step()
 """
-STAYS = """\
-import atexit, os, sys, time
-if os.environ["RANK"] == "1":
-    atexit.register(time.sleep, 600)
-    time.sleep(1)
-    print(time.time(), flush=True)
-    if sys.argv[2] == "raises":
-        raise ValueError("bad shape")
-    sys.exit(5)
-time.sleep(600)
-"""
-
 FINALIZES = """\
 import ctypes, os, sys, time
 mpi = ctypes.CDLL(sys.prefix + "/lib/libmpi.so.12", mode=ctypes.RTLD_GLOBAL)
@@ -141,20 +129,6 @@ def test_a_node0_that_cannot_be_reached_is_named(cluster: Cluster) -> None:
     finally:
         mend_host(cluster.lab.hosts[0])
     assert cluster.call("stop", run).rc == 0
-
-
-@pytest.mark.parametrize(("how", "code", "said"), [("raises", 1, "raised ValueError"), ("exits", 5, "ended itself")])
-def test_an_interpreter_that_stays_is_given_ten_seconds(cluster: Cluster, how: str, code: int, said: str) -> None:
-    cluster.write("stays.py", STAYS)
-    marker = f"mark-{cluster.project.parent.name}"
-    ran = cluster.run("--ppn", "1", "stays.py", marker, how, rc=code)
-    took = time.time() - float(by_rank(ran.out)[1][0])
-    assert 10 <= took < 16
-    cluster.gone_within(0.5, marker)
-    (run,) = cluster.runs()
-    status = json.loads(cluster.on(0, f"cat .ipexctl/runs/{run['id']}/status.json"))
-    assert status["first_failure"]["kind"] == "stuck"
-    assert missing(status["reason"], f"rank 1 node2 {said}") == []
 
 
 def test_an_exception_that_waits_in_mpi_finalize_ends_the_run(cluster: Cluster) -> None:

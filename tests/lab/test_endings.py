@@ -11,7 +11,7 @@ import pytest
 
 from faults.happenings import HAPPENINGS
 from faults.play import Play
-from faults.rounds import chosen, possible, rounds
+from faults.rounds import possible, rounds
 from faults.stage import Stage
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster, by_rank, lab_with_mpi, new_cluster, session_dir
@@ -60,12 +60,6 @@ def test_round_after_round_nothing_is_left_and_no_lie_is_told(stage: Stage) -> N
     short = [each for each in possible(stage, "") if not each.is_long and "disk" not in each.name]
     figures = rounds(stage, 3, 7, short)
     assert sum(map(len, figures.values())) == 3
-
-
-def test_a_seed_gives_the_same_rounds_and_all_of_them_before_any_comes_again() -> None:
-    among = list(HAPPENINGS)
-    assert chosen(30, 7, among) == chosen(30, 7, among)
-    assert set(chosen(len(among), 7, among)) == set(among)
 
 
 def test_a_node0_that_cannot_be_reached_is_attached_to_once_it_can(cluster: Cluster) -> None:

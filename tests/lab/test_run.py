@@ -105,12 +105,6 @@ sys.stdout.buffer.write(b"no \\xff utf-8\\nstep 1\\rstep 2\\rstep 3\\n" + b"y" *
     assert by_rank(logs.err) == {rank: warnings[rank] for rank in (2, 4)}
 
 
-def test_only_the_wanted_ranks_are_shown(cluster: Cluster) -> None:
-    cluster.write("who.py", "print('hello')")
-    ran = cluster.run("--ppn", "2", "--ranks", "0,3-4", "who.py")
-    assert sorted(by_rank(ran.out)) == [0, 3, 4]
-
-
 @pytest.mark.core
 def test_a_single_rank_on_a_host_without_an_mpi_starts_directly_and_mpi_insists(cluster: Cluster) -> None:
     """In a Python without MPI, and in the environment, which has one."""

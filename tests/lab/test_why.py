@@ -210,14 +210,3 @@ def test_a_node0_out_of_reach_leaves_the_copy_of_a_run_that_was_followed(cluster
 
 def test_a_run_nobody_knows_is_a_wrong_call(cluster: Cluster) -> None:
     assert cluster.call("why", "nosuch").rc == 2
-
-
-def test_a_supervisor_that_was_killed_leaves_a_run_that_is_lost(cluster: Cluster) -> None:
-    cluster.write("wait.py", WAITS)
-    run = cluster.run("--detach", "wait.py").out.strip()
-    status = json.loads(cluster.on(0, f"cat .ipexctl/runs/{run}/status.json"))
-    cluster.on(0, f"kill -9 {status['supervisor']['pid']}")
-    said = asked(cluster, run)
-    assert said["state"] == "lost"
-    assert missing(said["headline"], "lost supervisor node0 (node1)") == []
-    assert cluster.gone_within(90, f"runs/{run}/")
