@@ -40,10 +40,10 @@ def wheelhouse(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(cluster: Cluster, *args: object) -> subprocess.Popen[bytes]:
+def start(cluster: Cluster, *args: object, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     argv = [*IPEXCTL, "install", "-H", str(cluster.lab.hostfile), "--home", cluster.home, *map(str, args)]
     return subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.DEVNULL, start_new_session=True
     )
 
 
@@ -102,23 +102,7 @@ def test_two_installs_at_once_end_with_one_environment(cluster: Cluster, wheelho
 def test_a_host_lost_on_the_way_is_unreachable_and_the_others_are_ready(cluster: Cluster, tmp_path: Path) -> None:
     write_stack(tmp_path, python=PYTHON, pad=64 << 20)
     break_host(cluster.hosts[1], "slow-link", ("20mbit",))
-    running = subprocess.Popen(
-        [
-            *IPEXCTL,
-            "install",
-            "-H",
-            str(cluster.lab.hostfile),
-            "--home",
-            cluster.home,
-            "--wheelhouse",
-            str(tmp_path),
-            "--offline",
-            "--json",
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    running = start(cluster, "--wheelhouse", tmp_path, "--offline", "--json", stdout=subprocess.PIPE)
     time.sleep(6)
     break_host(cluster.hosts[1], "link-down")
     out, _ = running.communicate(timeout=200)

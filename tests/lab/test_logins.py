@@ -143,27 +143,12 @@ def test_every_kind_of_key_opens_the_door(lab3: Lab, tmp_path: Path, kind: list[
     key = tmp_path / "mine"
     subprocess.run(["ssh-keygen", "-q", "-t", *kind, "-N", "", "-f", str(key)], check=True)
     public = key.with_name("mine.pub").read_text().strip()
-    add = ipexctl(
-        "exec",
-        "-H",
-        lab3.hostfile,
-        "-l",
-        "node1",
-        "--shell",
-        f"cp .ssh/authorized_keys .ssh/before; echo '{public}' >> .ssh/authorized_keys",
-    )
-    assert add.rc == 0
-    args: list[str | Path] = [
-        "exec",
-        "--hosts",
-        f"ipex@{lab3.hosts[0].address}",
-        "--known-hosts",
-        lab3.known_hosts,
-        "--identity",
-        key,
-    ]
-    ran = ipexctl(*args, "--", "whoami", env=NO_AGENT)
-    ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "--shell", "mv .ssh/before .ssh/authorized_keys")
+    node1 = ("exec", "-H", lab3.hostfile, "-l", "node1", "--shell")
+    add = f"cp .ssh/authorized_keys .ssh/before; echo '{public}' >> .ssh/authorized_keys"
+    assert ipexctl(*node1, add).rc == 0
+    host = ("--hosts", f"ipex@{lab3.hosts[0].address}", "--known-hosts", lab3.known_hosts)
+    ran = ipexctl("exec", *host, "--identity", key, "--", "whoami", env=NO_AGENT)
+    ipexctl(*node1, "mv .ssh/before .ssh/authorized_keys")
     assert ran.out.endswith(": ipex\n"), ran.err
 
 
@@ -325,17 +310,8 @@ def test_host_keys_are_judged_as_ssh_judges_them(
 
 def test_the_command_in_the_message_really_accepts_the_key(lab3: Lab, tmp_path: Path) -> None:
     known = tmp_path / "known"
-    args = [
-        "exec",
-        "--hosts",
-        f"ipex@{lab3.hosts[0].address}",
-        "--known-hosts",
-        known,
-        "--identity",
-        lab3.key,
-        "--",
-        "true",
-    ]
+    host = ("--hosts", f"ipex@{lab3.hosts[0].address}", "--known-hosts", known)
+    args = ["exec", *host, "--identity", lab3.key, "--", "true"]
     command = re.search(r"then: (ssh-keyscan .*? >> \S+)", ipexctl(*args).err)
     assert command
     subprocess.run(["sh", "-c", command[1]], check=True, capture_output=True, timeout=20)
@@ -378,17 +354,8 @@ def test_configured_keys_come_before_the_rest_of_the_agents(lab3: Lab, agent: st
     public = tmp_path / "mine.pub"
     public.write_bytes(lab3.key.with_name("key.pub").read_bytes())
     (tmp_path / "config").write_text(f"Host *\n  IdentityFile {public}\n")
-    args = [
-        "exec",
-        *hosts_of(lab3),
-        "--known-hosts",
-        lab3.known_hosts,
-        "--ssh-config",
-        tmp_path / "config",
-        "--",
-        "true",
-    ]
-    assert ipexctl(*args, env=environ).rc == 0
+    files = ("--known-hosts", lab3.known_hosts, "--ssh-config", tmp_path / "config")
+    assert ipexctl("exec", *hosts_of(lab3), *files, "--", "true", env=environ).rc == 0
 
 
 def test_a_control_master_auto_that_is_not_open_is_left_alone(behind: Lab, tmp_path: Path) -> None:
@@ -463,15 +430,7 @@ def test_the_users_own_control_master_is_the_way_through(behind: Lab, tmp_path: 
 def test_this_machine_in_a_hostfile_needs_no_ssh(lab3: Lab, tmp_path: Path) -> None:
     here = f"10.77.{lab3.block}.1"
     (tmp_path / "hosts").write_text(f"localhost\n{here}\n{lab3.hosts[0].address} user=ipex identity={lab3.key}\n")
-    args = [
-        "exec",
-        "-H",
-        tmp_path / "hosts",
-        "--known-hosts",
-        lab3.known_hosts,
-        "--shell",
-        "echo ${SSH_CONNECTION:-none}",
-    ]
-    ran = ipexctl(*args, env={"SSH_CONNECTION": ""})
+    hosts = ("-H", tmp_path / "hosts", "--known-hosts", lab3.known_hosts)
+    ran = ipexctl("exec", *hosts, "--shell", "echo ${SSH_CONNECTION:-none}", env={"SSH_CONNECTION": ""})
     assert ran.lines[1:] == [f"{here}: none", "localhost: none"]
     assert ran.lines[0].startswith(f"{lab3.hosts[0].address}: {here} ")
