@@ -74,7 +74,7 @@ class Repository:
         )
         for name in ("group_vars/all.yml", "host_vars/node1.yml"):
             self._write(name, variables)
-        self._write("host_vars/node2/bomb.yml", "a: &a [x, x, x, x]\nb: &b [*a, *a, *a]\nc: [*b, *b]\n")
+        self._write("host_vars/node2.yml", "a: &a [x, x, x, x]\nb: &b [*a, *a, *a]\nc: [*b, *b]\n")
         self._write(".ipexctlignore", f"[\n/../**\n*a*a*b\n{ESCAPES}\n../secret\n{'x' * 10_000}\n**/**/**/q\n")
         self._write("site.yml", BOOK)
         for name in ("ansible.cfg", "ipexctl.toml", "uv.toml", "pip.conf", "setup.cfg", ".env", ".envrc"):
