@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 OTHERS = frozenset(
     f"--{name}"
     for name in (
-        *("num_processes", "mixed_precision", "num_cpu_threads_per_process", "config_file"),  # accelerate
-        "nproc-per-node",  # torchrun
+        *(
+            "num_processes",
+            "mixed_precision",
+            "num_cpu_threads_per_process",
+            "config_file",
+            "num_machines",
+        ),  # accelerate
+        *("nproc-per-node", "nnodes"),  # torchrun
         *("only", "runs", "peers"),  # the benchmarks
         *("batch", "fresh", "dtype", "bf16", "average_tokens_across_devices"),  # the examples
         *("cpus", "memory", "ipc"),  # docker
