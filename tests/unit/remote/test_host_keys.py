@@ -53,7 +53,7 @@ ALIAS = {"key_alias": "cluster"}
         ("strict", "", line("[10.0.0.1]:2222", KEY), {}, None),
         ("accept-new", line("[10.0.0.1]:2222", OTHER), line("[10.0.0.1]:2222", KEY), {}, None),
         ("strict", line("10.0.0.1", KEY), "", {}, None),
-        ("strict", line(hash_name("10.0.0.1"), KEY), "", {}, None),
+        pytest.param("strict", line(hash_name("10.0.0.1"), KEY), "", {}, None, id="a hashed name"),
         ("strict", line("10.0.0.1", KEY), "", ALIAS, "is unknown"),
         ("accept-new", line("10.0.0.1", KEY) + line("[10.0.0.1]:2222", OTHER), "", {}, "CHANGED"),
         ("accept-new", "@revoked " + line("10.0.0.1", KEY), "", {}, "@revoked"),
