@@ -264,7 +264,7 @@ def test_a_directory_of_somebody_elses_is_named() -> None:
     stdin = agent_zip("files") + first_line("store", {"store": "/usr/wheels"}) + frame(TWO) + END
     done = in_shell("receive", "/usr/bin/python3", stdin, user=65534)
     reason = json.loads(done.stdout.splitlines()[-1])["reason"]
-    assert "/usr/wheels: this account may not write there" in reason
+    assert "/usr belongs to another account (uid 0)" in reason
 
 
 def test_a_file_in_a_directorys_place_is_named(tmp_path: Path) -> None:

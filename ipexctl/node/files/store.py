@@ -22,7 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn
 
 from ipexctl.node.common.answer import AgentError, answer, emit
-from ipexctl.node.common.files import explain_full_disk, explain_os_error, format_size, free_space, sha256_of
+from ipexctl.node.common.files import (
+    explain_full_disk,
+    explain_os_error,
+    format_size,
+    free_space,
+    secure_home,
+    sha256_of,
+)
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 
 if TYPE_CHECKING:
@@ -127,6 +134,7 @@ class PartialFile:
         self._store = Path(store)
         self._temporary = self._store / partial_name(self.sha256[:16])
         try:
+            secure_home(self._store.parent)
             self._store.mkdir(0o700, parents=True, exist_ok=True)
             if self.size is not None and self.size > free_space(store):
                 raise explain_full_disk(store, self.size)
