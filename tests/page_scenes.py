@@ -29,7 +29,6 @@ REASONS = {
     "runs these tests": "a test can't",
     "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
-    "builds for ten minutes": "a wheel of the oneCCL bindings, from its sources",
     "trains for minutes": "transformers and a model of theirs",
 }
 """Why a block may be left out, and nothing else is a reason."""
