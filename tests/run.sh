@@ -13,9 +13,9 @@ else
   say "left out: the tests on real hosts (they need root on Linux with sshd and iproute2)"
 fi
 
-# Most tests wait for hosts, not for a processor: three files at a time, those with hosts first.
+# Most tests wait for hosts, not for a processor: three files at a time, in order: a file of one long test would be last.
 # A test that failed runs once more, alone, and is named as flaky if it passes then.
-pytest() { .venv/bin/python tests/second_chance.py -n 3 --dist loadfile "$@"; }
+pytest() { .venv/bin/python tests/second_chance.py -n 3 --dist loadfile --no-loadscope-reorder "$@"; }
 real_wheels() { .venv/bin/python tests/second_chance.py tests/stack --durations=0; }
 
 checks() {

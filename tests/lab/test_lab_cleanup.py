@@ -20,12 +20,23 @@ def _able() -> None:
         pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
 
 
-# An `up` in a process of its own that says how far it is.
+# An `up` in a process of its own that prints how far it is.
 _UP = """
-import sys
-from ipexctl.lab import LabSpec, up
-spec = LabSpec(hosts=6, name="tst-a", cpus=("haswell",), shared_home=True, internal=True)
-up(spec, lambda event: print(event.step, flush=True))
+import importlib
+from ipexctl.lab import LabSpec
+up = importlib.import_module("ipexctl.lab.up")
+
+def then_print(step, work):
+    def call(*args, **options):
+        result = work(*args, **options)
+        print(step, flush=True)
+        return result
+    return call
+
+up.state.save = then_print("planned", up.state.save)
+up.files.openssh_version = then_print("wired", up.files.openssh_version)
+up._start = then_print("host", up._start)
+up.up(LabSpec(hosts=6, name="tst-a", cpus=("haswell",), shared_home=True, internal=True))
 """
 
 
