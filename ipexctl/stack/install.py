@@ -25,7 +25,7 @@ from ipexctl.stack.env.build import (
 )
 from ipexctl.stack.env.environment import machine_token, parse_result
 from ipexctl.stack.env.preflight import check_same_home
-from ipexctl.stack.env.record import EnvFields, env_directory, find_existing
+from ipexctl.stack.env.record import EnvFields, env_directory, find_existing, records_of
 from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_stack, inspect_hosts, summary_of
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import uv_for_node
@@ -64,7 +64,8 @@ def install(
     if refusal := check_same_home(homes, users):
         return context.report(refusal=refusal)
     if not request.upgrade:
-        context.extended = installed_record(request.env.stack, request.name, context.facts, request.rows)
+        installed = installed_record(request.env.stack, request.name, context.facts, request.rows)
+        context.extended = installed if installed is not None and _has_name(context, installed) else None
         if context.extended is not None and request.env.stack == StackRequest():
             added = EnvRequest.from_json(context.extended.requests[-1]).with_packages(request.env)
             request = context.request = replace(request, env=added)
@@ -86,6 +87,15 @@ def install(
     if isinstance(locked, Refusal):
         return context.report(refusal=locked)
     return _install_locked(context, locked)
+
+
+def _has_name(context: InstallContext, record: EnvRecord) -> bool:
+    """Whether the requested name is one of this environment: under another name it stays as it is."""
+    return any(
+        found.name == record.name and context.request.name in (entry.name, *entry.names)
+        for facts in context.facts.values()
+        for entry, found in records_of(facts)
+    )
 
 
 def _install_locked(context: InstallContext, locked: LockedStack) -> InstallReport:

@@ -85,6 +85,14 @@ def test_packages_add_up_and_a_plain_install_keeps_them(machine: Machine) -> Non
     assert machine.install()["hosts"][0]["status"] == "ok"
 
 
+def test_an_environment_of_another_name_is_made_anew(machine: Machine) -> None:
+    write_wheel(machine.wheels, "numpy", "2.4.0")
+    (before,) = machine.envs
+    report = machine.install("--env", "other", "--stack", "torch", "--with", "tqdm")
+    assert report["hosts"][0]["packages"]["numpy"] == "2.4.0"
+    assert machine.envs == {before, report["hosts"][0]["env"]}
+
+
 def test_another_version_of_a_shared_package_replaces_only_that(machine: Machine) -> None:
     write_wheel(machine.wheels, "numpy", "1.26.4", files={"numpy.py": "__version__ = '1.26.4'\n"})
     report = machine.install("--with", "numpy<2")

@@ -95,7 +95,7 @@ def environment(request: Json, directory: Path, settings: Json) -> dict[str, str
     env.update(
         UV_CACHE_DIR=str(directory / "cache"),
         TMPDIR=str(directory),
-        UV_INDEX_STRATEGY="first-index",
+        UV_INDEX_STRATEGY="unsafe-first-match",  # the name is uv's: a later index can add versions, not replace them
         UV_PRERELEASE="explicit",
         UV_HTTP_TIMEOUT="20",
         UV_HTTP_RETRIES="1",

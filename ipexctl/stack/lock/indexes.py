@@ -183,7 +183,10 @@ def query_indexes(
     reply = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20, cancel=cancel)
     candidates = reply.record("candidates")
     availability = Availability(
-        {project: _from_first_index(map(_candidate, candidates.records(project)), queried) for project in candidates},
+        {
+            project: _from_first_index_with_version(map(_candidate, candidates.records(project)), queried)
+            for project in candidates
+        },
         reply.texts("answered"),
         tuple(SourceFailure(item.text("source"), item.text("reason")) for item in reply.records("silent")),
     )
@@ -227,12 +230,18 @@ def directory_of(location: str) -> str | None:
     return None if "://" in location else location
 
 
-def _from_first_index(candidates: Iterable[Candidate], sources: Iterable[Source]) -> tuple[Candidate, ...]:
-    """Without the candidates of later indexes, so that the plan has what uv finds. Pure."""
+def _from_first_index_with_version(candidates: Iterable[Candidate], sources: Iterable[Source]) -> tuple[Candidate, ...]:
+    """Without the candidates of later indexes for the same version, so that the plan has what uv finds. Pure."""
     found = tuple(candidates)
     own = [source.label for source in sources if source.kind == "index" and not source.is_of_stacks]
-    having = [label for label in own if any(candidate.source == label for candidate in found)]
-    return tuple(candidate for candidate in found if candidate.source not in having[1:])
+    first: dict[str, str] = {}
+    for label in own:
+        for candidate in found:
+            if candidate.source == label:
+                first.setdefault(candidate.version, label)
+    return tuple(
+        candidate for candidate in found if candidate.source not in own or first[candidate.version] == candidate.source
+    )
 
 
 def _pypi_last(urls: Iterable[str]) -> list[Source]:
