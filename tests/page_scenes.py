@@ -113,7 +113,7 @@ SCENES = (
         "docs/examples.md",
         REAL_HERE,
         before={
-            0: ("echo localhost > hostfile", SHORT),
+            0: ("echo localhost > hostfile && touch pyproject.toml", SHORT),
             2: ("ipexctl run --plain -n 2 examples/train_digits.py | python3 $PAGES/kill_a_rank.py",),
         },
     ),
