@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import dataclass, field
@@ -87,18 +88,34 @@ def scan_project(
     if problem := path_problem(real, "directory"):
         raise UserError(f"{root} {problem}", fix="name the directory of your project")
     ignored = Ignored(outer_layers(real), excludes, includes, fetched)
-    result = ScanResult(real)
+    result, output = ScanResult(real), _output_files()
     base = os.fsencode(real)
     pending: list[_Directory] = [_Directory("", ignored.outer)]
     while pending:
         if len(result.found) > MAX_SCANNED:
             result.complete = False
             break
-        pending += reversed(_scan_directory(result, base, pending.pop(), ignored))
+        pending += reversed(_scan_directory(result, base, pending.pop(), ignored, output))
     return result
 
 
-def _scan_directory(result: ScanResult, base: bytes, directory: _Directory, ignored: Ignored) -> list[_Directory]:
+def _output_files() -> frozenset[tuple[int, int]]:
+    """Device and inode of the files that stdout and stderr of this call go to: they grow while they are read."""
+    found = set()
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            status = os.fstat(number)
+            found.add((status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def _scan_directory(
+    result: ScanResult,
+    base: bytes,
+    directory: _Directory,
+    ignored: Ignored,
+    output: frozenset[tuple[int, int]],
+) -> list[_Directory]:
     prefix, layers = directory.prefix, directory.layers
     full = os.path.join(base, encode(prefix)) if prefix else base
     try:
@@ -124,7 +141,10 @@ def _scan_directory(result: ScanResult, base: bytes, directory: _Directory, igno
         if is_directory and _is_environment(entry.path):
             continue
         try:
-            _add(result, path, entry, entry.stat(follow_symlinks=False))
+            status = entry.stat(follow_symlinks=False)
+            if (status.st_dev, status.st_ino) in output:
+                continue
+            _add(result, path, entry, status)
         except FileNotFoundError:
             continue  # removed since the directory was read
         except OSError as error:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -367,3 +368,14 @@ def test_the_scripts_run_under_every_python_of_a_node(place: Place, python: str)
     )
     assert json.loads(done.stdout)["changed"], done.stderr
     assert (place.home / "code/p-1/d").is_dir()
+
+
+def test_the_file_of_the_calls_own_output_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    code = (
+        "import sys; from pathlib import Path; from ipexctl.sync.scan import scan_project\n"
+        "print([found.path for found in scan_project(Path(sys.argv[1])).found])"
+    )
+    with (tmp_path / "log.txt").open("w") as log:
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], stdout=log, check=True, timeout=30)
+    assert (tmp_path / "log.txt").read_text() == "['train.py']\n"
