@@ -315,16 +315,16 @@ class TestTwoHostsOverCcl:
         assert losses(ran.out) == pytest.approx(alone, abs=difference)
 
     @pytest.mark.parametrize(
-        ("end", "rc", "words"),
+        ("end", "rc", "named"),
         [("kill", 137, "1 node2 SIGKILL"), ("raise", 1, "1 node2 RuntimeError on purpose"), ("exit", 3, "1 node2 3")],
     )
     def test_a_rank_that_ends_under_ccl_ends_all_and_is_named(
-        self, bindings: Path | None, ends: Ends, end: str, rc: int, words: str
+        self, bindings: Path | None, ends: Ends, end: str, rc: int, named: str
     ) -> None:
         """Over MPI, a rank that raises or calls sys.exit waits in MPI_Finalize for the others."""
         require_bindings(bindings)
         ran = ends.run(end)
-        assert (ran.rc, missing(ran.err, words)) == (rc, []), ran.err + ran.out
+        assert (ran.rc, missing(ran.err, named)) == (rc, []), ran.err + ran.out
 
     def test_a_hang_under_ccl_is_seen_in_the_stacks(self, bindings: Path | None, ends: Ends) -> None:
         require_bindings(bindings)
