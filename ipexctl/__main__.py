@@ -14,6 +14,7 @@ def main() -> None:
         code = _run()
     except KeyboardInterrupt:
         code = 130
+        _say_interrupted()
     sys.exit(code)
 
 
@@ -49,9 +50,7 @@ def _run() -> int | None:
         show_wrong_call(error)
         return 2
     except Interrupted as error:
-        from ipexctl.ui.json_errors import print_json_error
-
-        print_json_error("interrupted", fix="the same call again", status="interrupted")
+        _say_interrupted()
         return error.code
     except OutputError as error:
         return _cannot_write(error.cause)
@@ -62,6 +61,12 @@ def _run() -> int | None:
     except Exception as error:  # noqa: BLE001  # the last one: whatever it is, it gets a sentence and a log file
         return _unexpected(error)
     return None
+
+
+def _say_interrupted() -> None:
+    from ipexctl.ui.json_errors import print_json_error
+
+    print_json_error("interrupted", fix="the same call again", status="interrupted")
 
 
 def _open_what_was_closed() -> None:

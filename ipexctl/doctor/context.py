@@ -13,7 +13,7 @@ from ipexctl.facts.internal import joining
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.doctor.run_states import RunState
+    from ipexctl.doctor.run_states import RunLife
     from ipexctl.facts.cpu import Cpu
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.network import Nic
@@ -41,7 +41,7 @@ class HostContext:
     skew: float | None = None
     """Seconds its clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None
-    runs: Mapping[str, RunState] = field(default_factory=dict, hash=False)
+    runs: Mapping[str, RunLife] = field(default_factory=dict, hash=False)
     """The state of every run that any host of this call knows."""
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ipexctl.doctor.finding import HostStatus
-    from ipexctl.doctor.run_states import RunState
+    from ipexctl.doctor.run_states import RunLife
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
@@ -84,7 +84,7 @@ def run_doctor(hosts: Sequence[Host], request: DoctorRequest, pool: SessionPool)
 
 def _run_states(
     answers: Sequence[tuple[Host, Facts | None]], node0_of: Callable[[str], Host | None] | None
-) -> dict[str, RunState]:
+) -> dict[str, RunLife]:
     known = {run: node0 for run in named_runs(answers) if node0_of and (node0 := node0_of(run))}
     return run_states(answers, known)
 
@@ -95,7 +95,7 @@ def _context(
     internal: Mapping[str, str],
     facts: Mapping[str, Facts],
     node0: Host,
-    runs: Mapping[str, RunState],
+    runs: Mapping[str, RunLife],
 ) -> HostContext:
     skew = answer.skew
     return HostContext(

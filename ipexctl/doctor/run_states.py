@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class RunState:
+class RunLife:
     life: Literal["alive", "ended", "unknown"]
     reason: str = ""
     """How it is known that the run has ended, or why that is unknown."""
 
 
 NOT_AMONG_HOSTS: Final = "its node0 is not among the hosts"
-UNKNOWN: Final = RunState("unknown", NOT_AMONG_HOSTS)
+UNKNOWN: Final = RunLife("unknown", NOT_AMONG_HOSTS)
 
 
 def named_runs(answers: Answers) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def named_runs(answers: Answers) -> tuple[str, ...]:
     return tuple(found)
 
 
-def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunState]:
+def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLife]:
     """The state of every run. `node0s`: run → its node0, for runs that were started from the control machine."""
     supervisors: dict[str, list[tuple[Host, Facts, RunSupervisor]]] = {}
     ended: dict[str, Host] = {}
@@ -62,14 +62,14 @@ def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunSta
         seen = supervisors.get(run, [])
         lost = next((host for host, facts, supervisor in seen if _is_gone(supervisor, facts)), None)
         if any(supervisor.is_here for _, _, supervisor in seen):
-            states[run] = RunState("alive")
+            states[run] = RunLife("alive")
         elif run in ended and run not in open_records:
-            states[run] = RunState("ended", f"by its record on {ended[run].name[:30]}")
+            states[run] = RunLife("ended", f"by its record on {ended[run].name[:30]}")
         elif lost is not None:
-            states[run] = RunState("ended", f"its supervisor on {lost.name[:30]} is gone")
+            states[run] = RunLife("ended", f"its supervisor on {lost.name[:30]} is gone")
         else:
             recorded = next((supervisor.host for _, _, supervisor in seen if supervisor.host), None)
-            states[run] = RunState("unknown", _why_unknown(answers, node0s.get(run), recorded))
+            states[run] = RunLife("unknown", _why_unknown(answers, node0s.get(run), recorded))
     return states
 
 

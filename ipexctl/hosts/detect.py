@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.hostfile import read_hostfile
-from ipexctl.hosts.source import Source
+from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _decode(data: bytes, path: Path, shown: str) -> str:
 def _not_utf8(data: bytes, offset: int, path: Path, shown: str) -> FileError:
     text = data.decode("utf-8", "replace")
     before = data[:offset].decode("utf-8", "replace").split("\n")
-    source = Source(shown, path.parent, text.split("\n"))
+    source = SourceFile(shown, path.parent, text.split("\n"))
     return source.error(
         len(before), len(before[-1]) + 1, "a character here is not UTF-8", fix="save the file as UTF-8, or take it out"
     )

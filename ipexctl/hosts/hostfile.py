@@ -11,7 +11,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import IPV4, MAX_NAME, WordError, check_user, quoted
 from ipexctl.hosts.nodeset import expand, split_specs
-from ipexctl.hosts.source import REFUSED_KEYS, Source
+from ipexctl.hosts.source import REFUSED_KEYS, SourceFile
 from ipexctl.hosts.words import read_address, read_host_word, split_pairs, split_words
 from ipexctl.text import printable
 
@@ -287,7 +287,7 @@ _ADDRESS = re.compile(rf"{IPV4}|[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
     """The hosts of a hostfile in order; `path` names it in errors, `base` is the directory of relative paths in it."""
     lines = text.removeprefix("\ufeff").split("\n")
-    source = Source(str(path), Path(path).parent if base is None else base, lines, found)
+    source = SourceFile(str(path), Path(path).parent if base is None else base, lines, found)
     roster = Roster()
     try:
         for number, line in enumerate(source.lines, 1):
@@ -342,7 +342,7 @@ def _read_plain(line: str) -> Iterable[Host] | None:
     return [Host(name, name, None, None, count) for name in names]
 
 
-def _read_line(source: Source, number: int, line: str) -> list[Host]:
+def _read_line(source: SourceFile, number: int, line: str) -> list[Host]:
     try:
         words = split_words(line)
         if not words:

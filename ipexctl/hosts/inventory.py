@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.errors import FileError
-    from ipexctl.hosts.source import Source
+    from ipexctl.hosts.source import SourceFile
 
 # The newer name first: it wins if a host has both.
 _ADDRESS: Final = ("ansible_host", "ansible_ssh_host")
@@ -33,7 +33,7 @@ _KNOWN_HOSTS: Final = "userknownhostsfile"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class HostSetting:
     """A variable's value and its position in the file."""
 
     text: str
@@ -44,7 +44,7 @@ class Setting:
 
 
 def host_from(
-    source: Source, name: str, position: tuple[int, int], groups: tuple[str, ...], settings: dict[str, Setting]
+    source: SourceFile, name: str, position: tuple[int, int], groups: tuple[str, ...], settings: dict[str, HostSetting]
 ) -> Host:
     """The host described by its merged variables; the variables that are read are removed from `settings`."""
     reader = _SettingReader(source, settings)
@@ -58,7 +58,7 @@ def host_from(
     local = settings.get("ansible_connection")
     if local is not None and local.text == "local":
         del settings["ansible_connection"]
-        address = Setting("localhost", local.line, local.column)
+        address = HostSetting("localhost", local.line, local.column)
     ssh_config, known_hosts = reader.ssh_files()
     host = Host(
         name=name,
@@ -84,10 +84,10 @@ def host_from(
 class _SettingReader:
     """Removes the connection variables from a host's settings; the rest becomes the host's `vars`."""
 
-    source: Source
-    settings: dict[str, Setting]
+    source: SourceFile
+    settings: dict[str, HostSetting]
 
-    def first(self, keys: tuple[str, ...]) -> Setting | None:
+    def first(self, keys: tuple[str, ...]) -> HostSetting | None:
         present = [self.settings.pop(key) for key in keys if key in self.settings]
         for setting in present:
             if setting.problem or setting.text:
@@ -95,26 +95,26 @@ class _SettingReader:
                 return setting
         return None
 
-    def address(self, setting: Setting) -> str:
+    def address(self, setting: HostSetting) -> str:
         try:
             return read_address(setting.text)
         except WordError as error:
             raise self._file_error(setting, error) from None
 
-    def user(self, setting: Setting) -> str:
+    def user(self, setting: HostSetting) -> str:
         try:
             check_user(setting.text)
         except WordError as error:
             raise self._file_error(setting, error) from None
         return setting.text
 
-    def number(self, setting: Setting, what: str) -> int:
+    def number(self, setting: HostSetting, what: str) -> int:
         try:
             return read_port(setting.text, 1) if what == "port" else read_count(setting.text, what, 1)
         except WordError as error:
             raise self._file_error(setting, error) from None
 
-    def path(self, setting: Setting, text: str = "") -> Path:
+    def path(self, setting: HostSetting, text: str = "") -> Path:
         try:
             return read_path(text or setting.text, self.source.base, 1)
         except WordError as error:
@@ -141,10 +141,10 @@ class _SettingReader:
                 known_hosts = self.path(setting, options["known_hosts"])
             del self.settings[key]
             if rest:
-                self.settings[key] = Setting(shlex.join(rest), setting.line, setting.column)
+                self.settings[key] = HostSetting(shlex.join(rest), setting.line, setting.column)
         return config, known_hosts
 
-    def _refuse_found(self, setting: Setting) -> None:
+    def _refuse_found(self, setting: HostSetting) -> None:
         try:
             arguments = shlex.split(setting.text)
         except ValueError:
@@ -153,13 +153,13 @@ class _SettingReader:
         if refused is not None:
             raise self.source.found_error(setting.line, setting.column, *refused)
 
-    def _config(self, setting: Setting, text: str) -> Path:
+    def _config(self, setting: HostSetting, text: str) -> Path:
         try:
             return read_ssh_config(text, self.source.base, 1)
         except WordError as error:
             raise self._file_error(setting, error) from None
 
-    def _check_usable(self, setting: Setting) -> None:
+    def _check_usable(self, setting: HostSetting) -> None:
         if setting.problem:
             raise self._error(setting, setting.problem)
         if "{{" in setting.text or "{%" in setting.text:
@@ -170,10 +170,10 @@ class _SettingReader:
                 fix="write the value itself, or let `ansible-inventory --list --yaml` write the file",
             )
 
-    def _error(self, setting: Setting, what: str) -> FileError:
+    def _error(self, setting: HostSetting, what: str) -> FileError:
         return self.source.error(setting.line, setting.column, what)
 
-    def _file_error(self, setting: Setting, error: WordError) -> FileError:
+    def _file_error(self, setting: HostSetting, error: WordError) -> FileError:
         return self.source.word_error(setting.line, error.moved(setting.column - 1))
 
 
@@ -216,16 +216,16 @@ _LOWEST_SSH_PORT: Final = 22
 class Group:
     children: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Each child with its line and column."""
-    vars: dict[str, Setting] = field(default_factory=dict)
+    vars: dict[str, HostSetting] = field(default_factory=dict)
 
 
 class Inventory:
     """Filled line by line; then `hosts` returns the hosts."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self.source = source
         self.groups: dict[str, Group] = {ALL: Group(), UNGROUPED: Group()}
-        self._host_vars: dict[str, dict[str, Setting]] = {}
+        self._host_vars: dict[str, dict[str, HostSetting]] = {}
         self._host_groups: dict[str, dict[str, None]] = {}
         self._positions: dict[str, tuple[int, int]] = {}
         self._entries = 0
@@ -244,18 +244,18 @@ class Inventory:
         self.group(child)
         self.group(parent).children.setdefault(child, (line, column))
 
-    def add_hosts(self, group: str, pattern: str, settings: Mapping[str, Setting], line: int, column: int) -> None:
+    def add_hosts(self, group: str, pattern: str, settings: Mapping[str, HostSetting], line: int, column: int) -> None:
         """Add every host of a pattern, `user@node[01:10].site:2222`, with its variables to a group."""
         try:
             word = read_host_word(pattern, column=column, names_of=expand_ranges)
             own = dict(settings)
             if word.number:
                 _refuse_slots(word.number, word.number_column)
-                own.setdefault("ansible_port", Setting(word.number, line, word.number_column))
+                own.setdefault("ansible_port", HostSetting(word.number, line, word.number_column))
         except WordError as error:
             raise self.source.word_error(line, error) from None
         if word.user is not None:
-            own.setdefault("ansible_user", Setting(word.user, line, column))
+            own.setdefault("ansible_user", HostSetting(word.user, line, column))
         self._entries += len(word.names)
         if self._entries > MAX_ENTRIES:
             raise self.source.error(line, column, f"more than {MAX_ENTRIES:,} hosts in one inventory")
@@ -269,7 +269,7 @@ class Inventory:
         """Every host in the order of the file, with variables merged: all, then parents, children, the host."""
         order = self._by_depth()
         parents = self._parents()
-        shared: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, Setting]]] = {}
+        shared: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, HostSetting]]] = {}
         hosts: list[Host] = []
         for name, own in self._host_vars.items():
             direct = tuple(self._host_groups[name])
@@ -282,7 +282,7 @@ class Inventory:
 
     def _inherited(
         self, direct: Iterable[str], order: Mapping[str, int], parents: Mapping[str, list[str]]
-    ) -> tuple[tuple[str, ...], dict[str, Setting]]:
+    ) -> tuple[tuple[str, ...], dict[str, HostSetting]]:
         ancestors: set[str] = set()
         pending = list(direct)
         while pending:

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.hosts.inventory import ALL, UNGROUPED, Inventory, Setting
+from ipexctl.hosts.inventory import ALL, UNGROUPED, HostSetting, Inventory
 from ipexctl.hosts.names import WordError, quoted
-from ipexctl.hosts.source import Source
+from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.words import refuse_invisible, split_pairs, split_words
 from ipexctl.text import printable
 
@@ -25,7 +25,7 @@ _QUOTED_VALUE = re.compile(r"""(?:"([^"]*)"|'([^']*)')\s*(?:[#;].*)?""", re.DOTA
 def read_inventory_ini(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
     """The hosts of an INI inventory in the file's order."""
     lines = text.removeprefix("\ufeff").split("\n")
-    source = Source(str(path), Path(path).parent if base is None else base, lines, found)
+    source = SourceFile(str(path), Path(path).parent if base is None else base, lines, found)
     reader = _Reader(Inventory(source))
     for number, line in enumerate(source.lines, 1):
         bare = line.strip(" \t\r")
@@ -98,7 +98,7 @@ class _Reader:
         else:
             value = _COMMENT.sub("", value)
         refuse_invisible(line, column - 1 + len(value))
-        self.inventory.group(self._group).vars[key.strip()] = Setting(value, number, column)
+        self.inventory.group(self._group).vars[key.strip()] = HostSetting(value, number, column)
 
     def _child(self, number: int, line: str) -> None:
         words = split_words(line)
@@ -121,11 +121,11 @@ class _Reader:
                 column=words[0].column,
                 fix="a YAML inventory's name ends in .yml or .yaml",
             )
-        settings: dict[str, Setting] = {}
+        settings: dict[str, HostSetting] = {}
         for pair in pairs:
             if not pair.key:
                 raise WordError("no name stands before this '='", column=pair.column)
-            settings[pair.key] = Setting(pair.value, number, pair.value_column)
+            settings[pair.key] = HostSetting(pair.value, number, pair.value_column)
         self.inventory.add_hosts(self._group, words[0].text, settings, number, words[0].column)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.hosts.inventory import Inventory, Setting
+from ipexctl.hosts.inventory import HostSetting, Inventory
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.yaml_tree import YamlTree, is_null, kind
 
@@ -73,7 +73,7 @@ class _Reader:
         line, column = _position(host.key_node)
         self.inventory.add_hosts(group, host.key, settings, line, column)
 
-    def _setting(self, entry: Entry) -> Setting:
+    def _setting(self, entry: Entry) -> HostSetting:
         node = entry.value
         problem = ""
         if node.id != "scalar":
@@ -81,7 +81,7 @@ class _Reader:
         elif not node.tag.startswith("tag:yaml.org"):
             problem = f"{quoted(entry.key)} is {quoted(node.tag)}, which isn't evaluated here"
         line, column = _position(node)
-        return Setting(self.tree.text(node), line, column, problem)
+        return HostSetting(self.tree.text(node), line, column, problem)
 
     def _check_group_name(self, group: Entry) -> None:
         if not group.key or not group.key.isprintable() or any(c in group.key for c in " ,!:[]{}*?"):

@@ -20,7 +20,7 @@ _WIDTH: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     path: str
     """The file's path as the user wrote it."""
     base: Path

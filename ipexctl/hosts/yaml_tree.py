@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from ipexctl.hosts.names import describe, quoted
-from ipexctl.hosts.source import Source
+from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class YamlTree:
 
     def __init__(self, text: str, path: str | Path, base: Path | None = None, found: str = "") -> None:
         text = text.removeprefix("\ufeff")
-        self.source = Source(str(path), Path(path).parent if base is None else base, _LINE_END.split(text), found)
+        self.source = SourceFile(str(path), Path(path).parent if base is None else base, _LINE_END.split(text), found)
         self._visited = 0
         self._max_values = _FREE_NODES
         refused = _REFUSED.search(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipexctl.lab.down import Removed, down
+from ipexctl.lab.down import RemovedLabs, down
 from ipexctl.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
 from ipexctl.lab.faults import FAULTS, Fault
 from ipexctl.lab.plan import LabSpec
@@ -16,7 +16,7 @@ __all__ = [
     "Lab",
     "LabHost",
     "LabSpec",
-    "Removed",
+    "RemovedLabs",
     "break_host",
     "down",
     "find_host",

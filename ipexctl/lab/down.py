@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class RemovedLabs:
     """The labs and the number of hosts that `down` removed."""
 
     labs: tuple[str, ...]
     hosts: int = 0
 
 
-def down(name: str | None = None) -> Removed:
+def down(name: str | None = None) -> RemovedLabs:
     """Remove one lab, or with None all labs of this machine and all their remains."""
     system.require()
     names = _known()
@@ -44,7 +44,7 @@ def down(name: str | None = None) -> Removed:
         for directory in (state.LABS, state.LABS.parent):
             with suppress(OSError):
                 directory.rmdir()
-    return Removed(tuple(sorted(names)), hosts)
+    return RemovedLabs(tuple(sorted(names)), hosts)
 
 
 def _known() -> set[str]:

@@ -12,7 +12,7 @@ from ipexctl.hosts.names import quoted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipexctl.hosts.source import Source
+    from ipexctl.hosts.source import SourceFile
 
 
 _SHOWN: Final = 10
@@ -39,7 +39,7 @@ def raise_first(errors: Sequence[FileError]) -> None:
 class Position:
     """Line and column, both counted from 1."""
 
-    source: Source
+    source: SourceFile
     line: int
     column: int
 

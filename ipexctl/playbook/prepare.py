@@ -161,7 +161,7 @@ def _template_files(playbook: Playbook) -> Iterator[tuple[int, Templated]]:
 
 
 def _file_text(path: Path, position: Position, shown: str) -> Templated:
-    from ipexctl.hosts.source import Source
+    from ipexctl.hosts.source import SourceFile
 
     try:
         if size_of(path) > MAX_BYTES:
@@ -172,7 +172,7 @@ def _file_text(path: Path, position: Position, shown: str) -> Templated:
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
         raise position.error(f"template: {quoted(shown)} can't be read: {reason}") from None
-    source = Source(str(path), path.parent, text.splitlines())
+    source = SourceFile(str(path), path.parent, text.splitlines())
     return Templated(text, Position(source, 1, 1), kind="file")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.source import Source
+from ipexctl.hosts.source import SourceFile
 from ipexctl.playbook.positions import Position, Templated, did_you_mean, raise_first, templates_in
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _first_template(job: Job) -> Templated | None:
 
 
 def _error_without_position(what: str) -> PlaybookError:
-    return Position(Source("a template", Path(), ()), 1, 1).error(what)
+    return Position(SourceFile("a template", Path(), ()), 1, 1).error(what)
 
 
 def _encode(message: Mapping[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.source import Source
+from ipexctl.hosts.source import SourceFile
 from ipexctl.playbook.playbook_file import read_file
 from ipexctl.playbook.positions import Position, Templated
 from ipexctl.playbook.read import variables_of
@@ -159,7 +159,7 @@ def send_host_lists(context: PlayContext, batch: Sequence[str], all_hosts: Seque
 def _of_inventory(host: str, name: str, text: str) -> Any:
     """An inventory's value, converted as Ansible does: numbers, booleans, lists and mappings are not texts."""
     if "{{" in text or "{%" in text:
-        return Templated(text, Position(Source(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
+        return Templated(text, Position(SourceFile(f"inventory, {name} of {host}", Path(), text.splitlines()), 1, 1))
     if re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", text):
         return int(text)
     if re.fullmatch(r"-?[0-9]{1,17}\.[0-9]{1,17}", text):

@@ -28,7 +28,7 @@ def decode(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-class Entry(NamedTuple):
+class ManifestEntry(NamedTuple):
     """One path below the root; a row of the manifest in JSON."""
 
     path: str
@@ -43,10 +43,10 @@ class Entry(NamedTuple):
 class Manifest:
     """All paths of a project, sorted by their bytes."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ManifestEntry, ...]
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> Manifest:
+    def of(cls, entries: Iterable[ManifestEntry]) -> Manifest:
         return cls(tuple(sorted(entries, key=lambda entry: encode(entry.path))))
 
     @cached_property
@@ -63,7 +63,7 @@ class Manifest:
         return json.dumps(self.entries, separators=(",", ":")).encode()
 
     @cached_property
-    def files(self) -> dict[str, Entry]:
+    def files(self) -> dict[str, ManifestEntry]:
         """One entry for each content, by its hash."""
         return {entry.content: entry for entry in self.entries if entry.kind == "f"}
 
@@ -84,4 +84,4 @@ class Manifest:
 
 def unpacked(packed: bytes) -> Manifest:
     """Raises a ValueError, an OSError or an EOFError if it is no packed manifest."""
-    return Manifest(tuple(Entry(*row) for row in json.loads(gzip.decompress(packed))))
+    return Manifest(tuple(ManifestEntry(*row) for row in json.loads(gzip.decompress(packed))))

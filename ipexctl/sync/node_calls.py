@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
-    from ipexctl.sync.manifest import Entry
+    from ipexctl.sync.manifest import ManifestEntry
     from ipexctl.sync.project import Project
 
 _CHUNK: Final = 1 << 18
@@ -117,7 +117,7 @@ def put_tree(
     session: Session,
     request: TreeRequest,
     generation: int,
-    contents: Sequence[bytes | Entry],
+    contents: Sequence[bytes | ManifestEntry],
     *,
     blobs: Sequence[str] = (),
     dry_run: bool = False,
@@ -158,7 +158,7 @@ def put_tree(
     return reply, upload.read_bytes
 
 
-def frame(root: bytes, entry: Entry) -> bytes:
+def frame(root: bytes, entry: ManifestEntry) -> bytes:
     """One small file as a frame. Raises a HostError if it has changed since the scan."""
     path = os.path.join(root, encode(entry.path))
     try:
@@ -171,7 +171,7 @@ def frame(root: bytes, entry: Entry) -> bytes:
     return header(entry) + data
 
 
-def header(entry: Entry) -> bytes:
+def header(entry: ManifestEntry) -> bytes:
     return json.dumps({"sha256": entry.content, "size": entry.size}).encode() + b"\n"
 
 
@@ -182,7 +182,7 @@ def _read_error(path: bytes, reason: str) -> HostError:
 class UploadStream(io.RawIOBase):
     """Bytes and files as one stream; each file is opened when the stream reaches it."""
 
-    def __init__(self, root: bytes, parts: Sequence[bytes | Entry]) -> None:
+    def __init__(self, root: bytes, parts: Sequence[bytes | ManifestEntry]) -> None:
         self._chunks = self._make_chunks(root, parts)
         self.error: HostError | None = None
         """The error that ended the stream early; the host only sees the end."""
@@ -202,7 +202,7 @@ class UploadStream(io.RawIOBase):
         return chunk
 
     @staticmethod
-    def _make_chunks(root: bytes, parts: Sequence[bytes | Entry]) -> Iterator[bytes]:
+    def _make_chunks(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterator[bytes]:
         buffer = bytearray()
         for part in parts:
             if isinstance(part, bytes):
@@ -220,7 +220,7 @@ class UploadStream(io.RawIOBase):
             yield bytes(buffer)
 
 
-def _read_chunks(root: bytes, entry: Entry) -> Iterator[bytes]:
+def _read_chunks(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
     path, left = os.path.join(root, encode(entry.path)), entry.size
     try:
         with open(path, "rb", buffering=0) as file:

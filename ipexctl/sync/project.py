@@ -17,7 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.node.common.files import write_atomically, write_json_atomically
 from ipexctl.sync.fetched import fetched_below
 from ipexctl.sync.ignore import pattern_for
-from ipexctl.sync.manifest import Entry, Manifest, encode, unpacked
+from ipexctl.sync.manifest import Manifest, ManifestEntry, encode, unpacked
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.scan import check_size, scan_project
 
@@ -190,7 +190,7 @@ def manifest_of(scanned: ScanResult, hashes: Hashes) -> Manifest:
             content, size = _content(root, found, hashes)
             if not content:
                 continue
-        entries.append(Entry(found.path, found.kind, found.mode, size, content))
+        entries.append(ManifestEntry(found.path, found.kind, found.mode, size, content))
     hashes.save()
     return Manifest.of(entries)
 

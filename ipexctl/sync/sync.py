@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.sync.manifest import Entry
+    from ipexctl.sync.manifest import ManifestEntry
     from ipexctl.sync.node_calls import TreeState
     from ipexctl.sync.plan import SyncPlan
     from ipexctl.sync.project import Project
@@ -222,7 +222,7 @@ class ProjectSync:
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
             return None
         from ipexctl.facts.gather import gather  # slow to import, and seldom needed
-        from ipexctl.sync.upload import Cluster, Uploader
+        from ipexctl.sync.upload import Uploader, UploadTargets
 
         unknown = [host for host in hosts if host.name not in self.facts]
         if unknown:
@@ -231,8 +231,8 @@ class ProjectSync:
                     self.facts[answer.host.name] = answer.facts
         first = [host for host in hosts if needs[host.name]]
         ordered = (*first, *(host for host in hosts if host not in first))
-        cluster = Cluster(ordered, self.answers, self.facts, self.iface, self.timeout)
-        return Uploader(self.project, contents, cluster, self.pool, self.watch)
+        targets = UploadTargets(ordered, self.answers, self.facts, self.iface, self.timeout)
+        return Uploader(self.project, contents, targets, self.pool, self.watch)
 
     def _to_one(
         self, host: Host, session: Session, plan: SyncPlan, need: set[str], uploader: Uploader | None
@@ -284,7 +284,7 @@ class ProjectSync:
             would_delete=reply.optional_texts("delete"),
         )
 
-    def _contents(self, need: set[str]) -> list[bytes | Entry]:
+    def _contents(self, need: set[str]) -> list[bytes | ManifestEntry]:
         """The contents as frames; a small amount is read once for all hosts that lack the same files."""
         entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
         if self.dry_run or sum(entry.size for entry in entries) > DISTRIBUTE_SIZE:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.sync.manifest import Entry
+    from ipexctl.sync.manifest import ManifestEntry
     from ipexctl.sync.node_calls import TreeState
     from ipexctl.sync.project import Project
 
@@ -40,7 +40,7 @@ STORE: Final = "tmp/sync"
 """Below ipexctl's directory on a host: contents during the transfer."""
 
 
-class Cluster(NamedTuple):
+class UploadTargets(NamedTuple):
     """The hosts that need files, and their facts."""
 
     hosts: tuple[Host, ...]
@@ -55,10 +55,15 @@ class Uploader:
     """Holds the parcel, the first host's copy and the distributor until all hosts have the files."""
 
     def __init__(
-        self, project: Project, contents: Sequence[Entry], cluster: Cluster, pool: SessionPool, watch: Watch
+        self,
+        project: Project,
+        contents: Sequence[ManifestEntry],
+        targets: UploadTargets,
+        pool: SessionPool,
+        watch: Watch,
     ) -> None:
         self._root = os.fsencode(project.root)
-        self._cluster, self._pool, self._watch = cluster, pool, watch
+        self._targets, self._pool, self._watch = targets, pool, watch
         self._exit_stack = ExitStack()
         self._large = [entry for entry in contents if entry.size >= SEPARATE_SIZE]
         self._small = [entry for entry in contents if entry.size < SEPARATE_SIZE]
@@ -70,7 +75,7 @@ class Uploader:
         try:
             self._pack()
             self._locations = self._make_locations()
-            source = self._locations[self._cluster.hosts[0].name]
+            source = self._locations[self._targets.hosts[0].name]
             self._push(source)
             self._distributor = self._exit_stack.enter_context(
                 Distributor(self._pool, source, self._blobs, on_progress=self._moved)
@@ -90,7 +95,7 @@ class Uploader:
     def bring(self, host: Host, session: Session) -> list[str]:
         """Copy all files to the host; returns their paths there."""
         location = self._locations[host.name]
-        route = self._distributor.bring(location, session, timeout=self._cluster.timeout)
+        route = self._distributor.bring(location, session, timeout=self._targets.timeout)
         if route == "here" and not isinstance(session, LocalSession):
             self.sent[host.name] = sum(blob.size or 0 for blob in self._blobs)
         return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in self._blobs]
@@ -117,7 +122,7 @@ class Uploader:
             ) from None
         self._files.append((StoredFile(digest.hexdigest(), "parcel", parcel.stat().st_size), parcel))
 
-    def _path(self, entry: Entry) -> Path:
+    def _path(self, entry: ManifestEntry) -> Path:
         return Path(os.fsdecode(os.path.join(self._root, encode(entry.path))))
 
     def _push(self, source: StoreLocation) -> None:
@@ -130,7 +135,7 @@ class Uploader:
             source,
             [(blob, path) for blob, path in self._files if blob in missing],
             on_bytes=lambda done: self._watch(BytesMoved(host.name, "receiving", done, total)),
-            timeout=self._cluster.timeout,
+            timeout=self._targets.timeout,
             cancel=self._pool.cancel,
         )
         self.sent[host.name] = total
@@ -139,8 +144,8 @@ class Uploader:
         self._watch(BytesMoved(host.name, "receiving", done, total))
 
     def _make_locations(self) -> dict[str, StoreLocation]:
-        hosts, answers = self._cluster.hosts, self._cluster.answers
-        internal = addresses_among(hosts, self._cluster.facts, self._cluster.iface)
+        hosts, answers = self._targets.hosts, self._targets.answers
+        internal = addresses_among(hosts, self._targets.facts, self._targets.iface)
         if isinstance(internal, NoCommonNetwork):
             self._watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
             internal = {}

@@ -15,7 +15,7 @@ from ipexctl.ui.table import show_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.lab import Lab, LabHost, Removed
+    from ipexctl.lab import Lab, LabHost, RemovedLabs
 
 
 def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
@@ -33,7 +33,7 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
     sys.stdout.flush()
 
 
-def show_removed(removed: Removed, *, json: bool, quiet: bool) -> None:
+def show_removed(removed: RemovedLabs, *, json: bool, quiet: bool) -> None:
     if json:
         print_json({"schema": "ipexctl.lab-down/1", "labs": list(removed.labs), "hosts": removed.hosts})
     elif quiet:

@@ -15,6 +15,7 @@ import pytest
 
 from cli_helpers import IPEXCTL, ipexctl
 from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab.plan import ipv6
 from ipexctl.lab.system import in_host
 from message_data import missing
 
@@ -180,7 +181,7 @@ def test_a_port_of_its_own(lab3: Lab, tmp_path: Path) -> None:
 
 
 def test_ipv6(lab3: Lab, tmp_path: Path) -> None:
-    address = f"fd77:{lab3.block:x}::11"
+    address = ipv6(lab3.hosts[0].address)
     (tmp_path / "hosts").write_text(f"[{address}] user=ipex identity={lab3.key}\n")
     args = ["exec", "-H", tmp_path / "hosts", "--known-hosts", tmp_path / "known"]
     ran = ipexctl(*args, "--host-keys", "accept-new", "--", "hostname")

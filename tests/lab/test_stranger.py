@@ -75,7 +75,13 @@ def test_a_run_beside_a_stranger_ends_as_without_one(
     assert made.keys() == {"flood", "slow", "truncated", "giant", "forged"}
     lines = by_rank(running.out.read_text())
     assert sorted(lines) == [0, 1, 2, 3]
-    assert all(numbers == [str(step) for step in range(SECONDS * 10)] for numbers in lines.values())
+    printed = [str(step) for step in range(SECONDS * 10)]
+    if rc:
+        # mpirun ends the others with rank 2, which started a little before or after them.
+        assert lines[2] == printed
+        assert all(numbers == printed[: len(numbers)] for numbers in lines.values())
+    else:
+        assert all(numbers == printed for numbers in lines.values())
     status = cluster.status(running.id)
     assert status["state"] == ("failed" if rc else "ok")
     log = cluster.on(0, f"cat ~/.ipexctl/runs/{running.id}/supervise.log")

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -184,10 +185,12 @@ def test_killed_at_any_moment_and_run_again_it_ends_whole(clean: Lab) -> None:
 
 
 def test_an_interrupt_is_130_and_leaves_nothing_half_done(clean: Lab) -> None:
-    for wait in (0.6, 1.0, 1.4):
+    for wait in (0.1, 0.5, 0.9):
         process = subprocess.Popen(
             [*IPEXCTL, "trust", "-H", str(clean.hostfile), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        while "cryptography" not in Path(f"/proc/{process.pid}/maps").read_text():  # it has begun to log in
+            time.sleep(0.01)
         time.sleep(wait)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=30)

@@ -317,7 +317,7 @@ def test_a_frozen_supervisor_stalls_no_rank_and_gets_everything_later(make: Call
 
 def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_good(make: Callable[..., Run]) -> None:
     run = make(FOR_EVER, 2, patches={"run.rank": ("LOST = 50.0", "LOST = 3.0")}).start()
-    run.wait_for(b"here", 1)
+    run.wait_for_all(b"here")
     supervisor, mpirun = run.status["supervisor"]["pid"], run.status["mpirun"]["pid"]
     os.kill(supervisor, signal.SIGSTOP)
     until = time.monotonic() + 15

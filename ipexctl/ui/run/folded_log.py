@@ -23,7 +23,7 @@ _LONGEST: Final = 4000
 """Bytes of a line."""
 
 
-class Entry:
+class LogLine:
     """A line, its ranks, and its cached rendering."""
 
     __slots__ = ("number", "ranks", "rendered", "stream", "text", "when")
@@ -46,9 +46,9 @@ class FoldedLog:
     """The newest lines of all ranks, equal ones folded. Lines of one rank keep their order."""
 
     def __init__(self) -> None:
-        self.entries: deque[Entry] = deque(maxlen=_KEPT)
+        self.entries: deque[LogLine] = deque(maxlen=_KEPT)
         self.added = 0
-        self._open: dict[tuple[StreamName, str], list[Entry]] = {}
+        self._open: dict[tuple[StreamName, str], list[LogLine]] = {}
         self._last: dict[int, int] = {}
 
     def add(self, rank: int, stream: StreamName, text: str, now: float) -> None:
@@ -80,14 +80,14 @@ class FoldedLog:
             elif now - entries[0].when > WINDOW:
                 self._open[key] = [entry for entry in entries if now - entry.when <= WINDOW]
 
-    def _append(self, text: str, stream: StreamName | None, now: float) -> Entry:
+    def _append(self, text: str, stream: StreamName | None, now: float) -> LogLine:
         self.added += 1
-        entry = Entry(self.added, text, stream, now)
+        entry = LogLine(self.added, text, stream, now)
         self.entries.append(entry)
         return entry
 
 
-def newest(entries: Sequence[Entry], ranks: RankSet) -> Iterator[Entry]:
+def newest(entries: Sequence[LogLine], ranks: RankSet) -> Iterator[LogLine]:
     """Entries of these ranks and notices of ipexctl, from the newest to the oldest."""
     for entry in reversed(entries):
         if entry.stream is None or ranks.everyone or any(rank in ranks for rank in entry.ranks):

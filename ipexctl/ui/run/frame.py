@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-    from ipexctl.ui.run.folded_log import Entry
+    from ipexctl.ui.run.folded_log import LogLine
     from ipexctl.ui.run.state import Row, RunState
 
 _STATE_STYLE: Final = {
@@ -276,14 +276,14 @@ class _Log:
             yield from row
             yield Segment.line()
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[LogLine]:
         entries = newest(self._state.entries(), self._state.controls.ranks)
         for _ in range(self._state.controls.scrolled):
             next(entries, None)
         return entries
 
 
-def _entry_rows(entry: Entry, console: Console, options: ConsoleOptions, width: int) -> list[list[Segment]]:
+def _entry_rows(entry: LogLine, console: Console, options: ConsoleOptions, width: int) -> list[list[Segment]]:
     key = (width, len(entry.ranks))
     if entry.rendered is None or entry.rendered[0] != key:
         text = Text("\n").join(_wrapped(entry, console, width))
@@ -292,7 +292,7 @@ def _entry_rows(entry: Entry, console: Console, options: ConsoleOptions, width: 
     return entry.rendered[1]
 
 
-def _wrapped(entry: Entry, console: Console, width: int) -> list[Text]:
+def _wrapped(entry: LogLine, console: Console, width: int) -> list[Text]:
     """The entry in at most four rows, the later ones indented by the width of its prefix."""
     if entry.stream is None:
         prefix = Text("ipexctl: ", "bold blue")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.follow import Event, RunEnded
     from ipexctl.node.common.frames import Stream
-    from ipexctl.ui.run.folded_log import Entry
+    from ipexctl.ui.run.folded_log import LogLine
 
 _LINES_PER_TICK: Final = 500
 """Lines that one tick processes, over all ranks. Nobody can read more, and rich would use too much time."""
@@ -73,7 +73,7 @@ class RunState:
         self._updated: dict[tuple[int, Stream], None] = {}
         self._notices: list[str] = []
         self._measured: float | None = None
-        self._paused_entries: list[Entry] | None = None
+        self._paused_entries: list[LogLine] | None = None
         self._apply_status(status)
 
     @property
@@ -118,7 +118,7 @@ class RunState:
         self._notices = []
         self._measure(now)
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[LogLine]:
         """The entries to show: the current ones, or those at the time of the pause."""
         if not self.controls.paused:
             self._paused_entries = None

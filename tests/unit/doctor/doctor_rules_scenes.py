@@ -24,7 +24,7 @@ from doctor_rules_helpers import (
     variables,
 )  # fmt: skip
 
-from ipexctl.doctor.run_states import RunState
+from ipexctl.doctor.run_states import RunLife
 from ipexctl.facts.cpu import CpuList, NumaNode
 from ipexctl.facts.network import Rdma
 from ipexctl.facts.software import Mpi, Python
@@ -204,12 +204,12 @@ MORE: Final[tuple[tuple[str, Scene], ...]] = (
         "activity.leftovers",
         lambda: alone(
             healthy(activity={"processes": (RunProcess(4711, 900, RUN), RunProcess(4712, None, RUN))}),
-            runs={RUN: RunState("ended", "its supervisor on node1 is gone")},
+            runs={RUN: RunLife("ended", "its supervisor on node1 is gone")},
         ),
     ),
     (
         "activity.runs",
-        lambda: alone(healthy(activity={"processes": (RunProcess(4711, 900, RUN),)}), runs={RUN: RunState("alive")}),
+        lambda: alone(healthy(activity={"processes": (RunProcess(4711, 900, RUN),)}), runs={RUN: RunLife("alive")}),
     ),
     ("env.drift", lambda: changed(software={"envs": (replaced(numpy="1.26.4"),)})),
     ("cpu.quota", lambda: changed(cpu={"quota": 3.5})),

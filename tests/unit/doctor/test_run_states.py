@@ -10,7 +10,7 @@ import pytest
 from doctor_rules_helpers import context, healthy
 
 from ipexctl.doctor.rules import examine_host
-from ipexctl.doctor.run_states import RunState, run_states
+from ipexctl.doctor.run_states import RunLife, run_states
 from ipexctl.facts.system import RunProcess, RunSupervisor
 from ipexctl.hosts.host import Host
 
@@ -38,7 +38,7 @@ def hosts(*facts: Facts | None) -> list[tuple[Host, Facts | None]]:
     return [(Host(f"node{at}", f"10.1.0.{at}"), each) for at, each in enumerate(facts, 1)]
 
 
-def state(*facts: Facts | None, known: Mapping[str, Host] | None = None) -> RunState:
+def state(*facts: Facts | None, known: Mapping[str, Host] | None = None) -> RunLife:
     return run_states(hosts(*facts), known or {})[RUN]
 
 
@@ -104,7 +104,7 @@ UNKNOWN: dict[str, tuple[tuple[Facts | None, ...], dict[str, Host], str]] = {
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_where_node0_gives_no_answer_that_is_said_and_ps_is_advised(name: str) -> None:
     answers, known, why = UNKNOWN[name]
-    assert state(*answers, known=known) == RunState("unknown", why)
+    assert state(*answers, known=known) == RunLife("unknown", why)
     (finding,) = found(*answers, known=known)["node2"]
     assert finding.id == "activity.leftovers"
     assert "ipexctl ps" in finding.fix
@@ -124,7 +124,7 @@ def test_one_node_alone_cannot_tell(facts: dict[str, object], why: str) -> None:
     """`doctor --hosts node2`: the record in a shared home names node0, and only node0 has the supervisor."""
     answers = [(Host("node2", "10.1.0.2"), node(2, **facts, processes=RANKS))]
     states = run_states(answers, {})
-    assert states[RUN] == RunState("unknown", why)
+    assert states[RUN] == RunLife("unknown", why)
     findings = examine_host(answers[0][1], context(name="node2", peers=(), runs=states))
     (finding,) = (each for each in findings if each.id.startswith("activity."))
     assert finding.id == "activity.leftovers"
@@ -168,7 +168,7 @@ ENDED: dict[str, tuple[dict[str, object], str]] = {
 def test_processes_of_a_run_that_has_ended_are_ended_by_number_and_only_while_they_are_its_own(name: str) -> None:
     record, why = ENDED[name]
     answers = (node(1, **record), node(2, processes=RANKS), node(3))
-    assert state(*answers) == RunState("ended", why)
+    assert state(*answers) == RunLife("ended", why)
     findings = found(*answers)
     assert ids(findings) == {"node1": [], "node2": ["activity.leftovers"], "node3": []}
     fix = findings["node2"][0].fix

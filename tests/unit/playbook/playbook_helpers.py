@@ -9,7 +9,7 @@ import pytest
 
 from ipexctl.errors import FileError
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.source import Source
+from ipexctl.hosts.source import SourceFile
 from ipexctl.playbook.engine import Engine
 from ipexctl.playbook.play_context import Options, PlayContext
 from ipexctl.playbook.positions import Position, Templated
@@ -61,7 +61,7 @@ def at(error: FileError) -> tuple[int, str]:
 
 
 def templated(text: str, kind: Any = "text") -> Templated:
-    return Templated(text, Position(Source("t.yml", Path(), text.split("\n")), 1, 1), kind=kind)
+    return Templated(text, Position(SourceFile("t.yml", Path(), text.split("\n")), 1, 1), kind=kind)
 
 
 def fill(

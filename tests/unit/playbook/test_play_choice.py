@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 from ipexctl.cli.app import app
 from ipexctl.errors import UserError
-from ipexctl.hosts.source import Source
+from ipexctl.hosts.source import SourceFile
 from ipexctl.playbook.positions import PlaybookError, Position
 from ipexctl.playbook.selection import TaskSelection, hosts_of, select_tasks, unknown_tags
 from playbook_helpers import HOSTS, book, play_of
 
-HERE = Position(Source("p.yml", Path(), ["- hosts: x"]), 1, 10)
+HERE = Position(SourceFile("p.yml", Path(), ["- hosts: x"]), 1, 10)
 TASKS = """\
 - {name: plain, exec: a}
 - {name: fast, exec: a, tags: fast}

@@ -15,7 +15,7 @@ from sync_helpers import put
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.sync import scan as walk
-from ipexctl.sync.manifest import Entry, Manifest, decode, encode, unpacked
+from ipexctl.sync.manifest import Manifest, ManifestEntry, decode, encode, unpacked
 from ipexctl.sync.node_calls import Generation, TreeState
 from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import Hashes, data_patterns, manifest_of
@@ -115,19 +115,19 @@ def test_a_trees_name_is_a_plain_word(name: str) -> None:
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_name_and_come_back(name: bytes) -> None:
-    entry = Entry(decode(name), "f", 0o644, 0, "0" * 64)
+    entry = ManifestEntry(decode(name), "f", 0o644, 0, "0" * 64)
     again = unpacked(Manifest.of([entry]).packed).entries[0]
     assert encode(again.path) == name
     assert again == entry
 
 
 def test_a_digest_says_whether_two_projects_are_the_same() -> None:
-    entry = Entry("a", "f", 0o644, 1, "0" * 64)
+    entry = ManifestEntry("a", "f", 0o644, 1, "0" * 64)
     others = [
-        Entry("b", "f", 0o644, 1, "0" * 64),
-        Entry("a", "f", 0o755, 1, "0" * 64),
-        Entry("a", "f", 0o644, 1, "1" * 64),
-        Entry("a", "l", 0o644, 1, "0" * 64),
+        ManifestEntry("b", "f", 0o644, 1, "0" * 64),
+        ManifestEntry("a", "f", 0o755, 1, "0" * 64),
+        ManifestEntry("a", "f", 0o644, 1, "1" * 64),
+        ManifestEntry("a", "l", 0o644, 1, "0" * 64),
     ]
     digests = {Manifest.of([each]).digest for each in (entry, *others)}
     assert len(digests) == 5
