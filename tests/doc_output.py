@@ -1,4 +1,4 @@
-"""Whether what came is what a page shows: figures, ids and widths may differ, and `…` stands for anything."""
+"""Comparison of output with a page: figures, ids and widths may differ, and `…` stands for anything."""
 
 from __future__ import annotations
 

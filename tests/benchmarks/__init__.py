@@ -1,1 +1,1 @@
-"""How fast ipexctl is beside its peers: `python -m tests.benchmarks` makes a lab and prints a table a part."""
+"""Speed of ipexctl beside other tools: `python -m tests.benchmarks` makes a lab and prints a table a part."""

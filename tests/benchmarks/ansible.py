@@ -1,4 +1,4 @@
-"""How Ansible is called here: the lab's ssh config, pipelining, 32 forks, connections kept within a call."""
+"""Calls of Ansible: the lab's ssh config, pipelining, 32 forks, connections kept within a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--version`, `--help` and one press of Tab cost, as multiples of importing typer alone."""
+"""The cost of `--version`, `--help` and one press of Tab, as multiples of importing typer alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast the digits example trains on this machine, launched by ipexctl and by what others would type."""
+"""Training speed of the digits example on this machine, started by ipexctl and by other launchers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watching costs: 64 ranks that print 20,000 lines a second in all, and a day's log in one go.
+"""The cost of watching: 64 ranks that print 20,000 lines a second in all, and a large log read at once.
 
 Processor time and memory of the supervisor, of the wrapper of a rank, and of the client are read from /proc while the
 run goes on; on this machine alone, so that nothing but them is between a rank and its file.

@@ -1,4 +1,4 @@
-"""What a part has found out, as text: a plain table for the terminal, the same one for docs/benchmarks.md."""
+"""The results of a part as text: a plain table for the terminal and for docs/benchmarks.md."""
 
 from __future__ import annotations
 

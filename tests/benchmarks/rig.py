@@ -1,4 +1,4 @@
-"""What every part is handed: a lab of its own, the way to log in, an empty home, the peers."""
+"""The surroundings of every part: a lab, the way to log in, an empty home, the other tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to a run, how it is made to, and what then is true of the run."""
+"""The faults of the matrix: how each is caused, and what must be true of the run afterwards."""
 
 from __future__ import annotations
 

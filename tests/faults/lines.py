@@ -1,4 +1,4 @@
-"""What every rank runs: numbered lines, each printed and then noted in a file of its own, until its fault comes.
+"""The script of every rank: it prints numbered lines and notes each in a file, until its fault comes.
 
 `lines.py FAULT VICTIM DIRECTORY COUNT PACE`; a time is noted when the victim does what it is told to.
 """

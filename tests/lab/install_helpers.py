@@ -1,4 +1,4 @@
-"""What the tests of install share: a lab of its own, wheels that are small, and a home for each test."""
+"""Helpers for tests of install: a lab, small wheels, and a home for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests on real hosts share: asking a host over the plain ssh client, and a machine of one's own."""
+"""Helpers for tests on real hosts: commands over the plain ssh client, and a control machine in a container."""
 
 from __future__ import annotations
 

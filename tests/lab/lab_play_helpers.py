@@ -1,4 +1,4 @@
-"""What the lab's tests of playbooks share: a directory of them, hosts to play them on, and readings of the report."""
+"""Helpers for tests of playbooks on lab hosts: a directory of playbooks, calls and their reports."""
 
 from __future__ import annotations
 

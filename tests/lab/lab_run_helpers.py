@@ -1,4 +1,4 @@
-"""What the tests of run share: hosts with a real Intel MPI and a torch that is small, a project, runs to watch."""
+"""Helpers for tests of run: hosts with Intel MPI and a small torch, a project, calls to follow."""
 
 from __future__ import annotations
 

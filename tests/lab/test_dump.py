@@ -1,4 +1,4 @@
-"""Where a run hangs, on real SSH hosts with a real Intel MPI; and an exception that is stuck on its way out."""
+"""`ipexctl dump` of hanging runs on real hosts with Intel MPI."""
 
 from __future__ import annotations
 

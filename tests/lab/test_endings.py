@@ -1,4 +1,4 @@
-"""How runs end on real hosts with a real Intel MPI, whatever happens to them: nothing is left, what is said is true."""
+"""The ends of runs on real hosts with Intel MPI: nothing is left, and the verdict is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What export prints, executed: the shell script starts the ranks that run would, with the same surroundings."""
+"""The output of `export shell`, executed: it starts the ranks that run would, with the same environment."""
 
 from __future__ import annotations
 

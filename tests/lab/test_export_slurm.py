@@ -1,4 +1,4 @@
-"""What `export slurm` prints, under a real Slurm: the same ranks, and what whoever knows Slurm expects of a job."""
+"""The job file of `export slurm` under a real Slurm: it starts the ranks that `run` would."""
 
 from __future__ import annotations
 

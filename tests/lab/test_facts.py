@@ -1,4 +1,4 @@
-"""What the probe finds out on real hosts: dressed, shared, broken, and with as little as an account may have."""
+"""The probe on real hosts: imitated CPUs, shared homes, faults, and accounts with few rights."""
 
 from __future__ import annotations
 

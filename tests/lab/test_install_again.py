@@ -1,4 +1,4 @@
-"""What a second call of `ipexctl install` can rely on when the first left something to do, and calls side by side."""
+"""A repeated `ipexctl install` after an incomplete one, and calls at the same time."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_first_host_that_runs_out_of_room_fails_alone(cluster: Cluster, wheelh
     assert "more are needed" in report["hosts"][0]["reason"]
 
 
-def test_a_first_host_without_room_does_not_ask_the_indexes_for_the_others(
+def test_a_first_host_with_a_read_only_home_fails_alone(
     cluster: Cluster, wheelhouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_TRUSTED_HOST", f"10.77.{cluster.lab.block}.1")

@@ -1,4 +1,4 @@
-"""What a lab can look like: accounts, homes, networks, bastion, costumes, several at once."""
+"""The kinds of lab: accounts, homes, networks, bastion, imitated CPUs, several labs at once."""
 
 from __future__ import annotations
 

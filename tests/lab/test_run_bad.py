@@ -1,4 +1,4 @@
-"""What keeps a run on real hosts from its first line: one sentence each, the host's name, and what to type next."""
+"""Calls of run that are refused on real hosts: one message with the host and the next command."""
 
 from __future__ import annotations
 

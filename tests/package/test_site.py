@@ -1,4 +1,4 @@
-"""What CONTRIBUTING tells to type in a checkout: the site, strictly and with the pinned packages, has every page."""
+"""The docs site, built as CONTRIBUTING says: strictly, with the pinned packages, every page in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a run's directory: the last lines whatever they are made of, each once, from node0 or from a copy."""
+"""Reading a run's directory for `why`: the last lines of each rank, from node0 or from a copy."""
 
 from __future__ import annotations
 

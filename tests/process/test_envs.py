@@ -1,4 +1,4 @@
-"""What there is in a home: seen as it is, removed wholly or not at all."""
+"""Listing and removing environments: a removed one is gone completely, or untouched."""
 
 from __future__ import annotations
 

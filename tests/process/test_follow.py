@@ -1,4 +1,4 @@
-"""Who follows a run reads every byte once, wherever it begins, and learns the truth about a run that died."""
+"""Following a run: every byte is read once from any offset, also of a run that died."""
 
 from __future__ import annotations
 

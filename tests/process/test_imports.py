@@ -1,4 +1,4 @@
-"""What a Python says of a script and its imports, as ranks would find it, and without running any of it."""
+"""The check of a script's imports with the ranks' Python, without running the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What indexes, pages and directories say, heard by the script as a node runs it; and pip's own settings there."""
+"""Package indexes and directories of wheels, queried on a node; pip's own settings are obeyed."""
 
 from __future__ import annotations
 

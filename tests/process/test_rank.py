@@ -1,4 +1,4 @@
-"""What a rank's wrapper promises: the right surroundings, every byte as it came, and nothing left behind."""
+"""The wrapper of a rank: its environment, its output byte for byte, and the cleanup at its end."""
 
 from __future__ import annotations
 

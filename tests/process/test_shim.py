@@ -1,4 +1,4 @@
-"""What stands before a rank's own code: out of sight, and heard only when its interpreter goes down for good."""
+"""The code that runs in a rank's interpreter before the script, and reports how it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `accelerate launch --config_file FILE` hands to a rank, by its own code: nothing is started.
+"""Prints the environment that `accelerate launch --config_file FILE` gives a rank, without starting one.
 
 Called with FILEs by a Python that has accelerate and torch; says it twice, without IPEX and oneCCL and with them.
 """

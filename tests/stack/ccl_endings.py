@@ -1,4 +1,4 @@
-"""How a run over ccl ends: a script whose rank 1 ends as told, a call of it, and what must be true afterwards."""
+"""Ends of a run over ccl: a script whose rank 1 ends in a chosen way, its call, and the checks afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests with real wheels share: when they are left out, and the example's losses."""
+"""Helpers for tests with real wheels: when they are left out, and the losses of the example."""
 
 from __future__ import annotations
 

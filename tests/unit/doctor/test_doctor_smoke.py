@@ -1,4 +1,4 @@
-"""What the measurements mean: reading them, who falls behind, and what is said where there is none."""
+"""The measurements of doctor: parsing them, hosts that are slower than the others, missing values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs are alive, by what several hosts answered, and what that makes of the processes they have."""
+"""Live runs, from the answers of several hosts, and the processes that belong to them."""
 
 from __future__ import annotations
 

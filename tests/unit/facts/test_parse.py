@@ -1,4 +1,4 @@
-"""What is read out of recorded probes, whole, cut and mangled."""
+"""Parsing recorded probes: whole, cut and damaged ones."""
 
 from __future__ import annotations
 

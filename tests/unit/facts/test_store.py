@@ -1,4 +1,4 @@
-"""Which hosts share a home, told from what the kernel says of its filesystem."""
+"""Shared homes, recognised from the kernel's description of the file system."""
 
 from __future__ import annotations
 

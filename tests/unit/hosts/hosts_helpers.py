@@ -1,4 +1,4 @@
-"""What the tests of hosts/ share: the promise every reader makes about its errors, and text to try it with."""
+"""Helpers for tests of hosts/: the promise every reader makes about its errors, and text to try it with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which format a file is, and files that are no list of hosts at all."""
+"""The format of a file of hosts, and files that are no list of hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the hosts come from when several places could say, and what the command line overrides."""
+"""The source of the hosts when several are possible, and the options that override it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is really printed when it breaks, by the id of its cause; docs/troubleshooting.md is made of it.
+"""Recorded output of real failures, by the id of the cause; docs/troubleshooting.md is made from it.
 
 `python tests/unit/jobs/known_texts.py > docs/troubleshooting.md` writes that page anew.
 """

@@ -1,4 +1,4 @@
-"""What a host says while it gives files is not trusted: nothing lands but where it belongs, and whole."""
+"""Files that a host sends in a fetch: only complete files that were asked for are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What py-spy and faulthandler say, read; ranks that are at the same place, folded; the odd ones first."""
+"""Parsing py-spy and faulthandler; ranks with equal stacks are folded, the odd ones come first."""
 
 from __future__ import annotations
 

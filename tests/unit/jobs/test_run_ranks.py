@@ -1,4 +1,4 @@
-"""Which ranks are meant."""
+"""Parsing choices of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a run from beginning is said in one sentence, with the hosts it is about and what to type."""
+"""Refusals of a run: one message with the hosts it is about and the next command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ipexctl why` prints of a verdict, and its document."""
+"""The output of `ipexctl why` for a verdict, and its JSON document."""
 
 from __future__ import annotations
 

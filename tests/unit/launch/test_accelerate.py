@@ -1,4 +1,4 @@
-"""What accelerate's configurations ask for, of every generation, and what their ranks find set."""
+"""Configurations of accelerate, of every generation, and the environment of their ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we set for the ranks of each generation of accelerate is what its own launcher sets.
+"""Variables of ranks for each generation of accelerate: equal to those of its own launcher.
 
 The record beside was written by `tests/stack/accelerate_generations.py`, which asks the packages themselves.
 """

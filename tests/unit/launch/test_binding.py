@@ -1,4 +1,4 @@
-"""Which cores each rank gets."""
+"""The cores of each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many ranks each host gets."""
+"""The number of ranks of each host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run --dry-run` prints of a plan."""
+"""The plan that `run --dry-run` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which variables ranks get, and that each says why."""
+"""The variables of ranks, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ended a run is told from all that is known of it: who was first, who only followed, who went with a node."""
+"""The verdict of a run: the first rank that failed, the ranks that followed, lost nodes."""
 
 from __future__ import annotations
 

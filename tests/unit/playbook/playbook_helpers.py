@@ -1,4 +1,4 @@
-"""What the tests of playbooks share: a playbook from its text, the error it is refused with, templates filled."""
+"""Helpers for tests of playbooks: a playbook from its text, its error, filled templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which hosts a play is for, and which of its tasks run."""
+"""The hosts of a play, and its selected tasks."""
 
 from __future__ import annotations
 

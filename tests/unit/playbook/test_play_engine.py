@@ -1,4 +1,4 @@
-"""Which hosts a play goes on with, and what is counted: any_errors_fatal, rescue, limits, jobs of all hosts as one."""
+"""The hosts a play goes on with, and its counts: any_errors_fatal, rescue, limits, tasks of all hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found of IPEX's ways in a project, and which edits are safe."""
+"""Uses of IPEX found in a project, and the edits that are safe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people type from memory and isn't so here: refused before any host is touched, all of it in one call."""
+"""Mistakes in playbooks: refused before any host is changed, all of them in one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verbs say inside a playbook: in a playbook's words; and what fetch brings into a project that is run."""
+"""Messages of modules inside a playbook, and files that fetch brings into a project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown while a playbook runs: handlers by their name, tries that are left, turns that failed alike as one."""
+"""The live output of a playbook: names of handlers, remaining retries, equal failures folded."""
 
 from __future__ import annotations
 

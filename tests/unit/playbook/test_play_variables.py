@@ -1,4 +1,4 @@
-"""Which variable wins over which, and what the inventory's come to."""
+"""The order of precedence of variables, and those of the inventory."""
 
 from __future__ import annotations
 

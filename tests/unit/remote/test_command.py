@@ -1,4 +1,4 @@
-"""What is handed to a login shell, and what comes back behind the fence."""
+"""The command line for a login shell, and its output behind the marker."""
 
 from __future__ import annotations
 

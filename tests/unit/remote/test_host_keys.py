@@ -1,4 +1,4 @@
-"""Which host keys are trusted, and what is said when one isn't."""
+"""Trusted and refused host keys, and the messages about them."""
 
 from __future__ import annotations
 

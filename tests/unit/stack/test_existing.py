@@ -1,4 +1,4 @@
-"""Whether an environment that is there will do for what is asked."""
+"""The check of an existing environment against a request."""
 
 from __future__ import annotations
 

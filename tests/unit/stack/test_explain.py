@@ -1,4 +1,4 @@
-"""What real stacks print when they break, and what a user is told then."""
+"""Errors of real stacks, and the messages made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a home stands in the way of an environment."""
+"""Properties of a home that prevent an environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stack is taken for which hosts and indexes, and why."""
+"""The choice of a stack for hosts and indexes, with its reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which wheels would run on which Python and glibc, by their names."""
+"""Compatibility of wheels with a Python and a glibc, by their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays behind: git's own word on its patterns, and what we say beside it."""
+"""Ignored files: git's patterns, and the tool's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which directories are no project: home directories, what is above them, and ipexctl's own."""
+"""Directories that cannot be a project: home directories, their parents, and ipexctl's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a tree on a host: the scripts as they are, on this machine."""
+"""The scripts that write a tree on a host, executed on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ssh said on node0, as a sentence that names the cause and a fix."""
+"""Errors of ssh on node0, as a message with cause and fix."""
 
 from __future__ import annotations
 

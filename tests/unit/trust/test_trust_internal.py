@@ -1,4 +1,4 @@
-"""Which address the nodes use among themselves: the file's, the option's, the subnet all share, or a refusal."""
+"""The address that nodes use among themselves: from the file, an option, the common subnet, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written on node0, what is planned for each home, how an answer is read: values in, values out."""
+"""The files for node0, the plan for each home, and parsing of replies."""
 
 from __future__ import annotations
 

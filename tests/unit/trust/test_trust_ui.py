@@ -1,4 +1,4 @@
-"""What the command shows: hosts of one fate on one line, what to type next, and JSON that scripts rely on."""
+"""The output of trust: hosts with the same result on one line, the next command, and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What install shows: its JSON, its lines, its warnings."""
+"""The output of install: JSON, lines, warnings."""
 
 from __future__ import annotations
 

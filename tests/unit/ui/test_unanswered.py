@@ -1,4 +1,4 @@
-"""Which document a call with `--json` owes where it has no answer."""
+"""The JSON document of a call with `--json` that ends early."""
 
 from __future__ import annotations
 
