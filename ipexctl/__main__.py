@@ -11,10 +11,13 @@ import sys
 
 def main() -> None:
     try:
-        code = _run()
-    except KeyboardInterrupt:
+        try:
+            code = _run()
+        except KeyboardInterrupt:
+            code = 130
+            _print_interrupted()
+    except KeyboardInterrupt:  # once more
         code = 130
-        _say_interrupted()
     sys.exit(code)
 
 
@@ -50,7 +53,7 @@ def _run() -> int | None:
         show_wrong_call(error)
         return 2
     except Interrupted as error:
-        _say_interrupted()
+        _print_interrupted()
         return error.code
     except OutputError as error:
         return _cannot_write(error.cause)
@@ -63,7 +66,7 @@ def _run() -> int | None:
     return None
 
 
-def _say_interrupted() -> None:
+def _print_interrupted() -> None:
     from ipexctl.ui.json_errors import print_json_error
 
     print_json_error("interrupted", fix="the same call again", status="interrupted")

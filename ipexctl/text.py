@@ -81,10 +81,13 @@ def tilde_path(path: Path) -> str:
 
 
 def readable(size: float) -> str:
-    """Bytes, as people say them."""
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    """`3.7 GB`, `240 MB`, `80 kB`, `12 bytes`: in powers of 1000, two or three digits."""
+    for unit, step in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= step:
-            return f"{size / step:.1f} {unit}"
+            decimals = 1 if size < (10 if unit == "MB" else 100) * step else 0
+            return f"{size / step:.{decimals}f} {unit}"
+    if size >= 1e3:
+        return f"{size / 1e3:.0f} kB"
     return "1 byte" if size == 1 else f"{size:.0f} bytes"
 
 

@@ -61,7 +61,8 @@ def fetch_command(
     from ipexctl.jobs.fetch.fetch import fetch
     from ipexctl.jobs.fetch.manifest import FetchResult, parse_source
     from ipexctl.remote.outcome import Cancelled, HostError
-    from ipexctl.ui.fetch import FetchView, show, show_json
+    from ipexctl.ui.fetch import show, show_json
+    from ipexctl.ui.progress_view import ProgressView
 
     if rank is not None and host is not None:
         raise UserError("-r and --from exclude each other", fix="use one of them to name the host")
@@ -74,7 +75,8 @@ def fetch_command(
         has_connect_timeout=timeout_source is not None and timeout_source.name == "COMMANDLINE",
     )
     request, options = _resolve_request(parsed, dest, rank, host, call)
-    with open_pool(options) as (pool, interrupt), FetchView(quiet=output.quiet or output.json) as view:
+    progress = ProgressView(quiet=output.quiet or output.json, verbose=output.verbose > 0, no_color=output.no_color)
+    with open_pool(options) as (pool, interrupt), progress as view:
 
         def open_session() -> Session:
             return pool.connector.open(request.host, pool.cancel)

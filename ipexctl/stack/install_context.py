@@ -17,7 +17,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.progress import Notice, Timed
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import rows_digest
-from ipexctl.stack.env.preflight import gigabytes, takes_wheels
+from ipexctl.stack.env.preflight import takes_wheels
 from ipexctl.stack.env.record import DEFAULT
 from ipexctl.stack.lock.indexes import TORCH_CPU
 from ipexctl.stack.lock.wheels import is_cpu_build
@@ -25,6 +25,7 @@ from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
+from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -225,17 +226,17 @@ def announce_stack(
     insist = "; with IPEX: --stack ipex" if is_default else ""
     context.watch(
         Notice(
-            f"{plan.row.name} for Python {plan.python}: {count}, {gigabytes(lock.size)}{unknown}; "
+            f"{plan.row.name} for Python {plan.python}: {count}, {readable(lock.size)}{unknown}; "
             f"{by}; {plan.why}{insist}"
         )
     )
     if not lock.is_cuda and lock.size <= _LARGE:
         return
-    text = f"{gigabytes(lock.size)} to download"
+    text = f"{readable(lock.size)} to download"
     if lock.is_cuda:
         cuda = sum(wheel.size or 0 for wheel in lock.wheels if wheel.name.startswith(("nvidia-", "triton")))
         text = (
-            f"only the CUDA build of torch {plan.torch} is available: {text}, of which {gigabytes(cuda)} are useless "
+            f"only the CUDA build of torch {plan.torch} is available: {text}, of which {readable(cuda)} are useless "
             "on a CPU"
         )
     text += f"; {_smaller_stack(context, locked)}"
@@ -248,7 +249,7 @@ def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
     request = StackRequest(stack="torch", python=context.request.env.stack.python)
     other = resolve(request, context.facts, locked.index_answer.availability, rows=context.request.rows)
     if isinstance(other, StackPlan) and other.torch_wheel is not None and is_cpu_build(other.torch_wheel):
-        size = f", about {gigabytes(other.torch_wheel.size)}" if other.torch_wheel.size else ""
+        size = f", about {readable(other.torch_wheel.size)}" if other.torch_wheel.size else ""
         if other.row.name != locked.plan.row.name:
             return f"smaller: --stack {other.row.name}, a build for CPUs{size}"
     return f"the builds for CPUs, about 200 MB, are at {TORCH_CPU}"

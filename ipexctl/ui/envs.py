@@ -6,8 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.stack.env.preflight import gigabytes
-from ipexctl.text import printable
+from ipexctl.text import printable, readable
 from ipexctl.ui.install import verified_text
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import host_json, show_results, summary_json
@@ -67,8 +66,8 @@ def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str)
     for done in report.hosts:
         listing = done.listing
         if listing is not None and not quiet and (listing.wheels or listing.leftovers):
-            parts = [f"{listing.wheels} cached wheels ({gigabytes(listing.wheel_bytes)})"] if listing.wheels else []
-            parts += [f"leftovers ({gigabytes(listing.leftover_bytes)})"] if listing.leftovers else []
+            parts = [f"{listing.wheels} cached wheels ({readable(listing.wheel_bytes)})"] if listing.wheels else []
+            parts += [f"leftovers ({readable(listing.leftover_bytes)})"] if listing.leftovers else []
             print_message(
                 f"{printable(done.host.name)}: {', '.join(parts)}; while no run or install is alive (ipexctl ps), "
                 f"ipexctl envs --prune{options} removes them, and environments without a name"
@@ -83,5 +82,5 @@ def _row(env: EnvEntry) -> tuple[str, ...]:
         env.python or "?",
         torch,
         env.backend or "?",
-        gigabytes(env.bytes),
+        readable(env.bytes),
     )

@@ -1,76 +1,19 @@
-"""Output of `ipexctl fetch`: progress, then the result in one line, or JSON."""
+"""Output of `ipexctl fetch`: the result in one line, or JSON."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json, show_failures
 
 if TYPE_CHECKING:
     from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure
-    from ipexctl.remote.progress import Event
 
-_DRAW_SECONDS: Final = 0.1
-_LINE_SECONDS: Final = 5.0
 _MOST_NAMED: Final = 10
 _MIN_BYTES_FOR_RATE: Final = 1_000_000
-
-
-class FetchView:
-    """Progress: one line that is redrawn on a terminal; elsewhere a line every few seconds."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._began: tuple[float, int] | None = None
-        self._last = time.monotonic()
-        self._is_drawn = False
-
-    def __enter__(self) -> FetchView:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def watch(self, event: Event) -> None:
-        if isinstance(event, Notice):
-            self.stop()
-            print_message(printable(event.text))
-        elif isinstance(event, BytesMoved):
-            self._show_bytes(event)
-
-    def _show_bytes(self, event: BytesMoved) -> None:
-        now = time.monotonic()
-        began, first = self._began = self._began or (now, event.done)
-        if self._quiet or now - self._last < (_DRAW_SECONDS if self._terminal else _LINE_SECONDS):
-            return
-        self._last = now
-        rate = (event.done - first) / max(now - began, 0.001)
-        total = readable(event.total or event.done)
-        text = f"{readable(event.done)} of {total}, {readable(rate)}/s, {printable(event.what)}"
-        if self._terminal:
-            width = shutil.get_terminal_size().columns - 1
-            self._write_terminal(f"\r{text[:width]}\x1b[K")
-            self._is_drawn = True
-        else:
-            print_message(text)
-
-    def stop(self) -> None:
-        if self._is_drawn:
-            self._write_terminal("\r\x1b[K")
-            self._is_drawn = False
-
-    @staticmethod
-    def _write_terminal(text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 def as_json(result: FetchResult) -> dict[str, Any]:

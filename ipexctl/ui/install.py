@@ -6,8 +6,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.stack.env.preflight import gigabytes
-from ipexctl.text import printable
+from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message, print_refusal
 from ipexctl.ui.results import host_json, show_results, summary_json
 
@@ -95,7 +94,7 @@ def _show_stack(report: InstallReport) -> None:
     sys.stdout.write(f"  {printable(stack.why)}\n")
     if report.dry_run and report.lock is not None:
         for wheel in sorted(report.lock.wheels, key=lambda wheel: -(wheel.size or 0)):
-            size = gigabytes(wheel.size) if wheel.size else "?"
+            size = readable(wheel.size) if wheel.size else "?"
             sys.stdout.write(f"  {size:>8}  {printable(wheel.filename)}\n")
 
 

@@ -1,4 +1,4 @@
-"""Progress of an install or a sync: a bar per host and a total on a terminal, plain lines elsewhere."""
+"""Progress of an install, a sync or a fetch: a bar per host and a total on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped, Timed
-from ipexctl.stack.env.preflight import gigabytes
-from ipexctl.text import printable
+from ipexctl.text import printable, readable
 from ipexctl.ui.messages import notice_text, print_message
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 _PROGRESS_SECONDS: Final = 5.0
 """Seconds between two plain lines about the bytes of one host."""
+_SHORT_SECONDS: Final = 1.0
+"""A shorter transfer has no line, and one of half of it no bar."""
 _MOST_BARS: Final = 24
 CONTROL_MACHINE: Final = "control machine"
 
@@ -76,13 +77,13 @@ class _Lines:
             began, first_done = self._began.setdefault(key, (now, event.done))
             if not is_complete and now - self._last.get(key, began) < _PROGRESS_SECONDS:
                 return
-            if is_complete and self._last.get(key) == float("inf"):
+            if is_complete and (now - began < _SHORT_SECONDS or self._last.get(key) == float("inf")):
                 return
             self._last[key] = float("inf") if is_complete else now
-        total_text = f" of {gigabytes(event.total)}" if event.total else ""
-        rate = f" ({gigabytes((event.done - first_done) / (now - began))}/s)" if now - began > 1 else ""
+        total_text = f" of {readable(event.total)}" if event.total else ""
+        rate = f" ({readable((event.done - first_done) / (now - began))}/s)" if now - began > 1 else ""
         print_message(
-            f"{printable(event.host or CONTROL_MACHINE)}: {event.what} {gigabytes(event.done)}{total_text}{rate}"
+            f"{printable(event.host or CONTROL_MACHINE)}: {event.what} {readable(event.done)}{total_text}{rate}"
         )
 
 
@@ -97,11 +98,14 @@ class _Bars:
         self._tasks: dict[str, TaskID] = {}
         self._bytes: dict[str, tuple[str, int, int | None]] = {}
         self._total_task: TaskID | None = None
+        self._show_bytes_from = time.monotonic() + _SHORT_SECONDS / 2
 
     def show(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, Timed) and not self._verbose:
                 return
+            if self._progress is None and isinstance(event, BytesMoved) and time.monotonic() < self._show_bytes_from:
+                return  # rich takes longer to import than a small transfer
             progress = self._progress or self._start()
             if isinstance(event, (Timed, Notice)):
                 text = notice_text(event) if isinstance(event, Notice) else _timed(event)

@@ -105,8 +105,8 @@ def fetch(
     `timeout` is for the whole transfer.
     """
 
-    def on_bytes(name: str, done: int, total: int) -> None:
-        watch(BytesMoved(fetch_request.host.name, name, done, total))
+    def on_bytes(done: int, total: int) -> None:
+        watch(BytesMoved(fetch_request.host.name, "receiving", done, total))
 
     began, failures = time.monotonic(), 0
     before: list[Receiver] = []

@@ -33,7 +33,7 @@ class Receiver:
         requested: Requested,
         stdin: StdinQueue,
         open_destination: Callable[[bool], tuple[Destination, str | None]],
-        on_bytes: Callable[[str, int, int], None],
+        on_bytes: Callable[[int, int], None],
     ) -> None:
         self.source = ""
         self.brought: list[str] = []
@@ -120,7 +120,7 @@ class Receiver:
         self._chunk_left -= len(chunk)
         self.received += len(chunk)
         self._done += len(chunk)
-        self._on_bytes(self._current.name, self._done, max(self._total, self._done))
+        self._on_bytes(self._done, max(self._total, self._done))
         return at + len(chunk)
 
     def _on_message(self, event: object, message: dict[str, Any]) -> None:

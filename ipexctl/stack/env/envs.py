@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.facts.gather import gather
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.stack.env.environment import EnvClient, machine_token, verify
-from ipexctl.stack.env.preflight import gigabytes
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.compatibility import usable_pythons
+from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +92,7 @@ def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
         outcome = target.client(session, pool).prune()
         _raise_failed(outcome)
-        reason = f"wheels and leftovers removed, {gigabytes(outcome.bytes)}" if outcome.bytes else ""
+        reason = f"wheels and leftovers removed, {readable(outcome.bytes)}" if outcome.bytes else ""
         status: Status = "changed" if outcome.removed or outcome.bytes else "ok"
         return target.result(status, reason, removed=outcome.removed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.stack.resolve.model import Refusal
+from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,8 +46,8 @@ def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | 
     if disk.free is not None and disk.free < needed:
         return (
             (
-                f"an environment of {len(lock.wheels)} wheels needs about {gigabytes(needed)} in {home.path}, "
-                f"and {gigabytes(disk.free)} are free"
+                f"an environment of {len(lock.wheels)} wheels needs about {readable(needed)} in {home.path}, "
+                f"and {readable(disk.free)} are free"
             ),
             f"make room there (ipexctl envs lists environments), or {elsewhere}",
         )
@@ -56,14 +57,6 @@ def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | 
             elsewhere,
         )
     return None
-
-
-def gigabytes(count: float) -> str:
-    """`3.7 GB`, `240 MB`, in powers of 1000."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:.{1 if count < 100 * size and unit != 'MB' else 0}f} {unit}"
-    return f"{count / 1e3:.0f} kB"
 
 
 def _where(mount: Mount | None) -> str:

@@ -6,8 +6,9 @@ import pytest
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Disk, HomeDirectory, Mount
-from ipexctl.stack.env.preflight import check_same_home, gigabytes, home_obstacle
+from ipexctl.stack.env.preflight import check_same_home, home_obstacle
 from ipexctl.stack.lock.lock import Lock, Wheel
+from ipexctl.text import readable
 from message_data import missing
 
 LOCK = Lock("3.11", (Wheel("torch", "2.8.0", "torch-2.8.0-cp311-cp311-linux_x86_64.whl", "0" * 64, size=200_000_000),))
@@ -58,4 +59,4 @@ def test_homes_at_different_paths_are_refused_with_a_path_that_would_do() -> Non
     ("count", "text"), [(3_700_000_000, "3.7 GB"), (240_000_000, "240 MB"), (1_500, "2 kB"), (250e9, "250 GB")]
 )
 def test_sizes_are_said_as_networks_count_them(count: float, text: str) -> None:
-    assert gigabytes(count) == text
+    assert readable(count) == text

@@ -79,7 +79,11 @@ def test_exit_codes_are_those_of_the_contract(statuses: tuple[str, ...], code: i
     assert report(*(host(f"n{i}", status) for i, status in enumerate(statuses))).exit_code == code
 
 
-def test_without_a_terminal_progress_is_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_progress_is_plain_lines(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 100, 3))
+    monkeypatch.setattr("ipexctl.ui.progress_view.time.monotonic", lambda: next(clock))
     with ProgressView() as view:
         view.watch(Notice("27 wheels, 3.7 GB"))
         view.watch(BytesMoved("n1", "receiving", 10, 1000))
@@ -89,7 +93,18 @@ def test_without_a_terminal_progress_is_plain_lines(capfd: pytest.CaptureFixture
         view.watch(Stepped("n1", "unpacking 7.2 GB"))
         view.watch(HostFinished("n1", "verified", ok=True))
     said = capfd.readouterr().err
-    assert said.splitlines() == ["27 wheels, 3.7 GB", "n1: receiving 1 kB of 1 kB", "n1: unpacking 7.2 GB"]
+    assert said.splitlines() == [
+        "27 wheels, 3.7 GB",
+        "n1: receiving 1 kB of 1 kB (165 bytes/s)",
+        "n1: unpacking 7.2 GB",
+    ]
+
+
+def test_a_transfer_that_takes_no_time_has_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with ProgressView() as view:
+        view.watch(BytesMoved("n1", "receiving", 10, 1000))
+        view.watch(BytesMoved("n1", "receiving", 1000, 1000))
+    assert capfd.readouterr().err == ""
 
 
 def test_quiet_keeps_warnings(capfd: pytest.CaptureFixture[str]) -> None:
