@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.facts.answers import natural, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.facts.answers import Answers
 
@@ -90,8 +90,8 @@ def parse_network(answers: Answers) -> Network:
     own = names.pop(0, None)
     peers = answers.words("peers")
     rows = answers.all("nic")
-    ifconfig_nics = _ifconfig(answers.all("ifconfig"))
-    addresses = _addresses(answers.all("ip.addr")) or {nic.name: list(nic.addresses) for nic in ifconfig_nics}
+    ifconfig_nics = parse_ifconfig(answers.all("ifconfig"))
+    addresses = parse_ip_addr(answers.all("ip.addr")) or {nic.name: nic.addresses for nic in ifconfig_nics}
     nics = _nics(rows, addresses) if rows or not ifconfig_nics else ifconfig_nics
     return Network(
         hostname=words[1] if len(words) > 1 else None,
@@ -129,15 +129,19 @@ def _canonical(word: str) -> str | None:
 
 _ADDRESS = re.compile(
     r"\d+:\s+(?P<nic>[^\s@]+)(?:@\S+)?\s+inet6?\s+(?P<address>[0-9a-fA-F.:]+)"
-    r"(?:\s+peer\s+[0-9a-fA-F.:]+)?(?:/(?P<prefix>\d{1,3}))?.*?\bscope\s+(?P<scope>\w+)"
+    r"(?:\s+peer\s+[0-9a-fA-F.:]+)?(?:/(?P<prefix>\d{1,3}))?\s.*?\bscope\s+(?P<scope>\w+)"
 )
+_PASSING = re.compile(r" (tentative|deprecated|temporary)\b")
 
 
-def _addresses(lines: Iterable[str]) -> dict[str, list[Address]]:
+def parse_ip_addr(lines: Iterable[str]) -> Mapping[str, Sequence[Address]]:
+    """The lasting addresses of each interface, from `ip -o addr`."""
     result: defaultdict[str, list[Address]] = defaultdict(list)
     for line in lines:
         match = _ADDRESS.match(line)
-        if match and (address := _canonical(match["address"])):
+        if match is None or _PASSING.search(line):
+            continue
+        if address := _canonical(match["address"]):
             widest = 128 if ":" in address else 32
             prefix = min(int(match["prefix"] or widest), widest)
             item = Address(address, prefix, match["scope"])
@@ -146,7 +150,7 @@ def _addresses(lines: Iterable[str]) -> dict[str, list[Address]]:
     return result
 
 
-def _nics(rows: Iterable[str], addresses: Mapping[str, list[Address]]) -> tuple[Nic, ...]:
+def _nics(rows: Iterable[str], addresses: Mapping[str, Sequence[Address]]) -> tuple[Nic, ...]:
     attrs: dict[str, dict[str, str]] = {}
     for row in rows:
         name, _, rest = row.partition(" ")
@@ -244,7 +248,7 @@ def _port_range(words: list[str]) -> tuple[int, int] | None:
     return None
 
 
-def _ifconfig(lines: Iterable[str]) -> tuple[Nic, ...]:
+def parse_ifconfig(lines: Iterable[str]) -> tuple[Nic, ...]:
     """ifconfig of BSD and old Linux: a line without indentation begins an interface."""
     heads: dict[str, tuple[int | None, str | None]] = {}
     addresses: defaultdict[str, list[Address]] = defaultdict(list)

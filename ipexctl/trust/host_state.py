@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
+from ipexctl.facts.network import parse_ifconfig, parse_ip_addr
 from ipexctl.hosts.internal import HostAddresses, InterfaceAddress
 from ipexctl.hosts.names import check_user
 from ipexctl.remote.reply import MalformedReply
@@ -15,11 +16,6 @@ from ipexctl.trust.authorized_keys import is_public_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_IP = re.compile(r"^\d+:\s+(\S+?)(?:@\S+)?\s+inet6?\s+(\S+?)(?:/([0-9]{1,3}))?\s(.*)$")
-_IFCONFIG_NAME = re.compile(r"^(\S+?):?\s")
-_IFCONFIG_V4 = re.compile(r"\binet (?:addr:)?(\d+\.\d+\.\d+\.\d+).*?(?:netmask |Mask:)(\S+)")
-_IFCONFIG_V6 = re.compile(r"\binet6 (?:addr: ?)?([0-9a-fA-F:]+)(?:%\S+)?(?:/([0-9]{1,3})|.*?prefixlen ([0-9]{1,3}))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,45 +137,11 @@ def _number(text: str, default: int) -> int:
 
 def read_nics(ip: str = "", ifconfig: str = "", fib_trie: str = "", routes: str = "") -> tuple[InterfaceAddress, ...]:
     """The addresses of the first source that has any. A line that can't be parsed is skipped."""
-    for source in (_from_ip(ip), _from_ifconfig(ifconfig), _from_kernel(fib_trie, routes)):
-        nics = tuple(dict.fromkeys(nic for nic in source if _is_address(nic)))
-        if nics:
-            return nics
-    return ()
-
-
-def _is_address(nic: InterfaceAddress) -> bool:
-    """Whether it is a valid address: it is written into configuration files."""
-    try:
-        ipaddress.ip_interface(f"{nic.address}/{nic.prefix}")
-    except ValueError:
-        return False
-    return "%" not in nic.address
-
-
-def _from_ip(text: str) -> Iterator[InterfaceAddress]:
-    """`ip -o addr show`; a point-to-point address is followed by its peer and the peer's prefix."""
-    for line in text.splitlines():
-        match = _IP.match(line)
-        if match is None or " tentative" in match[4] or " deprecated" in match[4] or " temporary" in match[4]:
-            continue
-        peer = re.match(r"peer \S+/(\d+) ", match[4])
-        version = 128 if ":" in match[2] else 32
-        yield InterfaceAddress(match[1], match[2], version if peer else int(match[3] or version))
-
-
-def _from_ifconfig(text: str) -> Iterator[InterfaceAddress]:
-    interface = ""
-    for line in text.splitlines():
-        if line and not line[0].isspace():
-            match = _IFCONFIG_NAME.match(line)
-            interface = match[1] if match else ""
-        if v4 := _IFCONFIG_V4.search(line):
-            prefix = _prefix_of(v4[2])
-            if prefix is not None:
-                yield InterfaceAddress(interface, v4[1], prefix)
-        elif v6 := _IFCONFIG_V6.search(line):
-            yield InterfaceAddress(interface, v6[1], int(v6[2] or v6[3]))
+    addresses = parse_ip_addr(ip.splitlines()) or {
+        nic.name: nic.addresses for nic in parse_ifconfig(ifconfig.splitlines())
+    }
+    nics = (InterfaceAddress(name, item.address, item.prefix) for name, items in addresses.items() for item in items)
+    return tuple(nics) or tuple(_from_kernel(fib_trie, routes))
 
 
 def _from_kernel(fib_trie: str, routes: str) -> Iterator[InterfaceAddress]:
@@ -209,12 +171,3 @@ def _from_kernel(fib_trie: str, routes: str) -> Iterator[InterfaceAddress]:
 
 def _little_endian(text: str) -> str:
     return ".".join(str(byte) for byte in reversed(bytes.fromhex(text.rjust(8, "0"))))
-
-
-def _prefix_of(mask: str) -> int | None:
-    try:
-        if mask.startswith("0x"):
-            return bin(int(mask, 16)).count("1")
-        return ipaddress.IPv4Network(f"0.0.0.0/{mask}").prefixlen
-    except ValueError:
-        return None

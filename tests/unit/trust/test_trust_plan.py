@@ -194,7 +194,6 @@ def test_a_figure_that_is_none_is_missing(figure: str) -> None:
             came=f"10.0.0.9 5000 10.0.0.1 {figure}",
             ls_home=f"drwxrwxr-x 3 {figure} 100 1 x",
             ip=f"2: eth0 inet 10.0.0.1/{figure} scope",
-            ifconfig=f"eth0: x\n  inet6 fd00::1 prefixlen {figure}\n",
         ),
         server_key=None,
         port=2200,
