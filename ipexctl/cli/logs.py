@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
+import warnings
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,11 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.cli.interrupt import Leave
-    from ipexctl.jobs.follow import Event, Watch
+    from ipexctl.jobs.follow import Event, LineChoice, Watch
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import Stream
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import HostError
+    from ipexctl.ui.run.json_log import JsonLog
+    from ipexctl.ui.run.plain import PlainRun
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -31,27 +36,40 @@ def logs_command(
     ranks: RanksOption = "all",
     follow: Annotated[bool, option("--follow", "-f", help="Follow the logs until the run ends.")] = False,
     stderr: Annotated[bool, option("--stderr", help="Print only the stderr of the ranks, to stdout.")] = False,
+    tail: Annotated[
+        int | None,
+        option("--tail", min=1, max=100_000, metavar="N", help="Last N lines of all these ranks (default: all lines)."),
+    ] = None,
+    timestamps: Annotated[
+        bool, option("--timestamps", help="Print the time when node0 received each line, after its rank.")
+    ] = False,
+    grep: Annotated[
+        str, option("--grep", metavar="RE", help="Print only lines that match this regular expression.")
+    ] = "",
     output: Output,
 ) -> None:
-    """Print the output of the ranks, each line prefixed with its rank.
+    """Print the output of the ranks in order of time, each line prefixed with its rank.
 
-    The stdout of a rank goes to stdout, its stderr to stderr.
+    The stdout of a rank goes to stdout, its stderr to stderr. Lines are chosen on node0.
 
     \b
-    Example: ipexctl logs last -r 0 -f
+    Example: ipexctl logs last -r 0 --tail 20 -f
     """
     from ipexctl.cli.interrupt import handling_signals
     from ipexctl.cli.run_hosts import chosen_ranks, connector_of
-    from ipexctl.jobs.follow import Follower
+    from ipexctl.jobs.follow import Follower, LineChoice
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
+    from ipexctl.ui.run.json_log import JsonLog
     from ipexctl.ui.run.plain import PlainRun
 
-    if output.json:
-        raise UserError("logs has no --json", fix="ipexctl ps --json says how runs are")
+    if output.json and follow:
+        raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")
+    _check_pattern(grep)
     record = RunRegistry().find(run)
     wanted_ranks = chosen_ranks(record, ranks)
+    lines = LineChoice(tail, grep, exact=timestamps or output.json)
     streams: tuple[Stream, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     cancel = Cancel()
     code = 0
@@ -64,8 +82,12 @@ def logs_command(
         cancel.throw()
 
     with handling_signals(handle_signal), connector_of(record, output) as connector:
-        shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet)
-        watch = _lines_only(shown.watch, stderr, follow)
+        shown: JsonLog | PlainRun
+        if output.json:
+            shown = JsonLog(record, cancel)
+        else:
+            shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet, timestamps=timestamps)
+        watch = _lines_only(shown.watch, stderr=stderr and not output.json, follow=follow)
         follower = Follower(
             record,
             lambda cancel: connector.open(record.node0, cancel),
@@ -73,6 +95,7 @@ def logs_command(
             cancel,
             ranks=wanted_ranks,
             streams=streams,
+            lines=lines,
             figures=10.0,
         )
         with shown:
@@ -81,11 +104,25 @@ def logs_command(
             except Cancelled:
                 pass
             except HostError as error:
-                copy_code = _from_copy(record, error, watch, cancel, wanted_ranks, streams)
+                copy_code = _from_copy(record, error, watch, cancel, wanted_ranks, streams, lines)
                 code = code or copy_code
+                if copy_code and isinstance(shown, JsonLog):
+                    shown.reason = f"{record.node0.name}: {error.reason}"
     if shown.broken and not code:
         raise OutputError(shown.broken)
     raise typer.Exit(code)
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        raise UserError(
+            f"--grep {pattern[:60]!r} is no regular expression: {error}",
+            fix=f"to search for exactly this text: --grep {shlex.quote(re.escape(pattern[:60]))}",
+        ) from None
 
 
 def _from_copy(
@@ -95,28 +132,33 @@ def _from_copy(
     cancel: Cancel,
     ranks: Sequence[int] | None,
     streams: Sequence[Stream],
+    lines: LineChoice,
 ) -> int:
     """Print the local copy, made while the run was followed; the exit code is not 0 if the copy is incomplete."""
     from ipexctl.cli.run_hosts import report_host_error
+    from ipexctl.jobs.follow import follow_copy
     from ipexctl.jobs.local_copy import read_copy
     from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.remote.outcome import Unreachable
+    from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
     from ipexctl.remote.progress import Notice
 
-    copy = read_copy(RunRegistry().directory / record.id)
+    runs = RunRegistry().directory
+    copy = read_copy(runs / record.id)
     if copy is None:
         return report_host_error(record, error)
     last_seen = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.seen))
     extent = "" if copy.is_complete else f", as far as the run was followed: until {last_seen}"
     watch(Notice(f"{record.node0.name}: {error.reason}; from the copy on this machine{extent}", not copy.is_complete))
-    for chunk in copy.chunks(ranks, streams):
-        if cancel.thrown:
-            break
-        watch(chunk)
+    try:
+        follow_copy(record, runs, watch, cancel, ranks=ranks, streams=streams, lines=lines)
+    except Cancelled:
+        pass
+    except HostError as copy_error:
+        return report_host_error(record, copy_error)
     return 0 if copy.is_complete else 3 if isinstance(error, Unreachable) else 1
 
 
-def _lines_only(watch: Watch, stderr: bool, follow: bool) -> Watch:
+def _lines_only(watch: Watch, *, stderr: bool, follow: bool) -> Watch:
     """Send the lines of --stderr to stdout, and drop the end of the run unless the logs are followed."""
     from ipexctl.jobs.follow import RunEnded
     from ipexctl.node.common.frames import Chunk

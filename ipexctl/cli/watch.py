@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.cli.interrupt import handling_signals, write_to_terminal
 from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
-from ipexctl.jobs.follow import Follower, RunEnded, run_exit_code
+from ipexctl.jobs.follow import Follower, follow_copy
 from ipexctl.jobs.local_copy import LocalCopy, read_copy
 from ipexctl.jobs.registry import RunRegistry
 from ipexctl.jobs.stop import stop
@@ -27,7 +27,7 @@ from ipexctl.ui.run.summary import cut_short_lines, left_lines, not_stopped_line
 if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt, Leave
     from ipexctl.cli.options import Output, ViewOptions
-    from ipexctl.jobs.follow import Event
+    from ipexctl.jobs.follow import Event, RunEnded
     from ipexctl.jobs.ranks import RankSet
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.session import Session
@@ -141,11 +141,7 @@ class _Watching:
         if self._follower.status is not None or copy is None or not copy.is_complete:
             raise error
         self._on_event(Notice(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
-        for chunk in copy.chunks(None, ("stdout", "stderr")):
-            self._on_event(chunk)
-        ended = RunEnded(run_exit_code(copy.status), copy.status)
-        self._on_event(ended)
-        return ended
+        return follow_copy(self._record, self._run_dir.parent, self._on_event, self._cancel)
 
     def _print_end(self, ended: RunEnded | None) -> int:
         run = self._record.id

@@ -6,22 +6,26 @@ The run does not know its followers; leaving it changes nothing.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.hosts.host import Host
 from ipexctl.jobs.stall_report import silence_lines
 from ipexctl.node.common.frames import SUFFIXES, Chunk, FrameError, decode_chunk, decode_json
-from ipexctl.node.common.records import RunStatus, read_status
+from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS, Deadline
+from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ipexctl.jobs.local_copy import LocalCopy
     from ipexctl.jobs.registry import RunRecord
@@ -46,6 +50,18 @@ class RunEnded:
     status: RunStatus | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LineChoice:
+    """The lines that node0 sends; all of them by default."""
+
+    tail: int | None = None
+    """Only this many, the last ones in order of time; with `follow`, of those that are there at the beginning."""
+    pattern: str = ""
+    """Only lines that match this regular expression."""
+    exact: bool = False
+    """Each line with its own time, however many there are."""
+
+
 Event = Chunk | RunStatus | Notice | RunEnded
 Watch = Callable[[Event], None]
 
@@ -53,8 +69,8 @@ Watch = Callable[[Event], None]
 class Follower:
     """Follows one run. `offsets` are the bytes reported so far, by rank and stream: `0.out`.
 
-    `copy` gets each chunk and status before `watch` does. `figures` is the number of seconds between two statuses that
-    differ only in figures.
+    `copy` gets each chunk and status before `watch` does; with `is_copy` the run is such a copy. `figures` is the
+    number of seconds between two statuses that differ only in figures.
     """
 
     def __init__(
@@ -66,7 +82,8 @@ class Follower:
         *,
         ranks: Sequence[int] | None = None,
         streams: Sequence[Stream] = ("stdout", "stderr"),
-        begin: Literal["start", "end"] = "start",
+        lines: LineChoice | None = None,
+        is_copy: bool = False,
         copy: LocalCopy | None = None,
         figures: float = 0.5,
     ) -> None:
@@ -80,7 +97,10 @@ class Follower:
         self._cancel = cancel
         self._ranks = None if ranks is None else list(ranks)
         self._streams = [SUFFIXES[stream] for stream in streams]
-        self._begin = begin
+        self._lines = lines or LineChoice()
+        self._is_copy = is_copy
+        self._received_at: float | None = None
+        """When node0 received the output that comes now."""
         self._copy = copy
         self._figures = figures
         self._has_received = False
@@ -127,7 +147,10 @@ class Follower:
                 "home": self._record.home,
                 "id": self._record.id,
                 "offsets": self.offsets,
-                "from": self._begin if self.status is None else "start",
+                "tail": self._lines.tail if self.status is None else None,
+                "grep": self._lines.pattern,
+                "exact": self._lines.exact,
+                "copy": self._is_copy,
                 "ranks": self._ranks,
                 "streams": self._streams,
                 "follow": to_the_end,
@@ -170,8 +193,12 @@ class Follower:
         self._has_received = True
         kind, payload = frame
         if kind != b"J":
-            self._on_chunk(decode_chunk(kind, payload))
-        elif "status" in (message := decode_json(payload)):
+            self._on_chunk(decode_chunk(kind, payload)._replace(at=self._received_at))
+            return
+        message = decode_json(payload)
+        if "at" in message:
+            self._received_at = as_number(message["at"])
+        elif "status" in message:
             self._watch(self._on_status(message["status"]))
 
     def _on_chunk(self, chunk: Chunk) -> None:
@@ -201,6 +228,25 @@ class Follower:
             why = self._copy.error.strerror or str(self._copy.error)
             directory, self._copy = self._copy.directory, None
             self._watch(Notice(f"the local copy in {directory} is incomplete: {why}; node0 has all output", True))
+
+
+def follow_copy(
+    record: RunRecord,
+    runs: Path,
+    watch: Watch,
+    cancel: Cancel,
+    *,
+    ranks: Sequence[int] | None = None,
+    streams: Sequence[Stream] = ("stdout", "stderr"),
+    lines: LineChoice | None = None,
+) -> RunEnded:
+    """Report the local copy of a run; `runs` is the directory of the registry."""
+    local = replace(record, home=str(runs.parent), python=sys.executable)
+    session = LocalSession(Host(name="localhost", address="localhost"))  # it holds nothing open
+    follower = Follower(
+        local, lambda _: session, watch, cancel, ranks=ranks, streams=streams, lines=lines, is_copy=True
+    )
+    return follower.follow(to_the_end=False)
 
 
 def run_exit_code(status: RunStatus) -> int:

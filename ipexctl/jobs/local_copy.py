@@ -1,6 +1,7 @@
 """The copy of a run on the control machine, written while it is followed: node0 may be gone, or prune the run.
 
     RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
+    RUNS/ID/output.times                when node0 received which of it
     RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
 
 Every byte is written at its own offset, so two followers at once write the same content.
@@ -8,7 +9,6 @@ Every byte is written at its own offset, so two followers at once write the same
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -16,19 +16,19 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.files import write_json_atomically
-from ipexctl.node.common.frames import SUFFIXES, Chunk
+from ipexctl.node.common.frames import SUFFIXES
 from ipexctl.node.common.records import FINAL, read_status
+from ipexctl.node.run.output_times import TimesWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from ipexctl.node.common.frames import Stream
+    from ipexctl.node.common.frames import Chunk
     from ipexctl.node.common.records import RunStatus
 
 _STATUS_INTERVAL: Final = 5.0
 _MAX_OPEN_FILES: Final = 256
-_CHUNK_SIZE: Final = 1 << 18
 
 
 class LocalCopy:
@@ -39,6 +39,7 @@ class LocalCopy:
         self.error: OSError | None = None
         self._open: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
+        self._times: TimesWriter | None = None
         self._state = ""
         self._status_at = 0.0
 
@@ -52,12 +53,21 @@ class LocalCopy:
             number = self._file(name)
             if offset > self._sizes[name]:
                 raise OSError(0, f"{name} has become shorter")
+            is_new = chunk.end > self._sizes[name]
             while data and offset + len(data) > self._sizes[name]:
                 written = os.pwrite(number, data, offset)
                 offset, data = offset + written, data[written:]
                 self._sizes[name] = max(self._sizes[name], offset)
+            if is_new and chunk.at is not None:
+                self._write_time(chunk, chunk.at)
         except OSError as error:
             self._give_up(error)
+
+    def _write_time(self, chunk: Chunk, at: float) -> None:
+        if self._times is None:
+            self._times = TimesWriter(str(self.directory / "output.times"))
+        self._times.add(chunk.rank, chunk.stream, chunk.end)
+        self._times.write_all(at)
 
     def write_status(self, document: Mapping[str, Any]) -> None:
         """Write the status, at most every few seconds. `finish` writes the final one."""
@@ -78,6 +88,9 @@ class LocalCopy:
         for number in self._open.values():
             os.close(number)
         self._open.clear()
+        if self._times is not None:
+            self._times.close()
+            self._times = None
 
     def _file(self, name: str) -> int:
         number = self._open.get(name)
@@ -118,20 +131,6 @@ class ReadCopy:
     def is_complete(self) -> bool:
         """Whether it has all output of the run, and its final status."""
         return self.status.state in FINAL
-
-    def chunks(self, ranks: Sequence[int] | None, streams: Sequence[Stream]) -> Iterator[Chunk]:
-        """The output of these ranks, one rank after the other."""
-        for rank in range(self.status.world_size) if ranks is None else ranks:
-            for stream in streams:
-                yield from self._read(rank, stream)
-
-    def _read(self, rank: int, stream: Stream) -> Iterator[Chunk]:
-        offset = 0
-        path = self.directory / "ranks" / f"{rank:04}.{SUFFIXES[stream]}"
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            while data := file.read(_CHUNK_SIZE):
-                yield Chunk(rank, stream, data, offset)
-                offset += len(data)
 
 
 def read_copy(directory: Path) -> ReadCopy | None:

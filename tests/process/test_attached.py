@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 import termios
 import time
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import IO, TYPE_CHECKING
 
 import pytest
@@ -129,7 +131,7 @@ def test_two_at_once_see_every_line_and_leave_one_whole_copy(attach: Callable[..
     copy = read_copy(attached.copies / attached.run.id)
     assert copy is not None
     assert copy.is_complete
-    assert b"".join(chunk.data for chunk in copy.chunks([1], ("stdout",))).splitlines() == numbers(120)
+    assert (copy.directory / "ranks" / "0001.out").read_bytes().splitlines() == numbers(120)
 
 
 def test_a_copy_has_all_ranks_whichever_were_shown_and_serves_where_node0_has_forgotten(
@@ -326,3 +328,21 @@ def test_somebody_whose_pager_does_not_read_can_still_stop_the_run(attach: Calla
     assert attached.run.status["state"] == "stopped"
     assert process.stderr is not None
     assert b"ipexctl logs" in process.stderr.read()
+
+
+def test_logs_prints_chosen_lines_as_text_or_as_one_document(attach: Callable[..., Attached]) -> None:
+    attached = attach("print('one')\nprint('two')\nprint('three')", 2)
+    attached.run.wait()
+    assert attached.call("logs", "last", "--tail", "2", "-r", "1").stdout == b"[1] two\n[1] three\n"
+    stamped = attached.call("logs", "last", "--grep", "^o", "-r", "0", "--timestamps").stdout.decode().split()
+    assert (stamped[0], stamped[2]) == ("[0]", "one")
+    assert abs(datetime.fromisoformat(stamped[1]).timestamp() - time.time()) < 60
+    document = json.loads(attached.call("logs", "last", "--grep", "^t", "--json").stdout)
+    assert (document["schema"], document["reason"]) == ("ipexctl.logs/1", "")
+    assert sorted((line["rank"], line["text"]) for line in document["lines"]) == [
+        (rank, text) for rank in (0, 1) for text in ("three", "two")
+    ]
+    assert {line["stream"] for line in document["lines"]} == {"stdout"}
+    wrong = attached.call("logs", "last", "--grep", "(", "--json")
+    assert wrong.returncode == 2
+    assert json.loads(wrong.stdout)["schema"] == "ipexctl.logs/1"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,7 +40,7 @@ class Follow:
             agent_argv(python, "run.follow", "follow"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self.process.stdin is not None
-        request = {"home": str(run.home), "id": run.id, "from": "start", "follow": True, **more}
+        request = {"home": str(run.home), "id": run.id, "follow": True, **more}
         self.process.stdin.write(json.dumps(request).encode() + b"\n")
         self.process.stdin.close()
 
@@ -101,12 +102,52 @@ def test_who_comes_back_misses_nothing_and_hears_nothing_twice(make: Callable[..
     assert heard == b"".join(b"line %d\n" % i for i in range(300))
 
 
-def test_from_the_end_only_what_is_new_is_told(make: Callable[..., Run]) -> None:
-    run = make(SLOW).start()
+def test_the_last_lines_come_first_and_then_all_new_ones(make: Callable[..., Run]) -> None:
+    run = make(SLOW, 1).start()
     run.wait_for(b"line 100\n")
-    heard = Follow(run, **{"from": "end"}).hear().output()
-    assert b"line 50\n" not in heard
-    assert heard.endswith(b"line 299\n")
+    lines = Follow(run, tail=3).hear().output().splitlines()
+    first = int(lines[0].split()[1])
+    assert first >= 98
+    assert lines == [b"line %d" % number for number in range(first, 300)]
+
+
+def test_a_follower_of_the_last_lines_that_reconnects_gets_no_older_ones(make: Callable[..., Run]) -> None:
+    code = "import os, time\nprint('old ' * 9, flush=True)\nif os.environ['RANK'] == '1': time.sleep(600)\n"
+    run = make(code + "for n in range(100):\n print(n, flush=True)\n time.sleep(0.02)\ntime.sleep(600)", 2).start()
+    run.wait_for(b"99\n", 0)
+    run.wait_for(b"old", 1)
+    heard = Follow(run, tail=2).hear(lambda so_far: len(so_far.offsets) == 4)
+    assert heard.output(0) == b"98\n99\n"
+    assert heard.output(1) == b""
+    assert heard.offsets["1.out"] == len("old " * 9) + 1
+
+
+def test_output_is_read_in_the_order_of_time_also_when_it_is_read_later(make: Callable[..., Run]) -> None:
+    code = "import os, time\nrank = int(os.environ['RANK'])\ntime.sleep(0.5 * rank)\nfor n in range(3):\n"
+    run = make(code + " print(rank, n, flush=True)\n time.sleep(1)", 2).start()
+    run.wait()
+    heard = Follow(run).hear()
+    times = [event["at"] for event in heard.events if isinstance(event, dict) and "at" in event]
+    expected = [b"%d %d\n" % (rank, n) for n in range(3) for rank in range(2)]
+    assert [chunk.data for chunk in heard.chunks] == expected
+    assert len(times) == 6
+    assert all(0.1 < after - before < 2 for before, after in pairwise(times))
+    tail = Follow(run, tail=3, follow=False).hear()
+    assert [chunk.data for chunk in tail.chunks] == expected[-3:]
+    found = Follow(run, grep=r"[01] 1$", follow=False).hear()
+    assert [chunk.data for chunk in found.chunks] == expected[2:4]
+    both = Follow(run, grep="^1", tail=1, ranks=[0, 1], follow=False).hear()
+    assert [chunk.data for chunk in both.chunks] == [b"1 2\n"]
+
+
+def test_a_run_of_an_older_version_has_no_times_and_is_read_rank_by_rank(make: Callable[..., Run]) -> None:
+    run = make("print('one')\nprint('two')", 2).start()
+    run.wait()
+    (run.rundir / "output.times").unlink()
+    heard = Follow(run).hear()
+    assert [chunk.data for chunk in heard.chunks] == [b"one\ntwo\n"] * 2
+    assert not [event for event in heard.events if isinstance(event, dict) and "at" in event]
+    assert [chunk.data for chunk in Follow(run, tail=1, follow=False).hear().chunks] == [b"two\n"]
 
 
 def test_only_the_asked_ranks_and_streams_are_told_and_without_follow_it_ends_at_once(make: Callable[..., Run]) -> None:
@@ -254,7 +295,7 @@ def ended_run(tmp_path: Path, size: int) -> Path:
 
 def followed_with(tmp_path: Path, soft: int, hard: int) -> tuple[set[tuple[int, str]], dict[str, Any]]:
     """Which streams were handed on where so many files may be open, and the last word."""
-    request = {"home": str(tmp_path), "id": "r1", "from": "start", "follow": True}
+    request = {"home": str(tmp_path), "id": "r1", "follow": True}
     with subprocess.Popen(
         agent_argv(sys.executable, "run.follow", "follow"),
         stdin=subprocess.PIPE,

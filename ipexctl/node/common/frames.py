@@ -43,6 +43,8 @@ class Chunk(NamedTuple):
     data: bytes
     offset: int = 0
     """The position of its first byte in the stream."""
+    at: float | None = None
+    """When node0 received it, if that is known: seconds since the epoch. Frames of chunks don't have it."""
 
     @property
     def end(self) -> int:

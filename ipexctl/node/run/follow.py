@@ -1,28 +1,34 @@
-"""Follows a run until it has ended: its output by offset and its status.
+"""Follows a run until it has ended: its output in order of time, by offset, and its status.
 
-    follow  {home, id, offsets: {"0.out": N, …} or null, from: "start" | "end", ranks: [N, …] or null, streams, follow,
+    follow  {home, id, copy, offsets: {"0.out": N, …} or null, ranks: [N, …] or null, streams, follow,
+             tail: lines or null, grep: regular expression or null, exact,
              figures: seconds between two statuses where only figures change}
-        → frames: chunks of output, and the messages {"status"} and {}, which only shows that the run is still followed
+        → frames: chunks of output, and the messages {"status"}, {"at": the time of the chunks that follow} and {},
+          which only shows that the run is still followed
         → {"event": "done", "status"}
 
-It only reads the run's directory: the run does not know its followers.
+With `copy` the directory is an earlier copy from node0. With `exact` the order of the output is exact, however much
+there is. It only reads the run's directory: the run does not know its followers.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING, Iterable, Iterator
 
 from ipexctl.node.common.answer import AgentError, answer, emit_frames
 from ipexctl.node.common.files import rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk, encode_json
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.node.run.status_file import read_status_file
+from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
+from ipexctl.node.run.output_times import TimesReader
+from ipexctl.node.run.status_file import read_document, read_status_file
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.frames import CompressedFrameWriter, Stream
+    from ipexctl.node.run.output_times import OutputKey
     from ipexctl.node.run.status_file import StoredStatus
 
 READ_INTERVAL = 0.03
@@ -30,8 +36,8 @@ READ_INTERVAL = 0.03
 IDLE_INTERVAL = 0.08
 TICK_INTERVAL = 10.0
 CHUNK_SIZE = 48 << 10
-MAX_CHUNKS = 16
-"""Chunks of one file before the other files are read."""
+MAX_BYTES = 1 << 20
+"""Bytes of output between two looks at the status."""
 STATUS_INTERVAL = 2.0
 """Seconds between two checks that the supervisor lives."""
 
@@ -40,32 +46,60 @@ class FollowedFile:
     """One stream of one rank."""
 
     def __init__(self, path: str, rank: int, stream: Stream, offset: int) -> None:
-        self._rank, self._stream, self._offset = rank, stream, offset
-        self._path = path
+        self.path = path
+        self.offset = offset
+        self._rank, self._stream = rank, stream
         self._number = -1
 
-    def chunks(self, limit: int) -> Iterator[Chunk]:
-        """New output, in chunks."""
-        if self._number < 0:
-            try:
-                self._number = os.open(self._path, os.O_RDONLY)
-            except FileNotFoundError:
-                return
-            except OSError as error:
-                raise AgentError(f"{self._path} can't be read: {error.strerror}") from None
-        while limit > 0 and os.fstat(self._number).st_size > self._offset:
-            limit -= 1
-            data = os.pread(self._number, CHUNK_SIZE, self._offset)
+    def chunks(self, end: int, at: float | None) -> Iterator[Chunk]:
+        """Output up to that offset, as far as it is there."""
+        while self.offset < end and self._is_open():
+            data = os.pread(self._number, min(CHUNK_SIZE, end - self.offset), self.offset)
             if not data:
                 return
-            yield Chunk(self._rank, self._stream, data, self._offset)
-            self._offset += len(data)
+            self.offset += len(data)
+            yield Chunk(self._rank, self._stream, data, self.offset - len(data), at)
+
+    def new_chunks(self, at: float | None) -> Iterator[Chunk]:
+        """New output, up to the end of the file as it is now."""
+        if self._is_open():
+            yield from self.chunks(os.fstat(self._number).st_size, at)
+
+    def _is_open(self) -> bool:
+        if self._number < 0:
+            try:
+                self._number = os.open(self.path, os.O_RDONLY)
+            except FileNotFoundError:
+                return False
+            except OSError as error:
+                raise AgentError(f"{self.path} can't be read: {error.strerror}") from None
+        return True
 
 
-def files_of(request: Json, rundir: str, world_size: int) -> list[FollowedFile]:
+class Output:
+    """The output of the chosen ranks, in order of time."""
+
+    def __init__(self, files: dict[OutputKey, FollowedFile], times: TimesReader, *, is_live: bool) -> None:
+        self.files = files
+        self.is_live = is_live
+        self._times = times
+
+    def new_chunks(self) -> Iterator[Chunk]:
+        """All new output: that with a time, the oldest first, then the rest of each file."""
+        for at, key, end in self._times.entries():
+            file = self.files.get(key)
+            if file is not None and file.offset < end:
+                yield from file.chunks(end, at)
+        latest = None if not self._times.exists else time.time() if self.is_live else self._times.last
+        for file in self.files.values():
+            yield from file.new_chunks(latest)
+
+
+def files_of(request: Json, rundir: str, world_size: int) -> dict[OutputKey, FollowedFile]:
     offsets = request.get("offsets") or {}
     ranks = request.get("ranks")
-    output_files = []
+    tail = None if request.get("grep") else request.get("tail")
+    files: dict[OutputKey, FollowedFile] = {}
     for rank in range(world_size) if ranks is None else ranks:
         for stream, suffix in SUFFIXES.items():
             if suffix not in (request.get("streams") or SUFFIXES.values()):
@@ -73,20 +107,9 @@ def files_of(request: Json, rundir: str, world_size: int) -> list[FollowedFile]:
             path = os.path.join(rundir, "ranks", f"{rank:04}.{suffix}")
             offset = offsets.get(f"{rank}.{suffix}")
             if offset is None:
-                offset = 0
-                if request.get("from") == "end" and os.path.exists(path):
-                    offset = os.stat(path).st_size
-            output_files.append(FollowedFile(path, rank, stream, offset))
-    return output_files
-
-
-def forward(files: list[FollowedFile], writer: CompressedFrameWriter, limit: int = 1 << 60) -> bool:
-    has_output = False
-    for file in files:
-        for chunk in file.chunks(limit):
-            writer.send(encode_chunk(chunk))
-            has_output = True
-    return has_output
+                offset = 0 if tail is None else start_of_last_lines(path, int(tail))
+            files[rank, stream] = FollowedFile(path, rank, stream, offset)
+    return files
 
 
 class StatusWatcher:
@@ -122,19 +145,75 @@ class StatusWatcher:
         return stored, True
 
 
+class OutputSender:
+    """Sends the new output that the filter chooses, and the times of it."""
+
+    def __init__(self, output: Output, chosen: OutputFilter, writer: CompressedFrameWriter) -> None:
+        self.is_caught_up = False
+        """All output that was there at the beginning is sent."""
+        self._output, self._chosen, self._writer = output, chosen, writer
+        self._chunks = output.new_chunks()
+        self._at: float | None = None
+
+    def send_some(self) -> bool:
+        """Send some of the new output; false when there was none."""
+        size = 0
+        for chunk in self._chunks:
+            size += len(chunk.data)
+            self._send(self._chosen.feed(chunk))
+            if size >= MAX_BYTES:
+                return True
+        self._chunks = self._output.new_chunks()
+        self.is_caught_up = True
+        return size > 0
+
+    def send_last_lines(self, *, is_final: bool) -> None:
+        """Call it once all output is sent."""
+        self._send(self._chosen.caught_up(is_final=is_final))
+        if not is_final:  # a follower that reconnects continues there
+            for key, file in self._output.files.items():
+                self._send([Chunk(*key, b"", self._chosen.offset_of(key, file.offset))])
+
+    def _send(self, chunks: Iterable[Chunk]) -> None:
+        for chunk in chunks:
+            if chunk.data and chunk.at != self._at:
+                self._at = chunk.at
+                self._writer.send(encode_json({"at": chunk.at}))
+            self._writer.send(encode_chunk(chunk))
+
+
 def follow(request: Json, _: object = None) -> Json:
     allow_many_files()  # each rank has two files
     rundir = rundir_of(request)
-    files = files_of(request, rundir, read_status_file(rundir).status.world_size)
-    statuses = StatusWatcher(rundir, float(request.get("figures") or 0.0))
+    is_copy = bool(request.get("copy"))
+    first = read_document(os.path.join(rundir, "status.json")) if is_copy else read_status_file(rundir)
+    files = files_of(request, rundir, first.status.world_size)
+    times = TimesReader(os.path.join(rundir, "output.times"), len(files), exact=bool(request.get("exact")))
+    output = Output(files, times, is_live=not (is_copy or first.status.is_over))
+    tail = request.get("tail")
+    chosen = OutputFilter(str(request.get("grep") or ""), tail)
     with emit_frames() as writer:
-        return {"status": forward_run(files, statuses, writer, to_the_end=request.get("follow", True))}
+        sender = OutputSender(output, chosen, writer)
+        if is_copy or not request.get("follow", True):
+            writer.send(encode_json({"status": first.document}))
+            send_all(sender)
+            return {"status": first.document}
+        if tail is not None:
+            while not sender.is_caught_up:
+                sender.send_some()
+            sender.send_last_lines(is_final=False)
+        statuses = StatusWatcher(rundir, float(request.get("figures") or 0.0))
+        return {"status": forward_run(output, sender, statuses, writer)}
 
 
-def forward_run(
-    files: list[FollowedFile], statuses: StatusWatcher, writer: CompressedFrameWriter, *, to_the_end: bool
-) -> Json:
-    """Send output and status, until the run has ended or once; returns the last status."""
+def send_all(sender: OutputSender) -> None:
+    while not sender.is_caught_up:
+        sender.send_some()
+    sender.send_last_lines(is_final=True)
+
+
+def forward_run(output: Output, sender: OutputSender, statuses: StatusWatcher, writer: CompressedFrameWriter) -> Json:
+    """Send output and status until the run has ended; returns the last status."""
     parent, sent_at = os.getppid(), time.monotonic()
     while True:
         now = time.monotonic()
@@ -142,13 +221,12 @@ def forward_run(
         (status, document), is_changed = statuses.poll(now)
         if is_changed:
             writer.send(encode_json({"status": document}))
-        if not to_the_end:
-            forward(files, writer)
-            return document
-        has_output = forward(files, writer, MAX_CHUNKS)
+        output.is_live = not status.is_over
+        has_output = sender.send_some()
         if status.is_over:
-            while forward(files, writer, MAX_CHUNKS):
+            while sender.send_some():
                 writer.flush()
+            sender.send_last_lines(is_final=True)
             return document
         if has_output:
             sent_at = now
@@ -158,7 +236,8 @@ def forward_run(
         writer.flush()
         if os.getppid() != parent:
             raise AgentError("the caller has exited")
-        time.sleep(READ_INTERVAL if has_output or status.state == "starting" else IDLE_INTERVAL)
+        if sender.is_caught_up:
+            time.sleep(READ_INTERVAL if has_output or status.state == "starting" else IDLE_INTERVAL)
 
 
 def main(action: str) -> int:

@@ -1,4 +1,4 @@
-"""Writes the record of a run on node0: each rank's output, status.json and events.jsonl. It decides nothing.
+"""Writes the record of a run on node0: output, output.times, status.json and events.jsonl. It decides nothing.
 
 After a full disk it continues: output that could not be written is requested again.
 """
@@ -9,11 +9,14 @@ import contextlib
 import json
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ipexctl.node.common.files import remove_file, tail_of
+from ipexctl.node.common.frames import SUFFIXES
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RunStatus
+from ipexctl.node.run.output_times import TimesWriter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest, SupervisorRequest
@@ -49,7 +52,8 @@ def first_status(request: SupervisorRequest, start: StartRequest) -> RunStatus:
 class OutputFile:
     """One stream of one rank, and the file it is in."""
 
-    def __init__(self, path: str, host: str) -> None:
+    def __init__(self, path: str, host: str, on_grown: Callable[[int], None]) -> None:
+        """`on_grown` gets the size of the file after each write."""
         self.have = 0
         """The offset up to which output is written, or known to be lost."""
         self.lines = 0
@@ -58,6 +62,7 @@ class OutputFile:
         self._path = path
         self._size = 0
         self._host = host
+        self._on_grown = on_grown
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
     def take(self, offset: int, data: bytes) -> bool:
@@ -116,7 +121,9 @@ class OutputFile:
             except OSError:
                 return False
             return False
-        self._size += len(data)
+        if data:
+            self._size += len(data)
+            self._on_grown(self._size)
         return True
 
     def close(self) -> None:
@@ -135,6 +142,7 @@ class Recorder:
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)
+        self.times = TimesWriter(self.path("output.times"))
         self._reserve_space(SPARE + SPARE_OF_RANK * status.world_size)
 
     def _reserve_space(self, size: int) -> None:
@@ -146,7 +154,10 @@ class Recorder:
         return os.path.join(self.rundir, *names)
 
     def sinks(self, rank: int, host: str) -> dict[str, OutputFile]:
-        return {name: OutputFile(self.path("ranks", f"{rank:04}.{name}"), host) for name in ("out", "err")}
+        return {
+            suffix: OutputFile(self.path("ranks", f"{rank:04}.{suffix}"), host, partial(self.times.add, rank, stream))
+            for stream, suffix in SUFFIXES.items()
+        }
 
     def event(self, name: str, **fields: Any) -> None:
         """Record an event, and write the status at once."""

@@ -143,6 +143,7 @@ class Supervisor:
             rest = MINIMUM_TURN - (time.monotonic() - began)
             if rest > 0:
                 time.sleep(rest)
+        self.record.times.write(time.monotonic())
         self.record.save(time.monotonic())
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
@@ -386,6 +387,7 @@ class Supervisor:
                 peer.status = peer.status._replace(state="lost" if is_lost else "stopped")
             for sink in peer.sinks.values():
                 sink.close()
+        self.record.times.close()
         if self.mpirun is not None:
             self.mpirun.kill_leftovers()
         self.peers.dismiss()

@@ -36,24 +36,29 @@ class Curve:
     def __init__(self) -> None:
         self._points: list[float] = []
         self._stride = 1
-        self._open: list[float] = []
+        self._sum, self._count = 0.0, 0
+        self._last = 0.0
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, count: int = 1) -> None:
+        """Add a value that stands for `count` values."""
         if not math.isfinite(value):
             return
-        self._open.append(value)
-        if len(self._open) < self._stride:
-            return
-        self._points.append(sum(self._open) / len(self._open))
-        self._open = []
-        if len(self._points) == _MOST_POINTS:
-            pairs = zip(self._points[::2], self._points[1::2], strict=True)
-            self._points = [(first + second) / 2 for first, second in pairs]
-            self._stride *= 2
+        self._last = value
+        self._sum += value * count
+        self._count += count
+        while self._count >= self._stride:
+            mean = self._sum / self._count
+            self._points.append(mean)
+            self._count -= self._stride
+            self._sum = mean * self._count
+            if len(self._points) == _MOST_POINTS:
+                pairs = zip(self._points[::2], self._points[1::2], strict=True)
+                self._points = [(first + second) / 2 for first, second in pairs]
+                self._stride *= 2
 
     @property
     def points(self) -> list[float]:
-        return [*self._points, *self._open[-1:]]
+        return [*self._points, self._last] if self._count else list(self._points)
 
 
 class Figures:
@@ -69,15 +74,18 @@ class Figures:
         self._progress_from: int | None = None
         self._step_in_words = False
 
-    def read(self, rank: int, line: str, *, unfinished: bool = False) -> None:
-        """Read one line. A progress bar repeats its loss, so an `unfinished` line adds a point only if it changed."""
+    def read(self, rank: int, line: str, *, unfinished: bool = False, count: int = 1) -> None:
+        """Read one line, which stands for `count` lines with a loss.
+
+        A progress bar repeats its loss, so an `unfinished` line adds a point only if it changed.
+        """
         if (self._loss_from is not None and rank > self._loss_from) or not _HINTS.search(line):
             return
         loss = _loss(line)
         if loss is not None and not (unfinished and loss == self.loss):
             if rank != self._loss_from:
                 self._loss_from, self.curve = rank, Curve()
-            self.curve.add(loss)
+            self.curve.add(loss, count)
         if loss is not None:
             self.loss = loss
         if self._progress_from is None or rank <= self._progress_from:

@@ -5,6 +5,7 @@ A progress bar rewrites its line with `\\r`; only its last state counts as the l
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 LONGEST_LINE: Final = 1 << 20
@@ -12,6 +13,8 @@ LONGEST_LINE: Final = 1 << 20
 _VIEWED: Final = 128 << 10
 """Bytes of one stream that wait for the live view; older bytes would have scrolled off the screen."""
 _LONGEST_VIEWED: Final = 16 << 10
+_LOSS: Final = re.compile(rb"(?i)loss")
+_SAMPLES: Final = 16
 
 
 class PrefixedLines:
@@ -21,7 +24,8 @@ class PrefixedLines:
     """
 
     def __init__(self, prefix: bytes, longest: int = LONGEST_LINE, *, keep_states: bool = False) -> None:
-        self._prefix = prefix
+        self.prefix = prefix
+        """It may be changed before `feed`, for the lines that end there."""
         self._keep_states = keep_states
         self._longest = longest
         self._buffered: list[bytes] = []
@@ -40,7 +44,7 @@ class PrefixedLines:
             complete = b"".join([*self._buffered, data[: cut - 1]])
             self._buffer(data[cut:])
             self._is_partly_shown = False
-            return self._prefix + complete.replace(b"\n", b"\n" + self._prefix) + b"\n"
+            return self.prefix + complete.replace(b"\n", b"\n" + self.prefix) + b"\n"
         return self._feed_slowly(data)
 
     def flush(self) -> bytes:
@@ -65,7 +69,7 @@ class PrefixedLines:
         bare = self._without_returns(rest)
         state = self._rewritten(bare, out)
         while len(state) > self._longest:
-            out.append(self._prefix + state[: self._longest] + b"\n")
+            out.append(self.prefix + state[: self._longest] + b"\n")
             state, self._is_partly_shown = state[self._longest :], True
         self._is_bar = self._is_bar or len(bare) < len(rest)
         self._buffer(state + b"\r" if len(bare) < len(rest) else state)
@@ -88,7 +92,7 @@ class PrefixedLines:
 
     def _show(self, line: bytes, out: list[bytes]) -> None:
         starts = range(0, len(line) or 1, self._longest)
-        out.extend(self._prefix + line[start : start + self._longest] + b"\n" for start in starts)
+        out.extend(self.prefix + line[start : start + self._longest] + b"\n" for start in starts)
 
     def _buffer(self, rest: bytes) -> None:
         self._buffered, self._size = ([rest], len(rest)) if rest else ([], 0)
@@ -99,6 +103,8 @@ class NewestLines:
 
     def __init__(self) -> None:
         self.lines = 0
+        self.samples: list[tuple[bytes, int]] = []
+        """Of dropped lines with a loss: some, and how many each stands for. They are cleared by their reader."""
         self._pieces: list[bytes] = []
         self._size = 0
         self._taken = 0
@@ -110,13 +116,17 @@ class NewestLines:
         self._pieces.append(data)
         self._size += len(data)
         if self._size > 2 * _VIEWED:
-            recent = b"".join(self._pieces)[-_VIEWED:]
-            self._pieces, self._size = [recent], len(recent)
+            whole = b"".join(self._pieces)
+            cut = whole.rfind(b"\n", 0, len(whole) - _VIEWED) + 1 or len(whole) - _VIEWED
+            self._sample(whole[:cut])
+            self._pieces, self._size = [whole[cut:]], len(whole) - cut
 
     def take(self, limit: int) -> tuple[list[bytes], int, bytes]:
         """Up to `limit` complete lines since the last call, the number of dropped ones, and the unfinished line."""
         parts = b"".join(self._pieces).rsplit(b"\n", limit + 1)
         unfinished = parts.pop()
+        if len(parts) > limit:
+            self._sample(parts[0])
         rest = last_state(unfinished)[-_LONGEST_VIEWED:]
         self.is_bar = b"\r" in unfinished or (self.is_bar and not parts)
         buffered = rest + b"\r" if unfinished.endswith(b"\r") else rest
@@ -124,6 +134,15 @@ class NewestLines:
         fresh, self._taken = self.lines - self._taken, self.lines
         lines = parts[max(0, len(parts) - min(limit, fresh)) :]
         return [last_state(line)[:_LONGEST_VIEWED] for line in lines], fresh - len(lines), rest
+
+    def _sample(self, dropped: bytes) -> None:
+        """A reader that comes late, as `attach` does, drops most lines; a curve needs some of all of them."""
+        places = [match.start() for match in _LOSS.finditer(dropped)]
+        step = len(places) // _SAMPLES + 1
+        for place in places[::step]:
+            begin, end = dropped.rfind(b"\n", 0, place) + 1, dropped.find(b"\n", place)
+            line = dropped[begin : end if end >= 0 else None]
+            self.samples.append((last_state(line)[:_LONGEST_VIEWED], step))
 
 
 def last_state(line: bytes) -> bytes:

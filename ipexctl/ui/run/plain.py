@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
@@ -49,6 +50,16 @@ def check_terminal() -> None:
         raise UserError("--live needs a terminal, and stdout is none", fix="leave --live out")
 
 
+def format_time(at: float | None) -> str:
+    """`2026-11-21T12:46:23.123+01:00`, in the zone of the control machine; `-` for a time that is not known."""
+    if at is None:
+        return "-"
+    try:
+        return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return "-"
+
+
 class PlainRun:
     """Prints events, which come from one thread.
 
@@ -65,9 +76,11 @@ class PlainRun:
         ranks: RankSet = EVERY_RANK,
         no_color: bool = False,
         quiet: bool = False,
+        timestamps: bool = False,
     ) -> None:
         self._ranks = ranks
         self._quiet = quiet
+        self._timestamps = timestamps
         self._pipes = OutputPipes(cancel, on_broken, no_color=no_color)
         self._lines: dict[tuple[int, Stream], PrefixedLines] = {}
         self._restarts: set[bytes] = set()
@@ -86,8 +99,10 @@ class PlainRun:
         if isinstance(event, Chunk):
             if event.rank in self._ranks:
                 lines = self._lines.get((event.rank, event.stream)) or self._begin(event.rank, event.stream)
+                if self._timestamps and event.data:
+                    lines.prefix = self._prefix(event.rank, event.stream) + f"{format_time(event.at)} ".encode()
                 if complete := lines.feed(event.data):
-                    self._show(event.rank, event.stream, complete)
+                    self._show(event.rank, event.stream, complete, lines.prefix)
         elif isinstance(event, Notice):
             if event.warning or not self._quiet:
                 self._print(notice_text(event))
@@ -108,16 +123,16 @@ class PlainRun:
     def _flush(self) -> None:
         for (rank, stream), lines in sorted(self._lines.items()):
             if rest := lines.flush():
-                self._show(rank, stream, rest)
+                self._show(rank, stream, rest, lines.prefix)
 
-    def _show(self, rank: int, stream: Stream, lines: bytes) -> None:
+    def _show(self, rank: int, stream: Stream, lines: bytes, prefix: bytes) -> None:
         """Print complete lines. Messages of the agent get no rank prefix; a restart is printed once for all ranks."""
         if b"ipexctl: " not in lines:
             self._pipes.write(stream, lines)
             return
         rank_lines: list[bytes] = []
         for line in lines.removesuffix(b"\n").split(b"\n"):
-            match = _AGENT_MESSAGE.fullmatch(line[len(self._prefix(rank, stream)) :])
+            match = _AGENT_MESSAGE.fullmatch(line[len(prefix) :])
             if match is None or (match[2] and stream == "stdout"):
                 rank_lines.append(line + b"\n")
                 continue

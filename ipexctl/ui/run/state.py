@@ -179,6 +179,9 @@ class RunState:
         lines, dropped, unfinished = row.streams[stream].take(limit)
         is_bar = row.streams[stream].is_bar
         self.left_out += dropped
+        for line, count in row.streams[stream].samples:
+            self.figures.read(rank, without_colors(colored(line)), count=count)
+        row.streams[stream].samples.clear()
         text = ""
         for line in lines:
             text = colored(line)

@@ -10,7 +10,7 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.follow import Follower, RunEnded
+from ipexctl.jobs.follow import Follower, RunEnded, follow_copy
 from ipexctl.jobs.local_copy import LocalCopy, read_copy, remove_copy
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.files import disk_usage
@@ -23,22 +23,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.jobs.follow import Event
-    from ipexctl.node.common.frames import Stream
 
 HOST = Host(name="node1", address="10.0.0.1")
 TEXT = b"".join(b"line %d \xff\r\n" % number for number in range(500))
-BOTH: tuple[Stream, ...] = ("stdout", "stderr")
 
 
 def document(state: str, size: int = 2) -> dict[str, Any]:
     ranks = [{"rank": rank, "host": "node1", "state": state} for rank in range(size)]
-    return {"schema": "ipexctl.status/1", "id": "r1", "state": state, "world_size": size, "ranks": ranks, "odd": [1]}
+    record = {"schema": "ipexctl.status/1", "id": "r1", "state": state, "world_size": size, "supervisor": {}}
+    return {**record, "ranks": ranks, "odd": [1]}
 
 
 def kept(directory: Path, rank: int = 0) -> bytes:
     copy = read_copy(directory)
     assert copy is not None
-    return b"".join(chunk.data for chunk in copy.chunks([rank], ("stdout",)))
+    return (directory / "ranks" / f"{rank:04}.out").read_bytes()
 
 
 def test_two_who_follow_at_once_write_every_byte_once(tmp_path: Path) -> None:
@@ -89,12 +88,26 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_said_nothing_has_no_file_and_is_read_as_silent(tmp_path: Path) -> None:
-    copy = LocalCopy(tmp_path / "r1")
+    runs = tmp_path / "runs"
+    copy = LocalCopy(runs / "r1")
     copy.write(Chunk(1, "stdout", b"hello\n", 0))
     copy.finish(document("ok"))
-    read = read_copy(tmp_path / "r1")
-    assert read is not None
-    assert list(read.chunks(None, BOTH)) == [Chunk(1, "stdout", b"hello\n")]
+    watched: list[Event] = []
+    follow_copy(RunRecord("r1", HOST, "/nowhere", "python3", world_size=2), runs, watched.append, Cancel())
+    assert [event for event in watched if isinstance(event, Chunk)] == [Chunk(1, "stdout", b"hello\n")]
+
+
+def test_a_copy_is_read_in_the_order_of_time_whoever_wrote_it(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    chunks = [Chunk(n % 2, "stdout", b"%d\n" % n, n // 2 * 2, 100.0 + n) for n in range(8)]
+    for upto in (5, 8):  # the second follower begins at the first line again
+        copy = LocalCopy(runs / "r1")
+        for chunk in chunks[:upto]:
+            copy.write(chunk)
+        copy.finish(document("ok"))
+    watched: list[Event] = []
+    follow_copy(RunRecord("r1", HOST, "/nowhere", "python3", world_size=2), runs, watched.append, Cancel())
+    assert [event for event in watched if isinstance(event, Chunk)] == chunks
 
 
 def test_more_streams_than_files_may_be_open_are_all_written(tmp_path: Path) -> None:

@@ -54,6 +54,29 @@ def test_words_of_ours_in_a_ranks_output_are_not_shown_as_its_own(capfd: Capture
     ]
 
 
+def test_a_line_has_the_time_of_its_end_behind_its_rank(capfd: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    with PlainRun(Cancel(), timestamps=True) as plain:
+        plain.watch(Chunk(0, "stdout", b"begun", 0, 0.25))
+        plain.watch(Chunk(0, "stdout", b" and ended\nnext\n", 5, 1.5))
+        plain.watch(
+            Chunk(0, "stdout", b"[ipexctl: 7 bytes are missing here: there was no room for them on n]\n", 20, 2)
+        )
+        plain.watch(Chunk(1, "stdout", b"of an older version\n"))
+        plain.watch(Chunk(2, "stdout", b"a forged time\n", 0, 1e300))
+    out, err = capfd.readouterr()
+    monkeypatch.undo()
+    time.tzset()
+    assert out.splitlines() == [
+        "[0] 1970-01-01T09:00:01.500+09:00 begun and ended",
+        "[0] 1970-01-01T09:00:01.500+09:00 next",
+        "[1] - of an older version",
+        "[2] - a forged time",
+    ]
+    assert missing(err, "rank 0 stdout 7 bytes") == []
+
+
 def test_what_mpirun_said_keeps_its_lines(capfd: Captured) -> None:
     with PlainRun(Cancel()) as plain:
         plain.watch(Notice("mpirun ended\n  no such host\x1b[31m\n  bye", warning=True))

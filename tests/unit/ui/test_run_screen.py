@@ -64,6 +64,21 @@ def test_the_same_line_of_many_ranks_stands_there_once() -> None:
     assert stream(screen) == ["[0-15] epoch 1", "[16] epoch 2"]
 
 
+def test_the_curve_of_a_late_attach_has_the_whole_history() -> None:
+    lines = [f"step {n} loss {4 - 3 * n / 100_000:.4f}\nsaved\nsaved again\n".encode() for n in range(100_000)]
+    screen = RunState(status(2))
+    for start in range(0, len(lines), 1000):
+        for rank in (1, 0):
+            screen.feed(Chunk(rank, "stdout", b"".join(lines[start : start + 1000])))
+        if start % 10_000 == 0:
+            screen.tick(start / 1000)
+    screen.tick(101)
+    points = screen.figures.curve.points
+    quarter = [points[index * (len(points) - 1) // 4] for index in range(5)]
+    assert all(abs(value - (4 - 3 * index / 4)) < 0.25 for index, value in enumerate(quarter)), quarter
+    assert screen.figures.loss == pytest.approx(1.0, abs=0.001)
+
+
 def test_a_rank_that_is_a_moment_late_joins_and_one_that_is_later_does_not() -> None:
     screen = RunState(status(3))
     for rank, now in ((0, 100.0), (1, 100.1), (2, 100.4)):

@@ -1,0 +1,157 @@
+"""Chooses lines of the ranks' output: those that match a regular expression, and the last ones."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections import deque
+from typing import TYPE_CHECKING, Iterable, NoReturn
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.run.run_snapshot import last_state
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.frames import Chunk
+    from ipexctl.node.run.output_times import OutputKey
+
+MAX_SEARCHED = 16 << 10
+"""Bytes of a line that are searched."""
+MAX_LINE = 1 << 20
+"""Bytes; a longer line is taken in pieces."""
+MAX_TAIL = 64 << 20
+"""Bytes of the last lines that are kept."""
+SEARCH_TIME = 10.0
+"""Seconds to search the lines of a chunk: an expression such as (a+)+$ takes years for some."""
+BLOCK = 64 << 10
+
+
+class OutputFilter:
+    """Without a pattern and a number of last lines, all output passes as it comes, also parts of lines."""
+
+    def __init__(self, pattern: str, tail: int | None) -> None:
+        self._pattern = compile_pattern(pattern) if pattern else None
+        self._unfinished: dict[OutputKey, list[Chunk]] = {}
+        self._last: deque[Chunk] | None = None if tail is None else deque(maxlen=tail)
+
+    def feed(self, chunk: Chunk) -> Iterable[Chunk]:
+        """The chosen lines that this chunk ends; none while the last lines are being looked for."""
+        if self._pattern is None and self._last is None:
+            return [chunk]
+        lines = self._matching(self._whole_lines(chunk))
+        if self._last is None:
+            return merged(lines)
+        self._keep(self._last, lines)
+        return ()
+
+    def caught_up(self, *, is_final: bool) -> Iterable[Chunk]:
+        """The last lines of all output so far. With `is_final`, lines without an end are lines, too."""
+        rest: list[Chunk] = []
+        if is_final or self._pattern is None:
+            rest = self._matching([joined(parts) for parts in self._unfinished.values()])
+            self._unfinished.clear()
+        if self._last is not None:
+            self._keep(self._last, rest)
+            rest, self._last = list(self._last), None
+        return merged(rest)
+
+    def offset_of(self, key: OutputKey, end: int) -> int:
+        """Where the output that was not chosen yet begins, if it was fed up to `end`."""
+        parts = self._unfinished.get(key)
+        return parts[0].offset if parts else end
+
+    def _whole_lines(self, chunk: Chunk) -> list[Chunk]:
+        key = chunk.rank, chunk.stream
+        parts = self._unfinished.setdefault(key, [])
+        parts.append(chunk)
+        if b"\n" not in chunk.data and sum(len(part.data) for part in parts) < MAX_LINE:
+            return []
+        del self._unfinished[key]
+        whole = joined(parts)
+        lines: list[Chunk] = []
+        for data in whole.data.split(b"\n"):
+            offset = lines[-1].end if lines else whole.offset
+            lines.append(whole._replace(data=data + b"\n", offset=offset))
+        last = lines.pop()
+        rest = last._replace(data=last.data[:-1])
+        if len(rest.data) >= MAX_LINE:
+            lines.append(rest)
+        elif rest.data:
+            self._unfinished[key] = [rest]
+        return lines
+
+    def _matching(self, lines: list[Chunk]) -> list[Chunk]:
+        if self._pattern is None or not lines:
+            return lines
+        search = self._pattern.search
+        signal.signal(signal.SIGALRM, _on_alarm)
+        signal.setitimer(signal.ITIMER_REAL, SEARCH_TIME)
+        try:
+            return [line for line in lines if search(_searched_text(line.data))]
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    @staticmethod
+    def _keep(last: deque[Chunk], lines: list[Chunk]) -> None:
+        last.extend(lines)
+        size = sum(len(line.data) for line in last) if lines and len(lines[-1].data) > MAX_SEARCHED else 0
+        while size > MAX_TAIL:
+            size -= len(last.popleft().data)
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Raises an AgentError."""
+    try:
+        return re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        raise AgentError(f"the regular expression can't be used: {error}") from None
+
+
+def _searched_text(line: bytes) -> str:
+    """What a terminal would show of the line."""
+    return last_state(line.rstrip(b"\n"))[:MAX_SEARCHED].decode(errors="replace")
+
+
+def _on_alarm(*_: object) -> NoReturn:
+    reason = f"the regular expression takes more than {SEARCH_TIME:g} s for a few lines"
+    raise AgentError(reason, "leave out repetitions of repetitions, such as (a+)+")
+
+
+def joined(parts: list[Chunk]) -> Chunk:
+    """Parts that follow one another, with the time of the last."""
+    return parts[-1]._replace(data=b"".join(part.data for part in parts), offset=parts[0].offset)
+
+
+def merged(lines: list[Chunk]) -> list[Chunk]:
+    """The same output in fewer chunks."""
+    found: list[list[Chunk]] = []
+    for line in lines:
+        last = found[-1][-1] if found else None
+        if last is not None and last[:2] == line[:2] and (last.end, last.at) == (line.offset, line.at):
+            found[-1].append(line)
+        else:
+            found.append([line])
+    return [joined(parts) for parts in found]
+
+
+def start_of_last_lines(path: str, count: int) -> int:
+    """The offset of the last `count` lines of a file; a last line without an end is one of them."""
+    try:
+        with open(path, "rb") as file:
+            start = size = file.seek(0, os.SEEK_END)
+            wanted = count + 1  # the end of the line before
+            while start > 0:
+                begin = max(0, start - BLOCK)
+                file.seek(begin)
+                block = file.read(start - begin)
+                if start == size and not block.endswith(b"\n"):
+                    wanted -= 1
+                position = len(block)
+                while wanted and (position := block.rfind(b"\n", 0, position)) >= 0:
+                    wanted -= 1
+                if not wanted:
+                    return begin + position + 1
+                start = begin
+    except OSError:
+        pass
+    return 0

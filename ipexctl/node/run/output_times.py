@@ -1,0 +1,115 @@
+"""The file `output.times`: when node0 received which bytes of the ranks' output, which is read in that order.
+
+An entry is the time in seconds since the epoch, the end of a file of output by then, and the file's rank and stream.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import time
+from typing import TYPE_CHECKING, Iterator, NamedTuple, Tuple
+
+from ipexctl.node.common.frames import SUFFIXES
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.frames import Stream
+
+WRITE_INTERVAL = 0.1
+"""Seconds between two writes: output that arrives between them has one time."""
+MAX_FRAMES = 50_000
+"""More entries than this are read in longer steps: each entry becomes a frame to the follower."""
+ENTRIES_READ = 8192
+_ENTRY = struct.Struct("!dQIc")
+_KINDS: dict[Stream, bytes] = {stream: suffix[:1].encode() for stream, suffix in SUFFIXES.items()}
+_STREAMS = {kind: stream for stream, kind in _KINDS.items()}
+OutputKey = Tuple[int, "Stream"]
+
+
+class TimeEntry(NamedTuple):
+    at: float
+    key: OutputKey
+    end: int
+    """The size of the file at that time."""
+
+
+class TimesWriter:
+    """Collects how far files have grown. What a full disk refuses is written later, with a later time."""
+
+    def __init__(self, path: str) -> None:
+        self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._grown: dict[OutputKey, int] = {}
+        self._written_at = 0.0
+
+    def add(self, rank: int, stream: Stream, end: int) -> None:
+        self._grown[rank, stream] = end
+
+    def write(self, now: float) -> None:
+        if self._grown and now - self._written_at >= WRITE_INTERVAL:
+            self._written_at = now
+            self.write_all(time.time())
+
+    def write_all(self, at: float) -> None:
+        grown = self._grown.items()
+        data = b"".join(_ENTRY.pack(at, end, rank, _KINDS[stream]) for (rank, stream), end in grown)
+        with contextlib.suppress(OSError):
+            if os.write(self._number, data) == len(data):
+                self._grown.clear()
+            else:
+                size = os.fstat(self._number).st_size
+                os.ftruncate(self._number, size - size % _ENTRY.size)
+
+    def close(self) -> None:
+        self.write_all(time.time())
+        os.close(self._number)
+
+
+class TimesReader:
+    """Reads the entries, the oldest first, also those that are added later; none of a run of an older version."""
+
+    def __init__(self, path: str, files: int, *, exact: bool = False) -> None:
+        """`files` is how many files of output are read. With `exact`, no step is longer than it was written."""
+        self.last: float | None = None
+        """The time of the last entry read."""
+        self._number = -1
+        self._offset = 0
+        with contextlib.suppress(OSError):
+            self._number = os.open(path, os.O_RDONLY)
+        self._step = 0.0 if exact else self._step_seconds(files)
+
+    @property
+    def exists(self) -> bool:
+        return self._number >= 0
+
+    def entries(self) -> Iterator[TimeEntry]:
+        """New entries, until the end of the file; of each file, the last one of each step."""
+        step: dict[OutputKey, TimeEntry] = {}
+        began = 0.0
+        while entries := self._read(self._offset, ENTRIES_READ):
+            for entry in entries:
+                self._offset += _ENTRY.size
+                self.last = entry.at
+                if step and not 0 <= entry.at - began < self._step:
+                    yield from step.values()
+                    step.clear()
+                began = began if step else entry.at
+                step[entry.key] = entry
+        yield from step.values()
+
+    def _read(self, offset: int, count: int) -> list[TimeEntry]:
+        if self._number < 0:
+            return []
+        data = os.pread(self._number, count * _ENTRY.size, offset)
+        whole = data[: len(data) - len(data) % _ENTRY.size]
+        return [
+            TimeEntry(at, (rank, _STREAMS.get(kind, "stdout")), end)
+            for at, end, rank, kind in _ENTRY.iter_unpack(whole)
+        ]
+
+    def _step_seconds(self, files: int) -> float:
+        count = os.fstat(self._number).st_size // _ENTRY.size if self.exists else 0
+        if count <= MAX_FRAMES:
+            return 0.0
+        first, last = self._read(0, 1)[0], self._read((count - 1) * _ENTRY.size, 1)[0]
+        return max(0.0, (last.at - first.at) * files / MAX_FRAMES)

@@ -1,0 +1,91 @@
+"""Lines are chosen on node0: by a regular expression, and the last ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.frames import Chunk
+from ipexctl.node.run import output_filter
+from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
+from ipexctl.node.run.output_times import TimesReader, TimesWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT = b"epoch 1\nloss 0.5\nepoch 2\nloss 0.25\nloss 0.125"
+
+
+def chosen(text: bytes, pattern: str = "", tail: int | None = None, *, size: int = 7) -> bytes:
+    lines = OutputFilter(pattern, tail)
+    pieces = [Chunk(0, "stdout", text[start : start + size], start, 1.0) for start in range(0, len(text), size)]
+    found = [chunk for piece in pieces for chunk in lines.feed(piece)]
+    found += lines.caught_up(is_final=True)
+    assert all(text[chunk.offset : chunk.end] == chunk.data for chunk in found)
+    return b"".join(chunk.data for chunk in found)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_lines_are_chosen_however_they_arrive(size: int) -> None:
+    assert chosen(TEXT, size=size) == TEXT
+    assert chosen(TEXT, "^loss", size=size) == b"loss 0.5\nloss 0.25\nloss 0.125"
+    assert chosen(TEXT, "^loss", 2, size=size) == b"loss 0.25\nloss 0.125"
+    assert chosen(TEXT, tail=3, size=size) == b"epoch 2\nloss 0.25\nloss 0.125"
+    assert chosen(TEXT, "nothing", size=size) == b""
+
+
+def test_a_progress_bar_is_searched_as_it_is_shown() -> None:
+    bar = b"10% done\r50% done\r99% done\nnext\n"
+    assert chosen(bar, "10%") == b""
+    assert chosen(bar, "^99%") == bar[: bar.index(b"next")]
+
+
+def test_a_line_without_end_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_filter, "MAX_LINE", 100)
+    assert chosen(b"x" * 1000, "x", 1) == b"x" * len(chosen(b"x" * 1000, "x", 1))
+    assert 0 < len(chosen(b"x" * 1000, "x", 1)) <= 107
+
+
+def test_an_expression_that_takes_years_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_filter, "SEARCH_TIME", 0.2)
+    with pytest.raises(AgentError, match="regular expression"):
+        chosen(b"a" * 60 + b"b\n", "(a+)+$")
+    with pytest.raises(AgentError, match="regular expression"):
+        chosen(b"", "(")
+
+
+@pytest.mark.parametrize("text", [b"", b"a", b"a\n", TEXT, TEXT + b"\n", b"line\n" * 40000])
+@pytest.mark.parametrize("count", [1, 2, 5, 30000])
+def test_the_last_lines_of_a_file_are_found_from_its_end(tmp_path: Path, text: bytes, count: int) -> None:
+    path = tmp_path / "0000.out"
+    path.write_bytes(text)
+    assert text[start_of_last_lines(str(path), count) :] == b"".join(text.splitlines(keepends=True)[-count:])
+
+
+def test_times_are_read_in_order_and_many_in_longer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "output.times")
+    writer, reader = TimesWriter(path), TimesReader(path, 2)
+    for second in range(100):
+        writer.add(second % 2, "stdout", second + 1)
+        writer.write_all(1000.0 + second)
+    assert [(at, key[0], end) for at, key, end in reader.entries()] == [(1000.0 + n, n % 2, n + 1) for n in range(100)]
+    writer.add(7, "stderr", 5)
+    writer.write_all(1100.0)
+    assert [entry.key for entry in reader.entries()] == [(7, "stderr")]
+    monkeypatch.setattr("ipexctl.node.run.output_times.MAX_FRAMES", 20)
+    few = list(TimesReader(path, 2, exact=False).entries())
+    assert 10 <= len(few) <= 30
+    assert max(end for _, key, end in few if key[0] == 1) == 100
+    assert len(list(TimesReader(path, 2, exact=True).entries())) == 101
+
+
+def test_a_cut_file_of_times_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = tmp_path / "output.times"
+    writer = TimesWriter(str(path))
+    for rank in range(3):
+        writer.add(rank, "stdout", 1)
+    writer.write_all(5.0)
+    path.write_bytes(path.read_bytes()[:-3])
+    assert [entry.key[0] for entry in TimesReader(str(path), 3).entries()] == [0, 1]
