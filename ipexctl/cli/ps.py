@@ -30,6 +30,9 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def ps_command(
     *,
     running: Annotated[bool, option("--running", help="Show only runs that have not ended.")] = False,
+    newest: Annotated[
+        int | None, option("-n", "--newest", min=1, metavar="N", help="Show only the newest N runs (default: all).")
+    ] = None,
     prune: Annotated[
         bool,
         option("--prune", help="Remove runs beyond 30 days or 2 GB from the nodes and the control machine."),
@@ -58,11 +61,15 @@ def ps_command(
 
     if dry_run and not prune:
         raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
+    if newest is not None and prune:
+        raise UserError("-n chooses runs to show, not to prune", fix="leave -n or --prune out")
     check_seconds("--timeout", timeout)
     keep = read_limits(os.environ)
     register = RunRegistry()
     abandoned_runs(register.directory)
     records, damaged = register.read()
+    if newest is not None and not (running or prune):  # other runs are not even queried
+        records, damaged = records[-newest:], []
     cancel = Cancel()
     with cancelling(cancel) as interrupt, ExitStack() as connectors:
 
@@ -76,10 +83,12 @@ def ps_command(
     runs = with_copies(runs, register.directory)
     if running:
         runs = [run for run in runs if run.state in ("starting", "running", "unknown")]
+    hidden = len(records) - len(runs)
+    runs = runs[-newest:] if newest is not None else runs
     if output.json:
         show_json(runs, damaged)
     else:
-        show(runs, hidden=len(records) - len(runs), quiet=output.quiet, no_color=output.no_color)
+        show(runs, hidden=hidden, quiet=output.quiet, no_color=output.no_color)
     for entry in damaged:
         print_user_error(entry.error())
     for run in forgettable(runs, keep.days, time.time()):

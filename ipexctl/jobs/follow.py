@@ -179,6 +179,7 @@ class Follower:
                     "follow",
                     request,
                     python=self._record.python,
+                    home=self._record.home,
                     label="follow the run",
                     on_frame=on_frame,
                     cancel=self._cancel,

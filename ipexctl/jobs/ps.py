@@ -105,8 +105,16 @@ def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
 
 
 def _list_runs(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float) -> Reply:
-    request = {"home": group[-1].home, "ids": [record.id for record in group]}
-    python = group[-1].python
+    newest = group[-1]
+    request = {"home": newest.home, "ids": [record.id for record in group]}
     return call(
-        session, "run.runs", "list", request, python=python, label="list the runs", timeout=timeout, cancel=cancel
+        session,
+        "run.runs",
+        "list",
+        request,
+        python=newest.python,
+        home=newest.home,
+        label="list the runs",
+        timeout=timeout,
+        cancel=cancel,
     )

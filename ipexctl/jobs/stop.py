@@ -65,4 +65,14 @@ def run_on_node0(
 ) -> Reply:
     request = {"home": record.home, "id": record.id, **more}
     label = f"{action} the run"
-    return call(session, "run.runs", action, request, python=record.python, label=label, timeout=timeout, cancel=cancel)
+    return call(
+        session,
+        "run.runs",
+        action,
+        request,
+        python=record.python,
+        home=record.home,
+        label=label,
+        timeout=timeout,
+        cancel=cancel,
+    )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import print_json
 from ipexctl.ui.run.summary import duration, end_lines, how_it_ended
-from ipexctl.ui.table import show_table
+from ipexctl.ui.table import output_width, show_table, table_width
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.jobs.ps import KnownRun
     from ipexctl.jobs.registry import DamagedRecord, RunRecord
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
     from ipexctl.jobs.stop import StopResult
     from ipexctl.node.common.records import Failure, RankStatus
 
-_HEADINGS = ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by")
+_LAYOUTS: Final = (
+    ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by"),
+    ("run", "state", "ranks", "hosts", "started", "took", "ended by"),
+    ("run", "state", "ranks", "hosts", "started", "took"),
+    ("run", "state", "started", "took"),
+)
+"""Columns for ever narrower terminals; what has no column is below the row. An id begins with the script."""
 _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
 
 
@@ -73,7 +80,10 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
     """Print the table of runs; `hidden` is the number of ended runs that are not in it."""
     now = time.time()
     if runs:
-        show_table(_HEADINGS, [_row(run, now) for run in runs], no_color=no_color)
+        rows = [_row(run, now) for run in runs]
+        layout = _widest_layout(rows)
+        notes = [_note(row, layout) for row in rows]
+        show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
     elif not quiet:
         text = f"no run goes on; ipexctl ps shows the {counted(hidden, 'run')} that ended"
         print_message(text if hidden else "no runs; ipexctl run SCRIPT.py starts one")
@@ -81,7 +91,23 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         print_with_fix(printable(problem[0]), problem[1])
 
 
-def _row(run: KnownRun, now: float) -> tuple[str, ...]:
+def _widest_layout(rows: Sequence[Mapping[str, str]]) -> Sequence[str]:
+    """The first one in which no cell has to be folded: an id in two pieces cannot be copied."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        return _LAYOUTS[0]
+    for layout in _LAYOUTS:
+        if table_width([layout, *([row[name] for name in layout] for row in rows)]) <= output_width(0):
+            return layout
+    return _LAYOUTS[-1]
+
+
+def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
+    parts = [] if "hosts" in layout else [f"{counted(int(row['ranks']), 'rank')} on {row['hosts']}"]
+    parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
+    return "; ".join(parts)
+
+
+def _row(run: KnownRun, now: float) -> dict[str, str]:
     record, status = run.record, run.status
     started = (status.started if status else None) or record.started
     ended = status.ended if status else None
@@ -99,8 +125,16 @@ def _row(run: KnownRun, now: float) -> tuple[str, ...]:
     if run.pruned:
         ended_by = f"{ended_by}; logs pruned" if ended_by else "logs pruned"
     day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"
-    started_text = time.strftime(day, time.localtime(started)) if started else "?"
-    return record.id, run.state, record.script, str(record.world_size), fold(record.hosts), started_text, took, ended_by
+    return {
+        "run": record.id,
+        "state": run.state,
+        "script": record.script,
+        "ranks": str(record.world_size),
+        "hosts": fold(record.hosts),
+        "started": time.strftime(day, time.localtime(started)) if started else "?",
+        "took": took,
+        "ended by": ended_by,
+    }
 
 
 def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool) -> dict[str, Any]:

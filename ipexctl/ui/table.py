@@ -42,16 +42,30 @@ def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None)
     )
 
 
-def show_table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_color: bool = False) -> None:
-    """Print the rows to stdout, below a bold heading and a rule."""
+def show_table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    notes: Sequence[str] = (),
+    no_color: bool = False,
+) -> None:
+    """Print the rows to stdout, below a bold heading and a rule; `notes` has a text for below each row, or none."""
+    width = output_width(WIDTH_WITHOUT_TERMINAL)
     cells = [list(headings), *([printable(cell) for cell in row] for row in rows)]
-    widths = column_widths(cells, output_width(WIDTH_WITHOUT_TERMINAL))
+    widths = column_widths(cells, width)
     has_color = wants_color(sys.stdout, os.environ, no_color=no_color)
     lines = [paint(line, "1", on=has_color) for line in row_lines(cells[0], widths)]
     lines.append("─" * (sum(widths) + len(_GAP) * (len(widths) - 1)))
-    lines += [line for row in cells[1:] for line in row_lines(row, widths)]
+    for row, note in zip_longest(cells[1:], notes, fillvalue=""):
+        lines += row_lines(row, widths)
+        lines += wrapped(note, width, _GAP) if note else ()
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
+
+
+def table_width(rows: Sequence[Sequence[str]]) -> int:
+    """Columns that a table needs without folded cells."""
+    return sum(max(map(len, column)) + len(_GAP) for column in zip(*rows, strict=True)) - len(_GAP)
 
 
 def column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -100,6 +101,26 @@ def test_while_node0_is_out_of_reach_the_copy_is_read_and_said_to_be_one(cluster
     assert "copy" in logs.err
     assert sorted(by_rank(again.out)) == [0, 1, 2, 3]
     assert "ended well" in again.err
+
+
+def test_a_run_is_reached_by_any_python_that_is_there_once_its_environment_is_removed(cluster: Cluster) -> None:
+    run = cluster.run("--ppn", "1", "--detach", "counts.py", "100000").out.strip()
+    wait_until(cluster, run, "running")
+    path = cluster.state / "ipexctl" / "runs" / f"{run}.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "python": f"{record['home']}/envs/removed/bin/python"}))
+    other = f"{record['home']}/envs/other"
+    cluster.on(0, f"mkdir -p {other}/bin && cp -L $(command -v python3) {other}/bin/python")
+    break_host(cluster.lab.hosts[0], "no-python")
+    try:
+        assert cluster.status(run)["state"] == "running"
+        assert len(cluster.call("logs", run, "--tail", "3").out.splitlines()) == 3
+        assert json.loads(cluster.call("why", run, "--json").out)["state"] == "running"
+        assert cluster.call("stop", run).rc == 0
+        assert cluster.status(run)["state"] == "stopped"
+    finally:
+        mend_host(cluster.lab.hosts[0])
+        cluster.on(0, f"rm -r {other}")
 
 
 def test_who_cannot_reach_node0_to_stop_the_run_is_told_so_and_leaves(cluster: Cluster) -> None:

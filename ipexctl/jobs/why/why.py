@@ -97,6 +97,7 @@ def _read_snapshot(
         "read",
         request,
         python=python,
+        home=home,
         label=label,
         timeout=timeout,
         on_frame=on_frame,

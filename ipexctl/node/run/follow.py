@@ -18,18 +18,18 @@ import time
 from typing import TYPE_CHECKING, Iterable, Iterator
 
 from ipexctl.node.common.answer import AgentError, answer, emit_frames
-from ipexctl.node.common.files import rundir_of
+from ipexctl.node.common.files import read_json, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk, encode_json
 from ipexctl.node.common.processes import allow_many_files
+from ipexctl.node.common.records import read_status
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_times import TimesReader
-from ipexctl.node.run.status_file import read_document, read_status_file
+from ipexctl.node.run.status_file import StoredStatus, read_status_file
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.frames import CompressedFrameWriter, Stream
     from ipexctl.node.run.output_times import OutputKey
-    from ipexctl.node.run.status_file import StoredStatus
 
 READ_INTERVAL = 0.03
 """Seconds between two reads while output arrives, or before the first output."""
@@ -145,6 +145,12 @@ class StatusWatcher:
         return stored, True
 
 
+def read_copy(rundir: str) -> StoredStatus:
+    """The status in a copy. Whether the run is alive can't be known from it."""
+    document = read_json(os.path.join(rundir, "status.json"))
+    return StoredStatus(read_status(document), document)
+
+
 class OutputSender:
     """Sends the new output that the filter chooses, and the times of it."""
 
@@ -186,7 +192,7 @@ def follow(request: Json, _: object = None) -> Json:
     allow_many_files()  # each rank has two files
     rundir = rundir_of(request)
     is_copy = bool(request.get("copy"))
-    first = read_document(os.path.join(rundir, "status.json")) if is_copy else read_status_file(rundir)
+    first = read_copy(rundir) if is_copy else read_status_file(rundir)
     files = files_of(request, rundir, first.status.world_size)
     times = TimesReader(os.path.join(rundir, "output.times"), len(files), exact=bool(request.get("exact")))
     output = Output(files, times, is_live=not (is_copy or first.status.is_over))

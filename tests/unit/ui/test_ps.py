@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.ps import KnownRun
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.node.common.records import Failure, RunStatus
 from ipexctl.ui.ps import show
 from message_data import missing
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_nothing_that_goes_on_is_not_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,3 +21,32 @@ def test_nothing_that_goes_on_is_not_nothing_at_all(capsys: pytest.CaptureFixtur
     assert missing(capsys.readouterr().err, "ipexctl run SCRIPT.py") == []
     show([], hidden=3, quiet=True)
     assert capsys.readouterr().err == ""
+
+
+def known(number: int, host: str, script: str) -> KnownRun:
+    hosts = tuple(host.format(index) for index in range(1, 65))
+    node0 = Host(name=hosts[0], address=hosts[0])
+    record = RunRecord(f"{script}-1120-{172300 + number}-9f3a", node0, "/h", "python3", f"src/{script}.py", hosts=hosts)
+    first = Failure(3, hosts[1], 1)
+    status = RunStatus(
+        record.id, "failed", started=1e9, ended=1e9 + 9e5, world_size=64, exit_code=1, first_failure=first
+    )
+    return KnownRun(replace(record, world_size=64, started=1e9), status)
+
+
+@pytest.mark.parametrize(
+    ("host", "script"),
+    [("node{}", "train"), ("node{}", "x" * 24), ("worker-{}.cluster.internal.example.org", "finetune_bert")],
+)
+@pytest.mark.parametrize("columns", [80, 100, 140, 300])
+def test_the_table_fits_and_ids_stay_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: str, script: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    runs = [known(number, host, script) for number in range(40)]
+    show(runs)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= columns
+    assert all(run.record.id in out for run in runs)
+    words = " ".join(out.split())
+    assert words.count("rank 3 on ") == words.count("[1-64]") == 40
