@@ -30,6 +30,7 @@ REASONS = {
     "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
     "trains for minutes": "transformers and a model of theirs",
+    "removes what other pages need": "tests/lab/test_uninstall.py does, on hosts of its own",
 }
 """Why a block may be left out, and nothing else is a reason."""
 

@@ -49,6 +49,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Other": {
         "export": "Print the plan of a run for another launcher.",
+        "uninstall": "Remove ipexctl from the hosts and the control machine.",
     },
 }
 """The commands by group, each with its line in the help; the module of the same name in this package defines it."""

@@ -309,6 +309,14 @@ def abandoned_runs(directory: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
+def starting_runs(directory: Path) -> tuple[str, ...]:
+    """Runs that another call is starting now."""
+    with contextlib.suppress(OSError):
+        markers = sorted(directory.glob(f"*{_SUFFIX}"))
+        return tuple(path.name.removesuffix(_SUFFIX) for path in markers if not _is_abandoned(path))
+    return ()
+
+
 def _is_abandoned(marker: Path) -> bool:
     """False also for a process of another machine: whether it runs cannot be seen from here."""
     try:

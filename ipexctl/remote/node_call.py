@@ -100,8 +100,12 @@ printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl do
 """Finding a Python and running the agent is one round trip."""
 
 
+_MORE_FOLDERS: Final = {"uninstall": ("env", "files", "run")}
+"""The other folders that a folder's commands import."""
+
+
 def agent_zip(folder: str) -> bytes:
-    """The agent as a zip: the modules all commands share, and one folder of it (`env`, `files`, `network`, `run`)."""
+    """The agent as a zip: the modules all commands share, and the folder of the command with those that it imports."""
     with _zip_lock:  # calls to many hosts begin at once, and each of them would make the zip (4 ms)
         return _make_zip(folder)
 
@@ -115,7 +119,7 @@ def _make_zip(folder: str) -> bytes:
         _add(archive, "__main__.py", "import sys\nfrom ipexctl.node.__main__ import main\nsys.exit(main())\n")
         for name in ("__init__", "__main__"):
             _add(archive, f"ipexctl/node/{name}.py", (package / f"{name}.py").read_text(encoding="utf-8"))
-        for name in ("common", folder):
+        for name in ("common", folder, *_MORE_FOLDERS.get(folder, ())):
             _add_modules(archive, f"ipexctl/node/{name}", package / name)
     return packed.getvalue()
 

@@ -145,22 +145,25 @@ def make_private_directory(path: AnyPath) -> None:
     os.makedirs(path, mode=0o700, exist_ok=True)
 
 
+def check_owner(home: AnyPath) -> None:
+    """Raise an AgentError if the home belongs to another account."""
+    with contextlib.suppress(OSError):
+        owner = os.stat(home).st_uid
+        if owner != os.geteuid():
+            raise AgentError(
+                f"{os.fsdecode(home)} belongs to another account (uid {owner})",
+                "name a directory of this account: --home DIR",
+            )
+
+
 def secure_home(home: AnyPath) -> None:
-    """Raise an AgentError if the home belongs to another account; close it to others if nothing else is in it.
+    """Check the home's owner, and close it to others if nothing else is in it.
 
     A directory with other files is left as it is: others may need those. What ipexctl makes in it is private.
     """
-    try:
-        status = os.stat(home)
-    except OSError:
-        return
-    if status.st_uid != os.geteuid():
-        raise AgentError(
-            f"{os.fsdecode(home)} belongs to another account (uid {status.st_uid})",
-            "name a directory of this account: --home DIR",
-        )
+    check_owner(home)
     with contextlib.suppress(OSError):
-        if status.st_mode & 0o077 and HOME_ENTRIES.issuperset(os.listdir(os.fsdecode(home))):
+        if os.stat(home).st_mode & 0o077 and HOME_ENTRIES.issuperset(os.listdir(os.fsdecode(home))):
             os.chmod(home, 0o700)
 
 

@@ -1,0 +1,164 @@
+"""The files of ipexctl on the control machine: found, and removed."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import platformdirs
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.registry import RunRegistry
+from ipexctl.lab.state import LABS
+from ipexctl.node.common.files import disk_usage, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.registry import RunRecord
+
+COMPLETIONS: Final = (
+    ".bash_completions/ipexctl.sh",
+    ".zfunc/_ipexctl",
+    ".config/fish/completions/ipexctl.fish",
+)
+"""What `--install-completion` writes below the home directory; for bash also a line of `.bashrc`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Files of one kind; with `path` where they are, and with `fix` how to remove those that stay."""
+
+    kind: str
+    count: int
+    size: int
+    path: str = ""
+    fix: str = ""
+
+
+def find_control_files(
+    hosts: Sequence[Host], selection: str, *, with_results: bool
+) -> tuple[tuple[FileGroup, ...], tuple[FileGroup, ...]]:
+    """What `remove_control_files` removes, and what stays. `hosts` are those of the call, `selection` its options."""
+    kept = _kept_files(hosts, with_results=with_results)
+    found = []
+    for kind, directory in _directories().items():
+        files = [path for path in _files_below(directory) if path not in kept]
+        if files:
+            found.append(FileGroup(kind, len(files), sum(map(_size, files)), str(directory)))
+    found += [FileGroup("completion", 1, _size(path), str(path)) for path in (*_completion_files(), *_bashrc())]
+    return tuple(found), tuple(_left(hosts, selection, with_results=with_results))
+
+
+def remove_control_files(hosts: Sequence[Host], *, with_results: bool) -> None:
+    kept = _kept_files(hosts, with_results=with_results)
+    for directory in _directories().values():
+        for path in _files_below(directory):
+            if path not in kept:
+                path.unlink(missing_ok=True)
+        _remove_empty(directory)
+    for path in _completion_files():
+        path.unlink()
+        _remove_empty(path.parent)
+    for path in _bashrc():
+        _remove_line(path)
+
+
+def _kept_files(hosts: Sequence[Host], *, with_results: bool) -> set[Path]:
+    """The records of runs on other hosts, and unless `with_results` the copies of the output of all runs."""
+    kept = set() if with_results else set(_outputs())
+    for record in _records_of_others(hosts):
+        directory = RunRegistry().directory
+        kept.update((directory / f"{record.id}.json", *_files_below(directory / record.id)))
+    return kept
+
+
+def _records_of_others(hosts: Sequence[Host]) -> list[RunRecord]:
+    names = {name for host in hosts for name in (host.name, host.address)}
+    return [record for record in RunRegistry().all() if not names & {record.node0.name, record.node0.address}]
+
+
+def _directories() -> dict[str, Path]:
+    kinds = {
+        "state": platformdirs.user_state_dir,
+        "cache": platformdirs.user_cache_dir,
+        "data": platformdirs.user_data_dir,
+    }
+    return {kind: Path(directory("ipexctl", appauthor=False)) for kind, directory in kinds.items()}
+
+
+def _outputs() -> Iterator[Path]:
+    """The output of runs in their copies on the control machine."""
+    for path in RunRegistry().directory.glob("*/ranks/*"):
+        if path.is_file() and _size(path):
+            yield path
+
+
+def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Iterator[FileGroup]:
+    directory = RunRegistry().directory
+    outputs = () if with_results else tuple(_outputs())
+    if outputs:
+        fix = f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
+        yield FileGroup("runs", len(outputs), sum(map(_size, outputs)), str(directory), fix)
+    if records := _records_of_others(hosts):
+        names = fold(list(dict.fromkeys(name for record in records for name in record.hosts)))
+        fix = f"to remove everything there and the records: ipexctl uninstall --hosts {shlex.quote(names)}"
+        yield FileGroup("records", len(records), 0, str(directory), fix)
+    config = Path(platformdirs.user_config_dir("ipexctl", appauthor=False))
+    if config.is_dir():
+        count = len(list(_files_below(config)))
+        yield FileGroup(
+            "config",
+            count,
+            disk_usage(config),
+            str(config),
+            f"you wrote it; to remove it: rm -r {shlex.quote(str(config))}",
+        )
+    if os.access(LABS, os.F_OK):
+        yield FileGroup("labs", 1, 0, str(LABS), "ipexctl lab down removes the labs of this machine")
+
+
+def _completion_files() -> list[Path]:
+    return [path for name in COMPLETIONS if (path := Path.home() / name).is_file()]
+
+
+def _bashrc() -> list[Path]:
+    """The `.bashrc`, if it has the line of the completion."""
+    path = Path.home() / ".bashrc"
+    try:
+        return [path] if _completion_line() in path.read_bytes().splitlines() else []
+    except OSError:
+        return []
+
+
+def _completion_line() -> bytes:
+    return os.fsencode(f"source '{Path.home() / COMPLETIONS[0]}'")
+
+
+def _remove_line(path: Path) -> None:
+    real = Path(os.path.realpath(path))
+    lines = [line for line in real.read_bytes().splitlines(keepends=True) if line.strip() != _completion_line()]
+    write_atomically(real, b"".join(lines), mode=real.stat().st_mode & 0o777)
+
+
+def _files_below(directory: Path) -> list[Path]:
+    return [Path(above, name) for above, _, names in os.walk(directory) for name in names]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _remove_empty(directory: Path) -> None:
+    for above, _, _ in os.walk(directory, topdown=False):
+        try:
+            Path(above).rmdir()
+        except OSError:  # it is not empty
+            continue

@@ -1,0 +1,277 @@
+"""`ipexctl uninstall`: lists, then removes what ipexctl put on the hosts and on the control machine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.facts.gather import gather
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.control_files import FileGroup, find_control_files, remove_control_files
+from ipexctl.jobs.registry import RunRegistry, abandoned_runs, starting_runs
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
+from ipexctl.trust.setup import TrustOptions, revoke
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.facts.gather import HostFacts
+    from ipexctl.remote.outcome import Status
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+
+CONTROL_MACHINE: Final = Host("control machine", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class UninstallOptions:
+    """The options of one call."""
+
+    home: str
+    with_results: bool = False
+    timeout: float | None = None
+    selection: str = ""
+    """The command line options that select the same hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class UninstallResult(HostResult):
+    """One host, or the control machine: what was found there, and what stays."""
+
+    home: str | None = None
+    """None if there is none on that host."""
+    store: str | None = None
+    found: tuple[FileGroup, ...] = ()
+    left: tuple[FileGroup, ...] = ()
+    logins: str = ""
+    """The changes of `trust --revoke` there."""
+    live: tuple[str, ...] = ()
+    """Runs that go on there."""
+    starting: tuple[str, ...] = ()
+    """Runs whose files are there, and that may start. Their node0 knows more."""
+    over: tuple[str, ...] = ()
+    """Runs that have ended, by their record there."""
+    busy: tuple[str, ...] = ()
+    """Other reasons why nothing can be removed now."""
+    is_node0_of_trust: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status in ("failed", "unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class UninstallReport(Report[UninstallResult]):
+    control: UninstallResult
+    with_results: bool = False
+    is_survey: bool = True
+    """Nothing was removed yet."""
+
+    @property
+    def results(self) -> tuple[UninstallResult, ...]:
+        return (*self.hosts, self.control)
+
+    @property
+    def has_changes(self) -> bool:
+        return any(result.status == "changed" for result in self.results)
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code([result.status for result in self.results])
+
+
+class _Uninstall:
+    """The state of one call: the result of each host. Nothing else here is mutable."""
+
+    def __init__(self, hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> None:
+        self.hosts = tuple(hosts)
+        self.results: dict[str, UninstallResult] = {}
+        self._pool = pool
+        self._options = options
+        self._began = time.monotonic()
+
+    def report(self, control: UninstallResult, *, is_survey: bool) -> UninstallReport:
+        hosts = tuple(self.results[host.name] for host in self.hosts)
+        return UninstallReport(
+            hosts, time.monotonic() - self._began, control, self._options.with_results, is_survey=is_survey
+        )
+
+    def working(self) -> list[UninstallResult]:
+        """The hosts without an error, in the order of the call."""
+        return [self.results[host.name] for host in self.hosts if not self.results[host.name].has_failed]
+
+    def leaders(self) -> dict[str, Host]:
+        """For each host without an error, the first one with the same home."""
+        first: dict[str, Host] = {}
+        return {
+            result.host.name: first.setdefault(result.store or f"of {result.host.name}", result.host)
+            for result in self.working()
+        }
+
+    def update(self, host: Host, error: HostError) -> None:
+        self.results[host.name] = replace(
+            self.results[host.name], status=error.status, reason=error.reason, fix=error.fix
+        )
+
+    def ended_runs(self) -> list[str]:
+        return sorted({run for result in self.results.values() for run in result.over})
+
+    def find_homes(self) -> None:
+        for answer in gather(self.hosts, self._pool, home=self._options.home, timeout=self._options.timeout):
+            self.results[answer.host.name] = _first_result(answer)
+
+    def call_agent(self, action: str, hosts: Sequence[Host]) -> None:
+        """Have the agent list or remove the homes of these hosts."""
+        ended = [*abandoned_runs(RunRegistry().directory), *self.ended_runs()]
+
+        def work(host: Host, session: Session) -> UninstallResult:
+            before = self.results[host.name]
+            request = {"home": before.home, "results": self._options.with_results, "ended": ended}
+            reply = call(
+                session,
+                "uninstall.home",
+                action,
+                request,
+                home=before.home or "",
+                label=f"{action} the files of ipexctl",
+                timeout=self._options.timeout,
+                cancel=self._pool.cancel,
+            )
+            return _with_reply(before, reply, self._options.selection)
+
+        for outcome in self._pool.each([host for host in hosts if self.results[host.name].home], work):
+            if outcome.result is not None:
+                self.results[outcome.host.name] = outcome.result
+            elif outcome.error is not None:
+                self.update(outcome.host, outcome.error)
+
+    def revoke_logins(self, *, dry_run: bool) -> None:
+        """Revoke trust for each host that was its node0; if none is known to be, for the first host."""
+        hosts = [result.host for result in self.working()]
+        node0s = [host for host in hosts if self.results[host.name].is_node0_of_trust] or hosts[:1]
+        options = TrustOptions(self._options.home, timeout=self._options.timeout, dry_run=dry_run)
+        for node0 in node0s:
+            others = [host for host in hosts if host != node0]
+            for revoked in revoke([node0, *others], self._pool, options).hosts:
+                result = self.results[revoked.host.name]
+                if revoked.status == "changed":
+                    logins = "; ".join(filter(None, (result.logins, revoked.reason)))
+                    self.results[revoked.host.name] = replace(result, status="changed", logins=logins)
+                elif revoked.status != "ok":
+                    self.update(revoked.host, HostError(revoked.reason, revoked.fix))
+
+    def follow_leaders(self) -> None:
+        """Give hosts that share a home a result of their own: the files count on the first one."""
+        for name, leader in self.leaders().items():
+            if leader.name != name:
+                reason = f"shares the home of {leader.name}"
+                self.results[name] = replace(
+                    self.results[name], status="ok", reason=reason, found=(), left=(), logins=""
+                )
+
+    def refuse(self) -> bool:
+        """Fail every host if a run, an install or another process uses one of them."""
+        ended = set(self.ended_runs())
+        live = {
+            name: [run for run in (*result.live, *result.starting) if run in result.live or run not in ended]
+            for name, result in self.results.items()
+        }
+        used = [host for host in self.hosts if live[host.name] or self.results[host.name].busy]
+        names = ", ".join(host.name for host in used)
+        for host in self.hosts:
+            result = self.results[host.name]
+            if runs := live[host.name]:
+                fix = "; ".join(f"ipexctl stop {run}" for run in runs)
+                self.update(host, HostError(f"not removed, as a run is alive: {', '.join(runs)}", f"to end it: {fix}"))
+            elif result.busy:
+                again = f"wait until it has ended, then: ipexctl uninstall{self._options.selection}"
+                self.update(host, HostError(result.busy[0], again))
+            elif used and not result.has_failed:
+                self.update(host, HostError(f"not done, because of {names}"))
+        return bool(used)
+
+
+def survey(hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> UninstallReport:
+    """List what `uninstall` would remove; fail if a run is alive. Nothing is changed."""
+    state = _Uninstall(hosts, pool, options)
+    state.find_homes()
+    state.call_agent("list", hosts)  # on every host: processes of a shared home are seen on their own host only
+    starting = starting_runs(RunRegistry().directory)
+    if starting:
+        reason = f"run {starting[0]} is being started by another call"
+        return _stopped(state, reason, "wait for that call, or press Ctrl-C in it")
+    if state.refuse():
+        return _stopped(state, "not done, because of the hosts")
+    state.revoke_logins(dry_run=True)
+    state.follow_leaders()
+    return state.report(_control_result(state, options), is_survey=True)
+
+
+def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> UninstallReport:
+    """Remove what `survey` lists: on the hosts, then, if that worked on all of them, on the control machine."""
+    listed = survey(hosts, pool, options)
+    if listed.control.has_failed:
+        return listed
+    state = _Uninstall(hosts, pool, options)
+    state.results = {result.host.name: replace(result, logins="") for result in listed.hosts}
+    state.revoke_logins(dry_run=False)
+    state.call_agent("remove", list(dict.fromkeys(state.leaders().values())))
+    if any(result.has_failed for result in state.results.values()):
+        again = f"once that is fixed: ipexctl uninstall{options.selection}"
+        control = replace(listed.control, status="failed", reason="not done, as hosts failed", fix=again)
+        return state.report(control, is_survey=False)
+    remove_control_files(hosts, with_results=options.with_results)
+    return state.report(listed.control, is_survey=False)
+
+
+def _stopped(state: _Uninstall, reason: str, fix: str = "") -> UninstallReport:
+    for result in state.working():
+        state.update(result.host, HostError("not done"))
+    return state.report(UninstallResult(CONTROL_MACHINE, "failed", reason, fix), is_survey=True)
+
+
+def _control_result(state: _Uninstall, options: UninstallOptions) -> UninstallResult:
+    found, left = find_control_files(state.hosts, options.selection, with_results=options.with_results)
+    status: Status = "changed" if found else "ok"
+    return UninstallResult(CONTROL_MACHINE, status, found=found, left=left)
+
+
+def _first_result(answer: HostFacts) -> UninstallResult:
+    facts = answer.facts
+    if facts is None or answer.status != "ok" or facts.home is None:
+        status: Status = "failed" if answer.status == "ok" else answer.status
+        return UninstallResult(answer.host, status, answer.reason or "it reported no home directory", answer.fix)
+    home = facts.home.path if facts.home.exists else None
+    return UninstallResult(answer.host, "ok", home=home, store=facts.home.store)
+
+
+def _with_reply(before: UninstallResult, reply: Reply, selection: str) -> UninstallResult:
+    found = tuple(
+        FileGroup(entry.text("kind"), entry.integer("count"), entry.integer("bytes"))
+        for entry in reply.records("found")
+    )
+    left = tuple(_left_group(entry, selection) for entry in reply.records("left"))
+    return replace(
+        before,
+        status="changed" if found else before.status,
+        found=found or before.found,
+        left=left,
+        live=reply.texts("live"),
+        starting=reply.texts("starting"),
+        over=reply.texts("over"),
+        busy=reply.texts("busy"),
+        is_node0_of_trust=reply.flag("logins"),
+    )
+
+
+def _left_group(entry: Reply, selection: str) -> FileGroup:
+    kind = entry.text("kind")
+    fix = "ipexctl did not make it: look at it before you remove it"
+    if kind in ("runs", "projects"):
+        fix = f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
+    elif kind == "settings":
+        fix = f"it undoes the settings of tune: ipexctl play tune-xeon{selection} -e undo=true"
+    return FileGroup(kind, entry.integer("count"), entry.integer("bytes"), entry.text("path"), fix)

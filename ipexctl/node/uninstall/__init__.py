@@ -1,0 +1,1 @@
+"""Takes everything of ipexctl out of a home."""

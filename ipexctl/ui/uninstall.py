@@ -1,0 +1,119 @@
+"""Output of `ipexctl uninstall`: what is removed, what stays and how to remove it, or JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.text import counted, printable, readable
+from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.results import fold_names, host_json, show_results, summary_json
+
+if TYPE_CHECKING:
+    from ipexctl.jobs.control_files import FileGroup
+    from ipexctl.jobs.uninstall import UninstallReport, UninstallResult
+
+_FOUND: Final = {
+    "environments": "environment",
+    "runs": "run",
+    "projects": "project",
+    "wheels": "cached wheel",
+    "agent": "agent version",
+    "temporary": "temporary file",
+}
+_LEFT: Final = {
+    "runs": "output of runs",
+    "projects": "files that runs wrote",
+    "settings": "the settings before tune",
+    "records": "records of runs on other hosts",
+    "config": "your settings",
+    "labs": "labs",
+}
+
+
+def as_json(report: UninstallReport) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.uninstall/1",
+        "hosts": [
+            {**host_json(result), "home": result.home, "store": result.store, **_files_json(result)}
+            for result in report.hosts
+        ],
+        "control": {
+            "status": report.control.status,
+            "reason": printable(report.control.reason),
+            "fix": printable(report.control.fix),
+            **_files_json(report.control),
+        },
+        "summary": summary_json(report.hosts),
+        "with_results": report.with_results,
+        "dry_run": report.is_survey,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def _files_json(result: UninstallResult) -> dict[str, Any]:
+    return {
+        "found": [_group_json(group) for group in result.found],
+        "left": [{**_group_json(group), "fix": printable(group.fix)} for group in result.left],
+        "logins": printable(result.logins),
+        "live": [printable(run) for run in result.live],
+    }
+
+
+def _group_json(group: FileGroup) -> dict[str, Any]:
+    return {"kind": printable(group.kind), "count": group.count, "bytes": group.size, "path": printable(group.path)}
+
+
+def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False) -> None:
+    """Print results and what stays to stdout; failures and the next step to stderr."""
+    show_results(report.results, _describe, quiet=quiet, no_color=no_color, dry_run=report.is_survey)
+    if quiet or report.control.status == "failed":
+        return
+    for fix, lines in _left(report).items():
+        sys.stdout.write("".join(f"{line}\n" for line in lines) + f"  {printable(fix)}\n")
+    sys.stdout.flush()
+    _print_next_step(report)
+
+
+def _left(report: UninstallReport) -> dict[str, list[str]]:
+    """The lines about what stays, by the way to remove it."""
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for result in report.results:
+        for group in result.left:
+            size = f" ({readable(group.size)})" if group.size else ""
+            text = f"{_LEFT.get(group.kind, 'not of ipexctl')}: {group.path}{size}"
+            hosts.setdefault((group.fix, text), []).append(result.host.name)
+    lines: dict[str, list[str]] = {}
+    for (fix, text), names in hosts.items():
+        lines.setdefault(fix, []).append(f"{fold_names(names)}: left: {printable(text)}")
+    return lines
+
+
+def _describe(result: UninstallResult) -> str:
+    found = ", ".join(_group_text(group) for group in result.found)
+    return "; ".join(filter(None, (found, result.logins, result.reason))) or "nothing of ipexctl"
+
+
+def _group_text(group: FileGroup) -> str:
+    name = _FOUND.get(group.kind)
+    what = counted(group.count, name) if name else f"{group.kind} {group.path}"
+    return f"{what} ({readable(group.size)})"
+
+
+def _print_next_step(report: UninstallReport) -> None:
+    if not report.has_changes:
+        return
+    if report.is_survey:
+        print_message("nothing was removed yet")
+    else:
+        print_with_fix(
+            "the command itself is still installed",
+            "pip uninstall ipexctl, pipx uninstall ipexctl or uv tool uninstall ipexctl",
+        )
+
+
+def confirm(report: UninstallReport) -> bool:
+    """Ask on the terminal whether to remove what was listed."""
+    sys.stderr.write(f"Remove this from {counted(len(report.hosts), 'host')} and the control machine? (y/n) ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,105 @@
+"""`ipexctl uninstall` on real hosts: after it, the hosts and the control machine are as they were before ipexctl."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.lab import LabSpec
+from lab_run_helpers import IMPI, WAITS, Cluster, new_cluster, session_dir, stack_with, wheels_from_pypi
+from message_data import missing
+from trust_helpers import snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+
+
+class Account(Cluster):
+    """A cluster used by an account of its own on the control machine."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        home = str(self.state)
+        kinds = {"CACHE": ".cache", "CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state"}
+        return {"HOME": home, **{f"XDG_{kind}_HOME": f"{home}/{name}" for kind, name in kinds.items()}}
+
+    def good(self, *args: object, timeout: float = 240) -> str:
+        ran = self.call(args[0], "-H", self.lab.hostfile, *args[1:], timeout=timeout)
+        assert ran.rc == 0, ran.err + ran.out
+        return ran.out
+
+    def files(self) -> set[str]:
+        return {str(path.relative_to(self.state)) for path in self.state.rglob("*") if path.is_file()}
+
+
+def account_of(lab: Lab, directory: Path) -> Account:
+    cluster = new_cluster(lab, directory)
+    account = Account(lab, cluster.project, directory / "account")
+    account.state.mkdir()
+    account.write("train.py", "open('result.txt', 'w').write('done')\nprint('trained')\n")
+    return account
+
+
+@pytest.mark.core
+def test_hosts_and_control_machine_are_as_before(
+    make_lab: Callable[[LabSpec], Lab], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    lab = make_lab(LabSpec(hosts=2, name=f"uninst-{os.getpid()}"))
+    account = account_of(lab, tmp_path)
+    before = [snapshot(host) for host in lab.hosts]
+    base = session_dir(tmp_path_factory)
+    house = stack_with(wheels_from_pypi(base, IMPI), tmp_path / "house")
+    account.good("trust")
+    account.good("install", "--wheelhouse", house, "--offline", "--stack", "torch")
+    account.good("sync")
+    account.good("doctor", "--json")
+    account.good("run", "train.py")
+    used = [snapshot(host) for host in lab.hosts]
+    listed = json.loads(account.good("uninstall", "--dry-run", "--json"))
+    assert [snapshot(host) for host in lab.hosts] == used
+    for host in listed["hosts"]:
+        assert {"environments", "runs", "projects", "agent"} <= {group["kind"] for group in host["found"]}
+        assert host["logins"]
+
+    account.write("waits.py", WAITS)
+    live = account.begin("waits.py")
+    live.wait_for("here", times=2)
+    refused = account.call("uninstall", "-H", lab.hostfile, "--yes")
+    assert refused.rc == 1
+    assert missing(refused.err, f"{live.id} node[1-2]") == []
+    assert f"ipexctl stop {live.id}" in refused.err
+    assert account.call("stop", live.id).rc == 0
+    live.end()
+
+    account.good("uninstall", "--yes")
+    left = account.on(0, "find .ipexctl -type f").split()
+    assert {path.rpartition("/")[2] for path in left} == {"result.txt", "0000.out", "0001.out"} & {
+        path.rpartition("/")[2] for path in left
+    }
+    assert any(path.endswith("/result.txt") for path in left)
+    account.good("uninstall", "--yes", "--with-results")
+    assert [snapshot(host) for host in lab.hosts] == before
+    assert [name for name in account.files() if not name.endswith((".out", ".err"))] == []
+    assert account.on(0, "find /tmp /dev/shm /var/tmp -user ipex -name '*ipexctl*' 2>/dev/null || true") == ""
+
+
+def test_a_shared_home_is_handled_once(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+    lab = make_lab(LabSpec(hosts=2, shared_home=True, name=f"uninst-nfs-{os.getpid()}"))
+    account = account_of(lab, tmp_path)
+    before = snapshot(lab.hosts[0])
+    account.good("trust")
+    account.good("sync")
+    done = json.loads(account.good("uninstall", "--yes", "--json"))
+    first, second = done["hosts"]
+    assert {group["kind"] for group in first["found"]} == {"projects", "agent"}
+    assert (second["status"], second["found"]) == ("ok", [])
+    assert missing(second["reason"], "node1") == []
+    assert snapshot(lab.hosts[0]) == before

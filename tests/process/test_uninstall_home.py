@@ -1,0 +1,228 @@
+"""A home without ipexctl: everything that it put there is removed, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sync_helpers import Place
+
+from agent_helpers import all_pythons
+from env_helpers import Home, said, start
+from ipexctl.node.common.processes import own_identity
+from ipexctl.node.common.store_lock import Marker
+from message_data import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MACHINE = os.uname().nodename
+DEAD = {"pid": 2**22 + 1, "start": 1, "machine": MACHINE}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home with an environment, a synced project that a run wrote to, and a run that has ended."""
+    base = tmp_path_factory.mktemp("filled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(base / "cache"))
+        home = Home(base / "home")
+        home.add_stack(base / "source")
+        home.build()
+        project = base / "project"
+        (project / "deep").mkdir(parents=True)
+        for name in ("train.py", "deep/model.py", "data.txt"):
+            (project / name).write_text(name)
+        tree = Place(project, home.path)
+        tree.synced()
+        (tree.tree / "deep/__pycache__").mkdir()
+        (tree.tree / "deep/__pycache__/model.cpython-311.pyc").touch()
+        (tree.tree / "checkpoints").mkdir()
+        (tree.tree / "checkpoints/last.pt").write_text("weights")
+        (tree.tree / "data.txt").write_text("a run changed it")
+        make_run(home.path, "old-run", {"state": "ok", "supervisor": DEAD})
+        (home.path / "runs/.pruned.jsonl").touch()
+        yield base
+
+
+def make_run(home: Path, name: str, status: dict[str, Any] | None) -> Path:
+    rundir = home / "runs" / name
+    (rundir / "ranks").mkdir(parents=True)
+    (rundir / "ranks/0000.out").write_text("loss 0.1\n")
+    (rundir / "ranks/0000.err").touch()
+    (rundir / "agent.zip").touch()
+    if status is not None:
+        document = {"schema": "ipexctl.status/1", "id": name, "ranks": [], "world_size": 1, "ended": 0, **status}
+        (rundir / "status.json").write_text(json.dumps(document))
+    return rundir
+
+
+@pytest.fixture
+def home(filled: Path, tmp_path: Path) -> Path:
+    """A copy: times and inodes of the tree differ from those that sync noted, so that contents are compared."""
+    return shutil.copytree(filled / "home", tmp_path / "home", symlinks=True)
+
+
+def agent(
+    action: str, home: Path, *, results: bool = False, python: str = sys.executable, ended: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    request = {"home": str(home), "results": results, "ended": ended}
+    return said(start("uninstall.home", action, request, python=python))
+
+
+def files(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if not path.is_dir()}
+
+
+def snapshot(directory: Path) -> set[tuple[str, int]]:
+    return {(str(path), path.lstat().st_mtime_ns) for path in directory.rglob("*")}
+
+
+def kinds(entries: list[dict[str, Any]]) -> dict[str, int]:
+    return {entry["kind"]: entry["count"] for entry in entries}
+
+
+@pytest.mark.parametrize("python", all_pythons())
+def test_the_list_names_everything_and_changes_nothing(home: Path, python: str) -> None:
+    before = snapshot(home)
+    reply = agent("list", home, python=python)
+    found = kinds(reply["found"])
+    assert found.pop("wheels") > 1
+    assert found == {"environments": 1, "runs": 1, "projects": 1, "agent": 1}
+    assert kinds(reply["left"]) == {"runs": 1, "projects": 2}
+    assert (reply["live"], reply["busy"], reply["logins"]) == ([], [], False)
+    assert snapshot(home) == before
+
+
+def test_only_files_that_runs_wrote_stay(home: Path) -> None:
+    reply = agent("remove", home)
+    tree = f"code/{next(path.name for path in (home / 'code').iterdir())}"
+    assert files(home) == {f"{tree}/checkpoints/last.pt", f"{tree}/data.txt", "runs/old-run/ranks/0000.out"}
+    assert kinds(reply["left"]) == {"runs": 1, "projects": 2}
+    assert agent("list", home)["found"] == []
+
+
+def test_with_results_nothing_is_left_at_once_or_later(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home, tmp_path / "other", symlinks=True)
+    assert agent("remove", home, results=True)["left"] == []
+    assert not home.exists()
+    agent("remove", tmp_path / "other")
+    assert kinds(agent("list", tmp_path / "other", results=True)["found"]) == {"runs": 1, "projects": 1}
+    agent("remove", tmp_path / "other", results=True)
+    assert not (tmp_path / "other").exists()
+
+
+def test_files_of_the_user_and_the_settings_before_tune_stay(home: Path) -> None:
+    (home / "tune.before").write_text("linger\tno\n")
+    (home / "notes.txt").write_text("mine")
+    (home / "code/mine").mkdir()
+    (home / "code/mine/file").touch()
+    (home / "ssh").mkdir()
+    reply = agent("remove", home, results=True)
+    assert files(home) == {"tune.before", "notes.txt", "code/mine/file"}
+    assert (home / "ssh").is_dir()
+    assert kinds(reply["left"]) == {"settings": 1, "other": 1}
+    assert {entry["path"] for entry in reply["left"]} == {
+        f"{home}/{n}" for n in ("tune.before", "notes.txt", "code/mine")
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "age", "is_live"),
+    [
+        ({"state": "running", "supervisor": "alive"}, "status.json", 0, True),
+        ({"state": "running", "supervisor": DEAD}, "status.json", 0, False),
+        ({"state": "running", "supervisor": {**DEAD, "machine": "other"}}, "status.json", 60, True),
+        ({"state": "running", "supervisor": {**DEAD, "machine": "other"}}, "status.json", 200, False),
+        ({"state": "failed", "supervisor": {**DEAD, "machine": "other"}}, "status.json", 0, False),
+        (None, "agent.zip", 10, True),
+        (None, "agent.zip", 100, False),
+        (None, "job.json", 3600, True),
+        (None, "job.json", 90000, False),
+    ],
+)
+def test_a_home_with_a_live_run_is_left_alone(
+    home: Path, status: dict[str, Any] | None, name: str, age: float, is_live: bool
+) -> None:
+    if status is not None and status["supervisor"] == "alive":
+        status = {**status, "supervisor": own_identity()._asdict()}
+    rundir = make_run(home, "young", status)
+    (rundir / name).touch()
+    for path in rundir.iterdir():
+        os.utime(path, (time.time() - (age if path.name == name else 1e6),) * 2)
+    listed = agent("list", home)
+    assert (listed["live"] + listed["starting"] == ["young"]) == is_live
+    before = snapshot(home)
+    reply = agent("remove", home)
+    if is_live:
+        assert missing(reply["reason"], "young") == []
+        assert reply["fix"] == "ipexctl stop young"
+        assert snapshot(home) == before
+    else:
+        assert reply["event"] == "done"
+
+
+def test_a_run_without_a_record_there_has_ended_if_its_node0_says_so(home: Path) -> None:
+    make_run(home, "young", None)
+    assert agent("list", home)["starting"] == ["young"]
+    assert agent("remove", home, ended=("young",))["event"] == "done"
+
+
+def test_processes_of_a_run_keep_the_home(home: Path) -> None:
+    env = {**os.environ, "IPEXCTL_RUN": "old-run"}
+    with subprocess.Popen(["sleep", "60"], env=env) as rank:
+        try:
+            assert agent("list", home)["live"] == ["old-run"]
+        finally:
+            rank.kill()
+
+
+def test_processes_that_use_an_environment_keep_the_home(home: Path) -> None:
+    python = next((home / "envs").glob("ipex-*")) / "bin/python"
+    with subprocess.Popen([str(python), "-c", "input()"], stdin=subprocess.PIPE) as child:
+        try:
+            (reason,) = agent("list", home)["busy"]
+            assert missing(reason, str(child.pid)) == []
+            assert agent("remove", home)["event"] == "failed"
+        finally:
+            child.kill()
+    assert agent("remove", home)["event"] == "done"
+
+
+def test_an_install_at_work_keeps_the_home(home: Path) -> None:
+    (home / "tmp").mkdir(exist_ok=True)
+    marker = Marker(str(home / "tmp/owner-abc"))
+    marker.create()
+    try:
+        assert len(agent("list", home)["busy"]) == 1
+    finally:
+        marker.remove()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_home_of_another_account_is_refused(home: Path) -> None:
+    os.chown(home, 12345, 12345)
+    before = snapshot(home)
+    for action in ("list", "remove"):
+        reply = agent(action, home)
+        assert missing(reply["reason"], "12345") == []
+    assert snapshot(home) == before
+
+
+def test_a_home_that_is_a_link_is_emptied_and_the_link_stays(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(home)
+    agent("remove", tmp_path / "link", results=True)
+    assert (tmp_path / "link").is_symlink()
+    assert list(home.iterdir()) == []
+
+
+def test_a_home_that_is_not_there_has_nothing(tmp_path: Path) -> None:
+    reply = agent("remove", tmp_path / "none")
+    assert (reply["found"], reply["left"]) == ([], [])

@@ -1,0 +1,132 @@
+"""`ipexctl uninstall` on one machine: its question, its refusals, and the files of the control machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending
+from message_data import missing
+from terminals import Shown
+
+BASHRC = "alias ll='ls -l'\n\nsource '{home}/.bash_completions/ipexctl.sh'\nexport A=1\n"
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> dict[str, str]:
+    """The environment of an account that used ipexctl: a home of the agent, a cache, a state, completion."""
+    home = tmp_path
+    files = {
+        ".ipexctl/agent/0123456789abcdef/__main__.py": "",
+        ".cache/ipexctl/sync/p-01234567/hashes.json": "{}",
+        ".local/state/ipexctl/log/error.log": "",
+        ".local/state/ipexctl/runs/old/ranks/0000.out": "loss 0.1\n",
+        ".local/state/ipexctl/runs/old/status.json": "{}",
+        ".local/share/ipexctl/machine": "0123",
+        ".config/ipexctl/rows.json": "{}",
+        ".config/fish/completions/ipexctl.fish": "",
+        ".bash_completions/ipexctl.sh": "",
+        ".bash_completions/other.sh": "",
+        ".bashrc": BASHRC.format(home=home),
+    }
+    for name, text in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    (home / ".bashrc").chmod(0o644)
+    kept = {name: os.environ[name] for name in ("PATH", "COVERAGE_PROCESS_START") if name in os.environ}
+    return {**kept, "HOME": str(home), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def call(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "ipexctl", "uninstall", "--hosts", "localhost", *args]
+    return subprocess.run(
+        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", env=env, check=False, timeout=60
+    )
+
+
+def document(env: dict[str, str], *args: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(call(env, *args, "--json").stdout)
+    return found
+
+
+def files(env: dict[str, str]) -> set[str]:
+    home = env["HOME"]
+    return {os.path.relpath(os.path.join(above, name), home) for above, _, names in os.walk(home) for name in names} - {
+        ".bash_history"
+    }
+
+
+def registry(env: dict[str, str]) -> RunRegistry:
+    return RunRegistry(Path(env["HOME"], ".local/state/ipexctl/runs"))
+
+
+STAYS = {".config/ipexctl/rows.json", ".bash_completions/other.sh", ".bashrc"}
+
+
+def test_nothing_of_ipexctl_is_left(account: dict[str, str]) -> None:
+    before = files(account)
+    listed = document(account, "--dry-run")
+    assert files(account) == before
+    assert listed["schema"] == "ipexctl.uninstall/1"
+    assert {group["kind"] for group in listed["control"]["found"]} == {"state", "cache", "data", "completion"}
+    assert {group["kind"] for group in listed["control"]["left"]} - {"labs"} == {"runs", "config"}
+    assert call(account, "--yes").returncode == 0
+    assert files(account) == {*STAYS, ".local/state/ipexctl/runs/old/ranks/0000.out"}
+    assert call(account, "--yes", "--with-results").returncode == 0
+    assert files(account) == STAYS
+    assert not os.path.exists(f"{account['HOME']}/.ipexctl")
+    bashrc = os.path.join(account["HOME"], ".bashrc")
+    with open(bashrc) as file:
+        assert file.read() == "alias ll='ls -l'\n\nexport A=1\n"
+    assert os.stat(bashrc).st_mode & 0o777 == 0o644
+    assert document(account, "--yes")["summary"] == {"changed": 0, "ok": 1, "failed": 0, "unreachable": 0}
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",), ("--with-results",)])
+def test_without_a_terminal_it_must_be_told(account: dict[str, str], arguments: tuple[str, ...]) -> None:
+    before = files(account)
+    done = call(account, *arguments)
+    assert done.returncode == 2
+    assert missing(done.stdout + done.stderr, "--dry-run --yes") == []
+    assert files(account) == before
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"\n", 1), (b"\x03", 130), (b"y\n", 0)])
+def test_a_terminal_is_asked_after_the_list(account: dict[str, str], answer: bytes, code: int) -> None:
+    before = files(account)
+    shown = Shown([sys.executable, "-m", "ipexctl", "uninstall", "--hosts", "localhost"], account)
+    try:
+        assert shown.until(lambda: b"(y/n)" in shown.seen), shown.seen
+        assert b".cache/ipexctl" in shown.seen
+        assert files(account) == before
+        os.write(shown.ours, answer)
+        shown.until(lambda: shown.process.poll() is not None)
+    finally:
+        shown.process.kill()
+    assert shown.process.returncode == code
+    assert (files(account) == before) == (code != 0)
+
+
+def test_records_of_runs_on_other_hosts_stay(account: dict[str, str]) -> None:
+    for run, name in (("here", "localhost"), ("there", "node7")):
+        registry(account).save(RunRecord(run, Host(name, name), "/x", "python3", hosts=(name,)))
+    (left,) = (g for g in document(account, "--yes", "--with-results")["control"]["left"] if g["kind"] == "records")
+    assert left["count"] == 1
+    assert "--hosts node7" in left["fix"]
+    assert [record.id for record in registry(account).all()] == ["there"]
+
+
+def test_a_run_that_another_call_starts_now_is_not_cut_off(account: dict[str, str]) -> None:
+    before = files(account)
+    with mark_pending(registry(account).directory, "young-run"):
+        done = call(account, "--yes")
+    assert done.returncode == 1
+    assert missing(done.stderr, "young-run") == []
+    assert files(account) == before
