@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PATIENCE = 90.0
 """Seconds to wait for another sync: longer than `store_lock` takes to notice that another machine has died."""
 START_TIME = 600.0
+DAY = 86400.0
 UPLOAD_TIME = 20.0
 STATE_DIRECTORY = ".ipexctl"
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -112,9 +113,8 @@ class ProjectTree:
     def lease(self, run: str | None) -> None:
         if run:
             make_private_directory(self.leases)
-            write_json_atomically(
-                self.leases + b"/" + encode_name(run), {"boot": boot_id(), "made": time.time()}, durable=False
-            )
+            lease = {"boot": boot_id(), "machine": os.uname().nodename, "made": time.time()}
+            write_json_atomically(self.leases + b"/" + encode_name(run), lease, durable=False)
 
     def release(self, run: str | None) -> None:
         if run:
@@ -166,12 +166,15 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
         is_lost = known.supervisor.is_of_this_machine and not known.supervisor.is_alive
         return known.state not in ("starting", "running") or is_lost
     rundir = tree.home + b"/runs/" + encode_name(run)
+    # The job file is removed once the ranks have started, or with the run. Older versions uploaded rank.py.
+    uploaded = lstat_or_none(rundir + b"/agent.zip") or lstat_or_none(rundir + b"/rank.py")
+    if uploaded is not None and lease.get("machine", os.uname().nodename) != os.uname().nodename:
+        # The home is shared, but not with node0: its ranks are on a machine whose processes can't be seen from here.
+        return tree.filesystem_time() - uploaded.st_ctime > DAY
     if os.path.exists(rundir + b"/job.json"):
         return bool(lease.get("boot") != boot_id())
     if encode_name(run) in runs_with_ranks():
         return False
-    # The job file is removed once the ranks have started, or with the run. Older versions uploaded rank.py.
-    uploaded = lstat_or_none(rundir + b"/agent.zip") or lstat_or_none(rundir + b"/rank.py")
     if uploaded is not None and tree.filesystem_time() - uploaded.st_ctime > UPLOAD_TIME:
         return True
     return time.time() - float(lease.get("made") or 0) > START_TIME

@@ -128,6 +128,27 @@ def test_where_a_run_has_no_record_its_ranks_hold_the_tree_and_nothing_does_when
         assert generation() == 1, "its rank has come and gone"
 
 
+def test_ranks_on_another_machine_with_this_home_hold_the_tree(place: Place) -> None:
+    """As where two nodes share a home and node0 has its own: neither record nor processes are on this machine."""
+    put(place.root, "train.py", "0")
+    place.sync(lease="r1")
+    lease = place.tree / ".ipexctl/leases/r1"
+    lease.write_text(json.dumps({**json.loads(lease.read_text()), "machine": "node2", "boot": "another"}))
+    put(place.home, "runs/r1/agent.zip", "")
+    lock = place.tree / ".ipexctl/lock"
+
+    def generation(later: float) -> int | None:
+        lock.write_text("")
+        os.utime(lock, (time.time() + later,) * 2)
+        put(place.root, "train.py", str(time.monotonic_ns()))
+        return place.synced(dry_run=True).generation
+
+    assert generation(later=3600) == 2, "an hour later"
+    put(place.home, "runs/r1/job.json", "{}")
+    assert generation(later=3600) == 2, "its ranks are about to start"
+    assert generation(later=2 * 86400) == 1, "the machine may be gone"
+
+
 def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) -> None:
     """The script ends itself at its n-th change of the filesystem."""
     put(place.root, "a", "1")
