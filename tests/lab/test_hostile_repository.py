@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,18 +32,29 @@ BOOK = """\
 - hosts: all
   tasks:
     - exec: touch RAN/exec
-      delegate_to: localhost
     - debug: {msg: "{{ harmless | default('none') }}"}
       ignore_errors: true
     - copy: {src: files/, dest: /tmp/copied}
     - sync:
+"""
+DELEGATED = """\
+- hosts: all
+  tasks:
+    - exec: touch RAN/delegated
+      delegate_to: localhost
 """
 COMMANDS = {
     "doctor": ("doctor", "--no-network"),
     "run": ("run", "--dry-run", "--ppn", "1", "train.py"),
     "sync": ("sync", "--dry-run"),
     "play": ("play", "--check", "site.yml"),
+    "play-delegated": ("play", "--check", "delegated.yml"),
 }
+SYSTEM_CALLS = "execve,execveat,open,openat,openat2,creat,mkdir,mkdirat,mknodat,rename,renameat,renameat2,link,linkat"
+CALL = re.compile(r'(?P<name>\w+)\((?:[^"]*?<(?P<directory>[^>]*)>, )?"(?P<path>(?:[^"\\]|\\.)*)"(?P<rest>.*)')
+"""A line of strace, with `-y`."""
+UNNAMED = re.compile(re.escape(tempfile.gettempdir()) + r"/[a-z0-9_]{8}")
+"""Python's tempfile tries whether it can make a file in the temporary directory, and removes it."""
 
 
 class Repository:
@@ -77,6 +90,7 @@ class Repository:
         self._write("host_vars/node2.yml", "a: &a [x, x, x, x]\nb: &b [*a, *a, *a]\nc: [*b, *b]\n")
         self._write(".ipexctlignore", f"[\n/../**\n*a*a*b\n{ESCAPES}\n../secret\n{'x' * 10_000}\n**/**/**/q\n")
         self._write("site.yml", BOOK)
+        self._write("delegated.yml", DELEGATED)
         for name in ("ansible.cfg", "ipexctl.toml", "uv.toml", "pip.conf", "setup.cfg", ".env", ".envrc"):
             self._write(name, "[defaults]\nssh_config=cfg\nindex-url=http://127.0.0.1:9/\nX=$(touch RAN/env)\n")
         self._write(".git/config", "[core]\n  fsmonitor = touch RAN/fsmonitor\n  sshCommand = touch RAN/git\n")
@@ -137,6 +151,21 @@ class Repository:
         return found
 
 
+def programs_and_writes(trace: str) -> tuple[set[str], set[str]]:
+    """The programs that processes started, and the paths of files and directories that they made or opened to write."""
+    programs, written = set(), set()
+    for line in trace.splitlines():
+        call = CALL.search(line)
+        if call is None or re.search(r" = -1 E\w+ ", line):
+            continue
+        path = os.path.join(call["directory"] or "/", call["path"])
+        if call["name"].startswith("exec"):
+            programs.add(path)
+        elif not call["name"].startswith("open") or re.search("O_WRONLY|O_RDWR|O_CREAT", call["rest"]):
+            written.add(path if "O_TMPFILE" not in call["rest"] else "/dev/null")
+    return programs, written
+
+
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return lab_with_mpi(make_lab(LabSpec(hosts=3)), session_dir(tmp_path_factory))
@@ -161,8 +190,10 @@ def test_nothing_of_a_hostile_repository_runs_here(command: str, ignore_file: st
     name, *arguments = COMMANDS[command]
     program = Path(sys.executable).with_name("ipexctl")
     assert program.exists()
+    strace, trace = shutil.which("strace"), repository.home / "trace"
+    traced = f"{strace} -f -y -qq --seccomp-bpf -s 4096 -e trace={SYSTEM_CALLS} -o {trace}".split() if strace else []
     done = subprocess.run(
-        [program, name, "--ssh-config", lab.ssh_config, "--timeout", "20", *arguments],
+        [*traced, program, name, "--ssh-config", lab.ssh_config, "--timeout", "20", *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         cwd=repository.path,
@@ -172,11 +203,21 @@ def test_nothing_of_a_hostile_repository_runs_here(command: str, ignore_file: st
     )
     output = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
     print(f"exit code {done.returncode}\n{output}")
-    assert done.returncode in (0, 1, 2)
+    assert done.returncode in ((2,) if command == "play-delegated" else (0, 1))
     assert "Traceback" not in output
     assert "did not expect this" not in output
     assert list(repository.ran.iterdir()) == []
     assert repository.state() == before
+    if strace:
+        programs, written = programs_and_writes(trace.read_text(errors="replace"))
+        print(f"programs {sorted(programs)}\nwritten {sorted(written)}")
+        assert str(program) in programs
+        assert programs <= {str(program), sys.executable, shutil.which("ssh")}
+        own = tuple(f"{repository.home}/{name}/" for name in (".cache", ".local"))
+        assert {
+            path for path in written if not f"{path}/".startswith(("/dev/", *own)) and not UNNAMED.fullmatch(path)
+        } == set()
+        trace.unlink()
     assert {path.name for path in repository.home.iterdir()} <= {".cache", ".local"}
     for directory in (".cache", ".local/state", ".local/share"):
         if (repository.home / directory).exists():
