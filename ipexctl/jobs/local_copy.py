@@ -15,7 +15,7 @@ import shutil
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.files import make_private_directory, write_json_atomically
 from ipexctl.node.common.frames import SUFFIXES
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.run.output_times import TimesWriter
@@ -98,8 +98,7 @@ class LocalCopy:
             if len(self._open) >= _MAX_OPEN_FILES:
                 os.close(self._open.pop(next(iter(self._open))))
             ranks = self.directory / "ranks"
-            for directory in (self.directory, ranks):  # mkdir gives `mode` only to the last directory it makes
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(ranks)
             number = self._open[name] = os.open(ranks / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._sizes[name] = os.fstat(number).st_size
         return number
@@ -108,7 +107,7 @@ class LocalCopy:
         if self.error is not None:
             return
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(self.directory)
             write_json_atomically(self.directory / "status.json", document, durable=False)
         except OSError as error:
             self._give_up(error)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class RunRegistry:
 
     def save(self, record: RunRecord) -> None:
         try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_directory(self.directory)
             text = json.dumps(_to_json(record), indent=1)
             write_atomically(self.directory / f"{record.id}.json", text.encode(), durable=False)
         except OSError as error:
@@ -280,8 +280,8 @@ _KEEP_SECONDS: Final = 3600.0
 def mark_pending(directory: Path, run: str) -> Iterator[None]:
     """Mark the run as starting, by this process."""
     with contextlib.suppress(OSError):  # on a full disk, the record of the run is refused later
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (directory / f"{run}{_SUFFIX}").write_text(json.dumps(own_identity()._asdict()))
+        make_private_directory(directory)
+        write_json_atomically(directory / f"{run}{_SUFFIX}", own_identity()._asdict(), durable=False)
     try:
         yield
     finally:

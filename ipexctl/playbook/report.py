@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from platformdirs import user_state_path
 
-from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def write_retry_file(playbook: Path, report: PlayReport) -> Path | None:
             path.unlink(missing_ok=True)
         return None
     try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(directory)
         write_atomically(path, "".join(f"{name}\n" for name in failed).encode(), durable=False)
     except OSError:  # the file is a convenience: the playbook's result stands without it
         return None

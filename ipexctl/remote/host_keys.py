@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from ipexctl.node.common.files import make_private_directory
 from ipexctl.remote.known_hosts import check_key, entries_for, fingerprint, hash_name, known_types, parse
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import ssh_home
@@ -182,7 +183,7 @@ def _only_authority(entries: tuple[KnownHostsEntry, ...]) -> bool:
 
 def _append(path: Path, line: str) -> int:
     """Add a line and return its number, or 0 if the file is not a regular one (/dev/null)."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_directory(path.parent)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "r+b", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
-from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.files import make_private_directory, write_json_atomically
 from ipexctl.sync.root import real_path
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def note_fetched(paths: Iterable[str]) -> None:
     if not created:
         return
     with contextlib.suppress(OSError):  # on a full disk, the next sync names nothing as fetched and sends it
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(directory)
         for path in created:
             name = hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
             write_json_atomically(directory / f"{name}.json", {"path": path}, durable=False)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import platformdirs
 
 from ipexctl.errors import UserError
-from ipexctl.node.common.files import write_atomically, write_json_atomically
+from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.sync.fetched import fetched_below
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.manifest import Manifest, ManifestEntry, encode, unpacked
@@ -104,7 +104,7 @@ def _some(paths: Sequence[str], most: int = 3) -> str:
 def remember(project: Project) -> None:
     """Cache the manifest that was sent, so that the next call knows what hosts have; without it, the host is asked."""
     with contextlib.suppress(OSError):
-        project.cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private_directory(project.cache)
         path = project.cache / f"{project.manifest.digest}.gz"
         if not path.exists():
             write_atomically(path, project.manifest.packed, durable=False)
@@ -176,7 +176,7 @@ class Hashes:
         if self._next == self._cached:
             return
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private_directory(self._path.parent)
             write_json_atomically(self._path, {"schema": _SCHEMA, "files": self._next}, durable=False)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import platformdirs
 
 from ipexctl.hosts.home import DEFAULT_HOME
+from ipexctl.node.common.files import make_private_directory, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,8 +162,8 @@ def owner_here() -> str:
         return f"{_user()}@{machine}/{os.uname().nodename}"
     id_file = Path(platformdirs.user_data_dir("ipexctl")) / "machine"
     with contextlib.suppress(OSError):
-        id_file.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), id_file.open("x") as file:
+        make_private_directory(id_file.parent)
+        with contextlib.suppress(FileExistsError), open(id_file, "x", opener=open_private) as file:
             file.write(secrets.token_hex(16))
         return f"{_user()}@{id_file.read_text()}"
     return f"{_user()}@{os.uname().nodename}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import platformdirs
 
 import ipexctl
+from ipexctl.node.common.files import make_private_directory
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 
@@ -21,7 +22,7 @@ def report_crash(error: BaseException) -> None:
     head = f"ipexctl {ipexctl.__version__}, Python {sys.version}, {sys.platform}"
     sentence = f"error: ipexctl did not expect this: {type(error).__name__}: {printable(str(error))}"
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_directory(directory)
         path.touch(mode=0o600)
         path.write_text(f"{head}\n\n{''.join(traceback.format_exception(error))}")
     except OSError as failure:

@@ -1,21 +1,37 @@
-"""Homes on nodes are closed to other accounts, with the umask 002 on the node and on the control machine."""
+"""Homes on nodes are closed to other accounts, with a loose umask on the nodes and on the control machine."""
 
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ipexctl.lab import LabSpec
-from lab_run_helpers import Cluster
+from lab_run_helpers import IMPI, Cluster, session_dir, stack_with, wheels_from_pypi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from ipexctl.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+PROJECT = {
+    "train.py": "import os\nopen(f'made-{os.environ[\"RANK\"]}', 'w')\nprint('trained')\n",
+    "package/module.py": "",
+    "book.yml": """\
+- hosts: all
+  tasks:
+    - copy: {content: text, dest: /tmp/copied}
+    - fetch: {src: /tmp/copied, dest: fetched/}
+    - sync:
+    - run: {script: train.py, ppn: 1}
+""",
+}
+OF_PROJECT = re.compile(r"code/[^/]+/(?!\.ipexctl(/|$))")
+"""The project's files and directories keep their modes, in a directory that is private."""
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +39,66 @@ def cluster(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPat
     base = tmp_path_factory.mktemp("private")
     lab = make_lab(LabSpec(hosts=2, name=f"private-{os.getpid()}"))
     project = base / "project"
-    project.mkdir()
-    (project / "train.py").touch()
+    for name, text in PROJECT.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
     before = os.umask(0o002)
     try:
         cluster = Cluster(lab, project, base / "state", ("--ppn", "1"))
-        for index in range(2):
-            cluster.on(
-                index, "for file in .bashrc .profile; do sed -i '1i umask 002' $file || echo umask 002 >$file; done"
-            )
-            assert cluster.on(index, "umask").strip() == "0002"
+        set_umask(cluster, "002")
         yield cluster
     finally:
         os.umask(before)
+
+
+def set_umask(cluster: Cluster, umask: str) -> None:
+    """Set it for this process, and for the logins on every host."""
+    os.umask(int(umask, 8))
+    for index in range(2):
+        lines = (
+            f"sed -i '/^umask/d; 1i umask {umask}' $file 2>/dev/null; grep -q umask $file || echo umask {umask} >$file"
+        )
+        cluster.on(index, f"for file in .bashrc .profile; do {lines}; done")
+        assert cluster.on(index, "umask").strip() == f"0{umask}"
+
+
+def open_paths(listing: str) -> list[str]:
+    """Directories that others can open, and files that they can read or write, in lines of `type mode path`."""
+    found = []
+    for line in listing.splitlines():
+        kind, mode, path = line.split(" ", 2)
+        allowed = 0o711 if kind == "f" and path.startswith("envs/") else 0o700
+        if kind != "l" and int(mode, 8) & ~allowed and not OF_PROJECT.match(path):
+            found.append(line)
+    return found
+
+
+def test_all_that_the_commands_write_is_private(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+    wheels = stack_with(wheels_from_pypi(session_dir(tmp_path_factory), IMPI), tmp_path_factory.mktemp("house"))
+    own_home = tmp_path_factory.mktemp("home") / "user"
+    own_home.mkdir(mode=0o700)
+    set_umask(cluster, "000")
+    env = {"HOME": str(own_home), "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
+    env |= dict.fromkeys(("XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), "")
+    home = "/home/ipex/private/home"
+    for command in (
+        ("trust",),
+        ("install", "--wheelhouse", wheels, "--offline", "--stack", "torch"),
+        ("sync",),
+        ("run", "--ppn", "1", "train.py"),
+        ("play", "book.yml"),
+        ("envs", "--prune"),
+    ):
+        name, *arguments = command
+        ran = cluster.call(name, "-H", cluster.lab.hostfile, "--home", home, *arguments, env=env, timeout=240)
+        assert ran.rc == 0, f"{command}: {ran.rc}\n{ran.err}\n{ran.out}"
+    for index in range(2):
+        listing = cluster.on(index, f"cd {home} && find . -printf '%y %m %P\\n'")
+        assert all(f" {name}" in listing for name in ("envs/", "code/", "runs/", "agent/"))
+        assert open_paths(listing) == []
+    paths = [path for path in own_home.rglob("*") if not path.is_symlink()]
+    assert [f"{path.stat().st_mode:o} {path}" for path in paths if path.stat().st_mode & 0o077] == []
+    assert any(path.parts[-1] == "runs" for path in paths)
 
 
 def test_a_home_that_others_can_open_is_closed(cluster: Cluster) -> None:
@@ -46,11 +109,12 @@ def test_a_home_that_others_can_open_is_closed(cluster: Cluster) -> None:
     assert cluster.on(0, "stat -c %a .ipexctl") == "700\n"
 
 
-@pytest.mark.parametrize("command", ["sync", "trust"])
-def test_a_home_of_another_account_is_refused(command: str, cluster: Cluster) -> None:
+@pytest.mark.parametrize("command", ["sync", "trust", "install"])
+def test_a_home_of_another_account_is_refused(command: str, cluster: Cluster, wheelhouse: Path) -> None:
     for index in range(2):
         cluster.as_root(index, "mkdir -p -m 777 /foreign && chmod 777 /foreign")
-    ran = cluster.call(command, "-H", cluster.lab.hostfile, "--home", "/foreign")
+    options = ("--wheelhouse", wheelhouse, "--offline") if command == "install" else ()
+    ran = cluster.call(command, "-H", cluster.lab.hostfile, "--home", "/foreign", *options)
     assert ran.rc == 1, ran.err
     assert "another account" in ran.out + ran.err
     for index in range(2):

@@ -237,9 +237,9 @@ def _packed(files: Sequence[File]) -> bytes:
 
 
 def _unpack(directory: str, source: str = "") -> str:
-    """A line of sh that unpacks a tar file into a private directory."""
+    """A line of sh that unpacks a tar file into a private directory; so is the bytecode that a rank's Python adds."""
     quoted = shlex.quote(directory)
-    return f"umask 077; mkdir -p {quoted} && {source} tar -xpof - -C {quoted}"
+    return f"umask 077; mkdir -p {quoted}/shim/__pycache__ && {source} tar -xpof - -C {quoted}"
 
 
 def job_of(plan: LaunchPlan, host: HostPlan, secrets: Mapping[str, str]) -> JobRecord:

@@ -140,9 +140,22 @@ def tail_of(path: AnyPath, max_bytes: int) -> tuple[list[bytes], bool]:
         return [], False
 
 
+def open_private(path: str, flags: int) -> int:
+    """An opener for `open`: a new file is for this account only, with any umask."""
+    return os.open(path, flags, 0o600)
+
+
 def make_private_directory(path: AnyPath) -> None:
-    """Make a directory and its parents, for this account only (the umask of an agent command is 077)."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    """Make a directory and the missing ones above it, for this account only, with any umask."""
+    if not os.path.isdir(path):
+        parent = os.path.dirname(os.fspath(path))
+        if parent:
+            make_private_directory(parent)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:  # another process may have made it meanwhile
+            if not os.path.isdir(path):
+                raise
 
 
 def check_owner(home: AnyPath) -> None:

@@ -27,6 +27,7 @@ from ipexctl.node.common.files import (
     explain_os_error,
     format_size,
     free_space,
+    open_private,
     secure_home,
     sha256_of,
 )
@@ -118,10 +119,6 @@ def _explain(error: OSError, path: Path, expected: int | None = None) -> AgentEr
     return explain_os_error(error, path)
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
 class PartialFile:
     """A file being written to the store: under a temporary name until it is complete."""
 
@@ -139,7 +136,7 @@ class PartialFile:
             if self.size is not None and self.size > free_space(store):
                 raise explain_full_disk(store, self.size)
             _unfinished.add(self._temporary)
-            self._file = open(self._temporary, "xb", buffering=0, opener=_open_private)  # noqa: SIM115
+            self._file = open(self._temporary, "xb", buffering=0, opener=open_private)  # noqa: SIM115
         except OSError as error:
             _unfinished.discard(self._temporary)
             raise _explain(error, self._store, self.size) from None

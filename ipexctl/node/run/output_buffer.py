@@ -11,6 +11,7 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, BinaryIO, Iterator
 
+from ipexctl.node.common.files import open_private
 from ipexctl.node.common.frames import HEAD, Chunk, FrameError, decode_chunk, encode_chunk
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class OutputBuffer:
         try:
             if self._file is None:
                 os.makedirs(os.path.dirname(self._spill), mode=0o700, exist_ok=True)
-                self._file = open(self._spill, "w+b", buffering=0)  # noqa: SIM115
+                self._file = open(self._spill, "w+b", buffering=0, opener=open_private)  # noqa: SIM115
             written = os.pwrite(self._file.fileno(), frame, self._write_at)
         except OSError:
             written = 0

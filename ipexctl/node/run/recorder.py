@@ -12,7 +12,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
-from ipexctl.node.common.files import remove_file, tail_of
+from ipexctl.node.common.files import open_private, remove_file, tail_of
 from ipexctl.node.common.frames import SUFFIXES
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RunStatus
@@ -147,7 +147,7 @@ class Recorder:
 
     def _reserve_space(self, size: int) -> None:
         """Reserve space for the last status, in case the disk is full by then."""
-        with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=_private) as file:
+        with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=open_private) as file:
             file.write(b" " * size)
 
     def path(self, *names: str) -> str:
@@ -220,7 +220,7 @@ class Recorder:
         """Whether a disk that was full has free space again."""
         path = self.path("ranks", "room.part")
         try:
-            with open(path, "wb", opener=_private) as file:
+            with open(path, "wb", opener=open_private) as file:
                 file.write(b"\0" * PROBE)
                 file.flush()
                 os.fsync(file.fileno())
@@ -234,7 +234,3 @@ class Recorder:
         """The last lines of a file of the run."""
         text = b"\n".join(tail_of(self.path(name), 16384)[0]).decode(errors="replace")
         return [line.rstrip() for line in text.splitlines()[-lines:]]
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

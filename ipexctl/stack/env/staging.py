@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from ipexctl.node.common.files import make_private_directory
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
@@ -191,7 +192,7 @@ class _Transit:
 
     def __enter__(self) -> _Transit:
         with contextlib.suppress(OSError):  # without the lock, other calls may have to download again
-            self._store.parent.mkdir(0o700, parents=True, exist_ok=True)
+            make_private_directory(self._store.parent)
             self._lock = os.open(self._store.with_name("transit.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
         return self

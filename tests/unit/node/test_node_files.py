@@ -18,6 +18,7 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
+from ipexctl.node.run.output_buffer import MEMORY, OutputBuffer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,10 +63,31 @@ def test_what_is_no_object_is_read_as_an_empty_one(tmp_path: Path, content: byte
     assert read_json(tmp_path / "x") == {}
 
 
-def test_a_private_directory_may_be_there_already(tmp_path: Path) -> None:
-    make_private_directory(tmp_path / "a")
-    make_private_directory(tmp_path / "a")
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+def test_output_that_waits_on_disk_is_private_with_any_umask(tmp_path: Path) -> None:
+    buffer = OutputBuffer(str(tmp_path / "spill/0.out"), 0, "stdout")
+    umask = os.umask(0)
+    try:
+        buffer.put(b"x" * (MEMORY + 1))
+    finally:
+        os.umask(umask)
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")} == {
+        "spill": 0o700,
+        "0.out": 0o600,
+    }
+    buffer.close()
+
+
+def test_a_private_directory_and_those_above_it_are_closed_with_any_umask(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        make_private_directory(tmp_path / "a/b")
+        make_private_directory(os.fsencode(tmp_path) + b"/a/b/c")
+    finally:
+        os.umask(umask)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "a/b/c")] == [0o700] * 3
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError):
+        make_private_directory(tmp_path / "file")
 
 
 def test_an_error_of_the_filesystem_names_the_place_and_what_to_do() -> None:
