@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.comm_env import common_iface
 from ipexctl.launch.plan import LaunchFile, Setting
-from ipexctl.launch.rank_env import for_launcher
+from ipexctl.launch.python_env import for_launcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

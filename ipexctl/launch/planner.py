@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ipexctl.launch import comm_env, mpi_commands, rank_env, threads
+from ipexctl.launch import comm_env, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import find_launcher
@@ -130,11 +130,11 @@ def _check_names(context: LaunchContext) -> LaunchRefusal | None:
 
 
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
-    planned = (*rank_env.settings(context), *threads.settings(context), *comm_env.settings(context))
+    planned = (*python_env.settings(context), *threads.settings(context), *comm_env.settings(context))
     options = context.request.options
     settings = apply_overrides(planned, options.given, options.exports)
     chosen = frozenset(setting.name for setting in settings)
-    return (*settings, *rank_env.strays(context, chosen))
+    return (*settings, *python_env.strays(context, chosen))
 
 
 def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:

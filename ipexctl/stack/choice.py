@@ -1,4 +1,7 @@
-"""Answers which stack these hosts have or would get: the one answer of doctor, versions, install and run."""
+"""The stack that these hosts have or would get, for doctor, versions and run: no index is queried.
+
+An install queries the indexes and decides in `lock/pipeline.py: lock_stack`, with the same resolver.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
 mpirun starts it as `PYTHON -I RUNDIR/agent.zip run.rank RUNDIR/job.json`, with the record of `node/common/job.py`. The
-supervisor decides.
+supervisor decides when the rank may exit.
 
 The exit code is that of the command (128+N for signal N), 111 when the rank can't start, 112 when the supervisor is
 lost.
@@ -36,9 +36,9 @@ LOST = 50.0
 """Seconds without a message of the supervisor until it counts as lost; then the command is ended."""
 BEAT_INTERVAL = 2.0
 REFUSED_LIMIT = 8.0
-"""The same when its port is closed: it is dead and is not replaced."""
+"""Seconds without a message if its port is closed: a dead supervisor is not replaced."""
 EXIT_WAIT = 3.0
-"""The same when mpirun has sent a signal and the command has ended."""
+"""Seconds without a message if mpirun has sent a signal and the command has ended."""
 GRACE = 4.0
 """Seconds between TERM and KILL, unless the supervisor sends a value."""
 DRAIN = 2.0

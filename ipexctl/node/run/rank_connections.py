@@ -1,6 +1,6 @@
 """The supervisor's connections to the ranks: authentication, messages, output and lost connections.
 
-`supervisor.py` decides what a message or a loss means for the run.
+`verdict.py` decides what a loss means for the run, and `supervisor.py` acts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AUTHENTICATION_TIME = 5.0
 MAX_UNAUTHENTICATED = 512
 """Connections that have not proven yet that they are ranks."""
 MAX_OF_ONE_ADDRESS = 32
-"""The same from one address, beside one for each rank of the run."""
+"""Connections from one address that have not proven it, beside one for each rank of the run."""
 SILENT = 25.0
 """Seconds without a message until a rank counts as lost: it sends one every two seconds."""
 RECONNECT_TIME = 3.0
@@ -57,7 +57,7 @@ class RankConnection:
         self.disconnected_at: float | None = None
         self.last_received = time.monotonic()
         self.closed_by_peer = False
-        """The connection was closed by the other side, so that host is alive."""
+        """The host still answers: it closed the connection, so the wrapper ended, not the machine."""
         self.lost_at = 0.0
         self.outside_signal: int | None = None
         """A signal that its wrapper got, and that the supervisor did not send."""

@@ -155,7 +155,7 @@ class Verdict:
         return self.fail("lost", reason, ranks=[peer.rank for peer in concerned])
 
     def lost_before_mpirun(self, left: Sequence[RankConnection], mpirun: MpirunProcess) -> list[RankConnection]:
-        """The ranks whose connection broke before mpirun ended, which is why it ended; none if mpirun was killed."""
+        """The ranks whose loss made mpirun end: their connections broke before; none if mpirun was killed."""
         if mpirun.was_killed and self._by_mpirun:
             return []
         gone = []

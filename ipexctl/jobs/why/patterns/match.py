@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
 Confidence = Literal["likely", "possible"]
 Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
-"""end: counts only at the end of a rank's output, because scripts also print such texts and go on. anywhere: is printed
-only if something is broken, perhaps long before the end. vague: used if no better text matches. follows: is printed
-when another rank has ended. aside: is printed in healthy runs too."""
+"""The first that matches wins, in the order of `_ORDER`:
+
+- end: counts only at the end of a rank's output, because scripts also print such texts and go on
+- anywhere: is printed only if something is broken, perhaps long before the end
+- vague: used if no better text matches
+- follows: is printed when another rank has ended
+- aside: is printed in healthy runs too
+"""
 
 _PREFIX: Final = re.compile(r"^\[rank\d+\]:(?: |$)")
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")

@@ -1,4 +1,4 @@
-"""The other variables of a rank (Python, Hugging Face, its environment), and those that are removed. Pure."""
+"""Variables of a rank for Python, Hugging Face and its environment, and variables that are removed. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAUNCHER_PREFIXES: Final = ("I_MPI_", "HYDRA_", "MPIEXEC_", "PRTE_MCA_", "OMPI_
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    """The first settings of a plan; those of other rules override them."""
+    """The settings that `planner` puts first: those of threads and communication override them."""
     yield from _own_rank(context)
     yield from _environment(context)
     yield Setting("PYTHONUNBUFFERED", "1", "a line appears when it is printed, not when a block is full")
