@@ -48,6 +48,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "play": "Run a playbook of ipexctl tasks, files and commands on the hosts.",
     },
     "Other": {
+        "config": "Show the defaults of every option and where they come from.",
         "export": "Print the plan of a run for another launcher.",
         "uninstall": "Remove ipexctl from the hosts and the control machine.",
     },
@@ -136,5 +137,8 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    no_config: Annotated[
+        bool, typer.Option("--no-config", help="Take no defaults from ipexctl.toml and the user's config.toml.")
+    ] = False,
 ) -> None:
-    del version
+    del version, no_config

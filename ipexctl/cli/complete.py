@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from ipexctl.cli.config_file import config_files
+from ipexctl.cli.defaults import CLUSTER, defaults_of
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,6 +57,21 @@ def limits(ctx: typer.Context, incomplete: str) -> list[str]:
     return _in_list(incomplete, [*(host.name for host in known), *groups])
 
 
+def configured(incomplete: str) -> list[str]:
+    """The arguments of config: the commands that have options in files, and init."""
+    from ipexctl.cli.app import COMMANDS
+
+    return _with_prefix(incomplete, ["init", *(name for name in COMMANDS if name != "config")])
+
+
+def clusters(incomplete: str) -> list[str]:
+    try:
+        tables = [file.tables.get(CLUSTER) for file in config_files(os.environ)]
+    except UserError:
+        return []
+    return _with_prefix(incomplete, [name for table in tables if isinstance(table, dict) for name in table])
+
+
 def _in_list(incomplete: str, names: Iterable[str]) -> list[str]:
     before, comma, partial = incomplete.rpartition(",")
     negation = "!" if partial.startswith("!") else ""
@@ -75,7 +92,9 @@ def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
     from ipexctl.sync.root import find_root
 
     params = ctx.params
-    request = HostRequest(hosts=params.get("hosts"), hostfile=params.get("hostfile"))
+    setting = defaults_of(ctx).get("hostfile")
+    found = setting is not None and setting.is_found
+    request = HostRequest(hosts=params.get("hosts"), hostfile=params.get("hostfile"), hostfile_found=found)
     try:
         cwd = Path.cwd()
         selection = select_hosts(request, environ=os.environ, cwd=cwd, project=find_root(None, None, cwd))

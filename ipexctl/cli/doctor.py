@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import Interrupted
 
@@ -21,7 +22,7 @@ class Tier(str, Enum):
     amx = "amx"
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
 @grouped
 def doctor(
     *,

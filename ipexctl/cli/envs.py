@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from ipexctl.cli import complete
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
 @grouped
 def envs_command(
     *,
@@ -64,7 +65,8 @@ def envs_command(
 
     if sum(map(bool, (remove, prune, verify))) > 1:
         raise UserError("--remove, --prune and --verify exclude each other", fix="use one of them at a time")
-    if not verify and (env or python or setup):
+    named = {"env": env, "python": python, "setup": setup}
+    if not verify and any(value and name not in targets.defaults for name, value in named.items()):
         raise UserError("--env, --python and --setup need --verify", fix="ipexctl envs --verify …")
     if setup and not python:
         raise UserError("--setup needs --python PATH", fix="ipexctl envs --verify --python PATH --setup FILE")

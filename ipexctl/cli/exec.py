@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import OutputError, UserError
 
@@ -26,7 +27,7 @@ _TEST_SECONDS: Final = 20.0
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(no_args_is_help=True)
+@app.command(cls=ConfiguredCommand, no_args_is_help=True)
 @grouped
 def exec_command(
     *,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_launch, read_launch_call
 from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
@@ -146,7 +147,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     _print(exported, line.output, _lost_options(ctx, call))
 
 
-@app.command("ansible")
+@app.command("ansible", cls=ConfiguredCommand)
 @grouped
 def ansible(*, targets: Targets, home: Home, output: Output) -> None:
     """Print the hosts as an Ansible inventory.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipexctl.cli import complete
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(no_args_is_help=True)
+@app.command(cls=ConfiguredCommand, no_args_is_help=True)
 @grouped
 def fetch_command(
     *,
@@ -115,10 +116,9 @@ def _resolve_request(
     from ipexctl.jobs.registry import RunRegistry
 
     targets = call.targets
-    names_hosts = targets.hosts is not None or targets.hostfile is not None
     of_run = rank is not None or host is not None or source.path is None
     register = RunRegistry()
-    if not (of_run or (not names_hosts and register.knows(source.word))):
+    if not (of_run or (not targets.names_hosts and register.knows(source.word))):
         try:
             request = order_of_host(source, dest, choose_hosts(targets), call.home)
         except UserError:
@@ -126,11 +126,11 @@ def _resolve_request(
                 raise
         else:
             return request, connect_options(targets, call.output)
-    if targets.limit is not None and not names_hosts:
+    if targets.limit is not None and "limit" not in targets.defaults and not targets.names_hosts:
         fix = "use --from HOST or -r RANK to name the host of a run"
         raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
     record = register.find(source.word)
-    others = choose_hosts(targets) if names_hosts and of_run else ()
+    others = choose_hosts(targets) if targets.names_hosts and of_run else ()
     request = order_of_run(record, source.path, dest, rank=rank, host=host, others=others)
     return _with_call_options(request, record, call)
 
@@ -142,7 +142,7 @@ def _with_call_options(
     from ipexctl.cli.hosts import with_call_options
     from ipexctl.cli.run_hosts import run_options
 
-    targets = call.targets
+    targets = call.targets.without_defaults()  # the record is more specific
     if targets.host_keys is not None:
         record = replace(record, host_keys=targets.host_keys.value)
     if call.has_connect_timeout:

@@ -56,7 +56,17 @@ def select(
 
         project = find_root(None, None, cwd)
     selection = select_hosts(request, environ=os.environ, cwd=cwd, project=project)
-    return replace(selection, hosts=with_own_address(selection.hosts))
+    return replace(selection, hosts=with_own_address(selection.hosts), source=_source(selection, request, targets))
+
+
+def _source(selection: Selection, request: HostRequest, targets: Targets) -> str:
+    """The source of the hosts for messages; of a default also its file."""
+    name = "hosts" if request.hosts is not None else "hostfile" if request.hostfile is not None else ""
+    setting = targets.defaults.get(name)
+    if setting is None:
+        return selection.source
+    origin = f"{setting.source}:{setting.line}"
+    return origin if name == "hosts" else f"{selection.source} of {origin}"
 
 
 def host_options(targets: Targets, home: Home | None = None, hostfile: Path | None = None) -> str:
@@ -64,20 +74,23 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
 
     `hostfile`: the one that was taken without an option, if another command would not find it.
     """
-    file = targets.hostfile or hostfile if targets.hosts is None else None
+    if hostfile is not None and not targets.names_hosts:
+        targets = replace(targets.without_defaults("hosts", "hostfile"), hostfile=hostfile)
+    file = targets.hostfile if targets.hosts is None else None
     pairs = (
-        ("-H", file),
-        ("--hosts", targets.hosts),
-        ("-l", targets.limit),
-        ("--user", targets.user),
-        ("--port", targets.port),
-        ("--identity", targets.identity),
-        ("--ssh-config", targets.ssh_config),
-        ("--known-hosts", targets.known_hosts),
-        ("--host-keys", targets.host_keys and targets.host_keys.value),
-        ("--home", home and home.home),
+        ("-c", targets.cluster, "cluster"),
+        ("-H", file, "hostfile"),
+        ("--hosts", targets.hosts, "hosts"),
+        ("-l", targets.limit, "limit"),
+        ("--user", targets.user, "user"),
+        ("--port", targets.port, "port"),
+        ("--identity", targets.identity, "identity"),
+        ("--ssh-config", targets.ssh_config, "ssh_config"),
+        ("--known-hosts", targets.known_hosts, "known_hosts"),
+        ("--host-keys", targets.host_keys and targets.host_keys.value, "host_keys"),
+        ("--home", home and home.home, "home"),
     )
-    return option_text(pairs)
+    return option_text((option, value) for option, value, name in pairs if not targets.is_shared_default(name))
 
 
 def option_text(pairs: Iterable[tuple[str, object]]) -> str:
@@ -93,9 +106,12 @@ def with_call_options(host: Host, targets: Targets) -> Host:
 def _request(targets: Targets, accelerate_hostfile: str | None = None) -> HostRequest:
     check_seconds("--connect-timeout", targets.connect_timeout)
     check_seconds("--timeout", targets.timeout)
+    if accelerate_hostfile is not None and not targets.names_hosts:
+        targets = targets.without_defaults("hosts", "hostfile")
     return HostRequest(
         hosts=targets.hosts,
         hostfile=targets.hostfile,
+        hostfile_found=targets.is_found("hostfile"),
         limit=targets.limit,
         accelerate_hostfile=Path(accelerate_hostfile).expanduser() if accelerate_hostfile else None,
         user=targets.user,

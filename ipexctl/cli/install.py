@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from ipexctl.cli import complete
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Packages, Requirements, StackOptions, Targets, grouped, option
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
 @grouped
 def install_command(
     *,
@@ -108,8 +109,7 @@ def install_command(
         dry_run=dry_run,
         upgrade=upgrade,
     )
-    names_hosts = targets.hosts is not None or targets.hostfile is not None
-    hosts = () if download_only is not None and not names_hosts else choose_hosts(targets)
+    hosts = () if download_only is not None and not targets.names_hosts else choose_hosts(targets)
     view = ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
     with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt), view:
         if download_only is not None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Output, grouped, option
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()
 
 
-@app.command("up")
+@app.command("up", cls=ConfiguredCommand)
 @grouped
 def up(
     *,
@@ -89,7 +90,7 @@ def up(
     ui.show_lab(make(spec), json=output.json, quiet=output.quiet)
 
 
-@app.command("down")
+@app.command("down", cls=ConfiguredCommand)
 @grouped
 def down(
     *,
@@ -107,7 +108,7 @@ def down(
     ui.show_removed(remove(lab), json=output.json, quiet=output.quiet)
 
 
-@app.command("list")
+@app.command("list", cls=ConfiguredCommand)
 @grouped
 def list_command(
     *,
@@ -124,7 +125,7 @@ def list_command(
     ui.show_labs(list_labs(), json=output.json)
 
 
-@app.command("ssh", context_settings={"ignore_unknown_options": True})
+@app.command("ssh", cls=ConfiguredCommand, context_settings={"ignore_unknown_options": True})
 def ssh(
     name: NodeName,
     command: Annotated[list[str] | None, typer.Argument(metavar="[CMD ARGS…]", show_default=False)] = None,
@@ -141,7 +142,7 @@ def ssh(
     os.execvp(argv[0], argv)  # noqa: S606  # ssh takes over the terminal
 
 
-@app.command("break", context_settings={"ignore_unknown_options": True})  # clock-skew -90
+@app.command("break", cls=ConfiguredCommand, context_settings={"ignore_unknown_options": True})  # clock-skew -90
 def break_command(
     name: NodeName,
     fault: Annotated[str, typer.Argument(metavar="FAULT", help="Fault to inject; 'list' shows all.")],
@@ -163,7 +164,7 @@ def break_command(
     ui.show_broken(break_host(find_host(name, lab), fault, tuple(args or ())), fault)
 
 
-@app.command("mend")
+@app.command("mend", cls=ConfiguredCommand)
 def mend(
     name: NodeName,
     fault: Annotated[str | None, typer.Argument(metavar="[FAULT]", show_default=False)] = None,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand
 
 from ipexctl.cli import complete
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, SyncOptions, Targets, option
 from ipexctl.errors import UserError
 
@@ -45,7 +45,7 @@ class Bind(str, Enum):
 
 PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "dry_run"),
-    "Where": ("hostfile", "hosts", "limit", "home", "accelerate_config"),
+    "Where": ("hostfile", "hosts", "cluster", "limit", "home", "accelerate_config"),
     "Environment": (
         "env", "python", "setup", "install", "stack", "torch", "packages", "requirements", "export", "env_file",
     ),
@@ -71,7 +71,7 @@ _SAME_MEANING: Final = {
 _NODE_COUNTS: Final = ("--nnodes", "--num-machines", "--num_machines")
 
 
-class ScriptCommand(TyperCommand):
+class ScriptCommand(ConfiguredCommand):
     """A command whose arguments after SCRIPT or `-m NAME` belong to the script."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -297,7 +297,10 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     )
     kind: CommandKind = "module" if script.module is not None else "command" if ctx.obj["dashes"] else "script"
     arguments = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
-    config = read_accelerate_file(launch.accelerate_config) if launch.accelerate_config is not None else None
+    config = None
+    if launch.accelerate_config is not None:
+        is_found = targets.is_found("accelerate_config")
+        config = replace(read_accelerate_file(launch.accelerate_config), hostfile_found=is_found)
     parsed = without_launcher(kind, arguments, options, config, os.environ)
     cwd = current_directory()
     root = find_root(Path(parsed.argv[0]) if parsed.kind == "script" else None, launch.cwd, cwd)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Output, RanksOption, RunArgument, grouped, option
 from ipexctl.errors import OutputError, UserError
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(no_args_is_help=True)
+@app.command(cls=ConfiguredCommand, no_args_is_help=True)
 @grouped
 def logs_command(
     *,

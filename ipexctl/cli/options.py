@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_h
 import typer
 
 from ipexctl.cli import complete
+from ipexctl.cli.defaults import Defaults, defaults_of
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -152,6 +153,41 @@ class Targets:
         ),
     ] = 10.0
     timeout: Timeout = None
+    cluster: Annotated[
+        str | None,
+        option(
+            "--cluster",
+            "-c",
+            metavar="NAME",
+            autocompletion=complete.clusters,
+            help="Cluster of ipexctl.toml: its hosts and how to log in (default: $IPEXCTL_CLUSTER).",
+        ),
+    ] = None
+    defaults: Defaults = dataclasses.field(default_factory=dict)
+    """The options above that have their value from a file."""
+
+    @property
+    def names_hosts(self) -> bool:
+        """Whether the command line names hosts, also by a cluster."""
+        named = (name for name in ("hosts", "hostfile") if getattr(self, name) is not None)
+        return any(name not in self.defaults or self.defaults[name].is_chosen for name in named)
+
+    def is_found(self, name: str) -> bool:
+        """Whether a project's file sets this option: then it counts as found, not named."""
+        return name in self.defaults and self.defaults[name].is_found
+
+    def is_shared_default(self, name: str) -> bool:
+        """Whether the value of an option is a default that other commands have, too."""
+        return name in self.defaults and not self.defaults[name].is_of_command
+
+    def without_defaults(self, *names: str) -> Targets:
+        """As if no file had set these options (default: any)."""
+        built_in: dict[str, Any] = {
+            field.name: field.default for field in dataclasses.fields(self) if field.name in self.defaults
+        }
+        changes = {name: default for name, default in built_in.items() if not names or name in names}
+        kept = {name: setting for name, setting in self.defaults.items() if name not in changes}
+        return dataclasses.replace(self, **changes, defaults=kept)
 
 
 @dataclass(frozen=True)
@@ -269,18 +305,19 @@ def grouped(command: Command) -> Command:
     # Not get_type_hints: before Python 3.11 it wraps a parameter with default None in Optional, above its option.
     signature = inspect.signature(command, eval_str=True)
     types = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    options = [
-        option
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    options = {"ctx": context} | {
+        option.name: option
         for name, parameter in signature.parameters.items()
         for option in _options(name, parameter.annotation, parameter.default)
-    ]
+    }
 
     @functools.wraps(command)
     def call(**values: Any) -> None:
         command(**{name: _value(name, annotation, values) for name, annotation in types.items()})
 
-    call.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
-    call.__annotations__ = {option.name: option.annotation for option in options}
+    call.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]
+    call.__annotations__ = {name: option.annotation for name, option in options.items()}
     return call  # type: ignore[return-value]
 
 
@@ -290,10 +327,13 @@ def _options(name: str, annotation: Any, default: Any) -> Iterator[inspect.Param
         return
     hints = get_type_hints(annotation, include_extras=True)
     for field in dataclasses.fields(annotation):
-        yield from _options(field.name, hints[field.name], field.default)
+        if hints[field.name] != Defaults:
+            yield from _options(field.name, hints[field.name], field.default)
 
 
 def _value(name: str, annotation: Any, values: dict[str, Any]) -> Any:
+    if annotation == Defaults:
+        return defaults_of(values["ctx"])
     if not dataclasses.is_dataclass(annotation):
         return values[name]
     hints = get_type_hints(annotation, include_extras=True)

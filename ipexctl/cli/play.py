@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ipexctl.cli import complete
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(no_args_is_help=True)
+@app.command(cls=ConfiguredCommand, no_args_is_help=True)
 @grouped
 def play_command(
     *,
@@ -157,7 +158,7 @@ def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
     """Apply --inventory: a file, or host names separated by commas, as in Ansible."""
     if inventory is None:
         return targets
-    if targets.hostfile is not None or targets.hosts is not None:
+    if targets.names_hosts:
         raise UserError("-i, -H and --hosts each say which hosts there are", fix="one of them")
     if "," in inventory:
         return replace(targets, hosts=inventory.strip(","))
@@ -187,8 +188,7 @@ def _hosts_if_named(targets: Targets) -> tuple[Host, ...]:
     from ipexctl.cli.hosts import choose_hosts
 
     hosts = choose_hosts(targets)
-    has_named_hosts = targets.hosts is not None or targets.hostfile is not None or len(hosts) > 1
-    return hosts if has_named_hosts else ()
+    return hosts if targets.names_hosts or len(hosts) > 1 else ()
 
 
 def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:

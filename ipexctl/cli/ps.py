@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Output, Timeout, grouped, option
 from ipexctl.errors import UserError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
 @grouped
 def ps_command(
     *,

@@ -151,7 +151,8 @@ def _refuse_ignored_options(
         raise UserError("--summary is written at the run's end, and --detach leaves before", fix="ipexctl ps --json")
     if summary is not None and (problem := _unwritable(summary)):
         raise UserError(f"--summary {summary}: {problem}", fix="a file that can be written")
-    if (line.launch.stack or line.launch.torch) and not (install or dry_run):
+    named = {name for name in ("stack", "torch") if getattr(line.launch, name)} - line.targets.defaults.keys()
+    if named and not (install or dry_run):
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
         )

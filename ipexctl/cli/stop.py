@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Output, RunArgument, Timeout, grouped
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(no_args_is_help=True)
+@app.command(cls=ConfiguredCommand, no_args_is_help=True)
 @grouped
 def stop_command(
     *,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, SyncOptions, Targets, grouped, option
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -23,7 +24,7 @@ class ProjectFiles(SyncOptions):
     ] = None
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
 @grouped
 def sync_command(
     *,

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, grouped, option
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
 @grouped
 def trust_command(
     *,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped, option
 from ipexctl.errors import Interrupted
 
@@ -28,7 +29,7 @@ class ChoiceOptions(StackOptions):
     ] = None
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
 @grouped
 def versions(
     *,
@@ -39,7 +40,7 @@ def versions(
 ) -> None:
     """Show the table of stacks, which one install would choose, and why.
 
-    Hosts are queried only if they are named (--hosts, -H): then the choice
+    Hosts are queried only if they are named (--hosts, -H, -c): then the choice
     fits all of them.
 
     \b
@@ -52,7 +53,7 @@ def versions(
 
     rows = known_rows(os.environ)
     request = StackRequest(**vars(stack))
-    if targets.hosts is None and targets.hostfile is None:
+    if not targets.names_hosts:
         report = versions_without_hosts(request, rows)
     else:
         from ipexctl.cli.hosts import check_home, choose_hosts, session_pool

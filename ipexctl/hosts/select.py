@@ -26,6 +26,8 @@ class HostRequest:
 
     hosts: str | None = None
     hostfile: Path | None = None
+    hostfile_found: bool = False
+    """Whether a project's ipexctl.toml names it, which was found and not named by the user."""
     limit: str | None = None
     accelerate_hostfile: Path | None = None
     accelerate_found: bool = False
@@ -91,7 +93,8 @@ def _from_named_source(
 
         return read_host_list(request.hosts), "--hosts"
     if request.hostfile is not None:
-        return _read(request.hostfile, cwd), printable(str(request.hostfile))
+        found = str(request.hostfile) if request.hostfile_found else ""
+        return _read(request.hostfile, cwd, found=found), tilde_path(request.hostfile)
     if request.accelerate_hostfile is not None:
         path = request.accelerate_hostfile
         found = str(path) if request.accelerate_found else ""

@@ -63,13 +63,13 @@ def _window(text: str, column: int) -> tuple[str, int]:
     return part, column - start
 
 
-_RUNS_PROGRAMS: Final = "can run programs on this machine"
-_TRUSTS_KEYS: Final = "decides which host keys are trusted"
+RUNS_PROGRAMS: Final = "can run programs on this machine"
+TRUSTS_KEYS: Final = "decides which host keys are trusted"
 
-REFUSED_KEYS: Final = {"ssh_config": _RUNS_PROGRAMS, "known_hosts": _TRUSTS_KEYS}
+REFUSED_KEYS: Final = {"ssh_config": RUNS_PROGRAMS, "known_hosts": TRUSTS_KEYS}
 """Keys of a hostfile's line, with the reason for the refusal."""
 
-_FLAGS: Final = {"F": _RUNS_PROGRAMS, "I": _RUNS_PROGRAMS, "J": _RUNS_PROGRAMS}
+_FLAGS: Final = {"F": RUNS_PROGRAMS, "I": RUNS_PROGRAMS, "J": RUNS_PROGRAMS}
 """ssh's -F CONFIG, -I PKCS11_LIBRARY and -J JUMP, which starts a second ssh."""
 _OPTIONS: Final = {
     **dict.fromkeys(
@@ -85,7 +85,7 @@ _OPTIONS: Final = {
             "securitykeyprovider",
             "xauthlocation",
         ),
-        _RUNS_PROGRAMS,
+        RUNS_PROGRAMS,
     ),
     **dict.fromkeys(
         (
@@ -99,7 +99,7 @@ _OPTIONS: Final = {
             "userknownhostsfile",
             "verifyhostkeydns",
         ),
-        _TRUSTS_KEYS,
+        TRUSTS_KEYS,
     ),
 }
 """Keywords of the ssh config, in lower case."""

@@ -77,3 +77,32 @@ def test_play_reaches_hosts_by_nothing_that_is_beside_a_found_inventory(clone: P
     ran = ipexctl("play", "site.yml", cwd=clone, env={**BARE, "XDG_STATE_HOME": str(clone / "state")})
     assert ran.rc == 3, ran.out + ran.err
     assert ran_here(clone) == set()
+
+
+HOSTILE = (
+    "hosts = 'node1'\nssh-config = 'cfg'\n",
+    "[doctor]\nhosts = 'node1'\nssh-config = 'cfg'\n",
+    "[cluster.x]\nhosts = 'node1'\nssh-config = 'cfg'\n",
+    "hostfile = 'names-cfg'\n",
+    "[cluster.x]\nhostfile = 'names-cfg'\n",
+    "hosts = 'localhost'\nhome = 'h'\n",
+)
+
+
+def test_doctor_runs_no_program_of_an_ipexctl_toml_it_found(clone: Path) -> None:
+    (clone / "names-cfg").write_text("node1 ssh_config=cfg\n")
+    for text in HOSTILE:
+        (clone / "ipexctl.toml").write_text(text)
+        ran = ipexctl(
+            "doctor", "--json", "--no-network", cwd=clone, env={**BARE, "IPEXCTL_CLUSTER": "x" * ("x" in text)}
+        )
+        assert ran.rc == 2, text
+        assert json.loads(ran.out)["file"] in ("ipexctl.toml", f"{clone}/names-cfg"), text
+        assert ran_here(clone) == set(), text
+    own = clone / "config/ipexctl/config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(f"hosts = 'node1'\nssh-config = '{clone}/cfg'\n")
+    (clone / "ipexctl.toml").unlink()
+    ran = ipexctl("doctor", "--json", "--no-network", cwd=clone, env={**BARE, "XDG_CONFIG_HOME": str(clone / "config")})
+    assert json.loads(ran.out)["hosts"][0]["facts"]["network"]["hostname"] == "node1"
+    assert ran_here(clone) == {"ran-match", "ran-proxy"}

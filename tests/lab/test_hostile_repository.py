@@ -91,8 +91,11 @@ class Repository:
         self._write(".ipexctlignore", f"[\n/../**\n*a*a*b\n{ESCAPES}\n../secret\n{'x' * 10_000}\n**/**/**/q\n")
         self._write("site.yml", BOOK)
         self._write("delegated.yml", DELEGATED)
-        for name in ("ansible.cfg", "ipexctl.toml", "uv.toml", "pip.conf", "setup.cfg", ".env", ".envrc"):
+        for name in ("ansible.cfg", "uv.toml", "pip.conf", "setup.cfg", ".env", ".envrc"):
             self._write(name, "[defaults]\nssh_config=cfg\nindex-url=http://127.0.0.1:9/\nX=$(touch RAN/env)\n")
+        self._write(
+            "ipexctl.toml", "forks = 3\n[run]\nexport = ['LD_PRELOAD=./x.so', 'BASH_ENV=./sh']\nbackend = 'gloo'\n"
+        )
         self._write(".git/config", "[core]\n  fsmonitor = touch RAN/fsmonitor\n  sshCommand = touch RAN/git\n")
         self._write(".git/hooks/post-checkout", "#!/bin/sh\ntouch RAN/hook\n", 0o755)
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAVY = ("paramiko", "fabric", "invoke", "rich", "yaml", "ClusterShell", "cryptography", "asyncio", "platformdirs")
 
@@ -52,6 +56,12 @@ def test_completion_of_a_commands_name_loads_no_command() -> None:
 def test_a_command_on_this_machine_alone_needs_no_ssh_library() -> None:
     code = "import sys; sys.argv = ['ipexctl', 'exec', '--hosts', 'localhost', '--', 'true']\n"
     assert not imported_by(code + "from ipexctl.__main__ import main\nmain()") & {"paramiko", "fabric", "rich", "yaml"}
+
+
+def test_without_a_file_of_defaults_no_reader_of_toml_is_imported(tmp_path: Path) -> None:
+    code = "import sys; sys.argv = ['ipexctl', 'exec', '--hosts', 'localhost', '--', 'true']\n"
+    code += "from ipexctl.__main__ import main\nmain()"
+    assert not imported_by(code, {"XDG_CONFIG_HOME": str(tmp_path)}) & {"tomllib", "tomli"}
 
 
 def test_completion_answers() -> None:

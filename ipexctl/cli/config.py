@@ -1,0 +1,187 @@
+"""`ipexctl config`: the value of every option of each command and its source; `config init` writes a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from enum import Enum
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.main import get_command
+
+from ipexctl.cli import complete
+from ipexctl.cli.config_file import PROJECT_FILE, config_files, user_file
+from ipexctl.cli.defaults import CLUSTER, CommandSpec, ConfiguredCommand, Setting, effective, refusal, shared_options
+from ipexctl.cli.options import Home, Output, Targets, grouped, option
+from ipexctl.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ipexctl.doctor.finding import DoctorReport
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+INIT = "init"
+
+
+@app.command(cls=ConfiguredCommand)
+@grouped
+def config_command(
+    *,
+    ctx: typer.Context,
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[COMMAND|init]",
+            autocompletion=complete.configured,
+            help="Command whose options to show (default: all), or init.",
+        ),
+    ] = None,
+    force: Annotated[bool, option("--force", help="Let init replace an ipexctl.toml.")] = False,
+    targets: Targets,
+    home: Home,
+    output: Output,
+) -> None:
+    """Show the value of every option and its source: command line, file or variable.
+
+    `ipexctl config init` checks the hosts as doctor does and writes an
+    ipexctl.toml with comments into the project's root.
+
+    \b
+    Example: ipexctl config run
+    """
+    if what == INIT:
+        raise typer.Exit(_init(ctx, targets, home, output, force=force))
+    if force:
+        raise UserError("--force is for init", fix="ipexctl config init --force")
+    from ipexctl.cli.app import COMMANDS
+    from ipexctl.ui.config import OptionValue, as_json, show
+
+    commands = [name for name in COMMANDS if name != ctx.info_name]
+    if what is not None and what not in commands:
+        raise UserError(f"there is no command {what!r} with options of files", fix=f"one of: {', '.join(commands)}")
+    files = () if ctx.find_root().params.get("no_config") else config_files(os.environ)
+    given = {param.name: Setting(ctx.params[param.name], "command line") for param in _given(ctx).values()}
+    cluster = targets.cluster if CLUSTER in given else None
+    values = []
+    for label, spec in (spec for name in ([what] if what else commands) for spec in _specs(name)):
+        own = {name: setting for name, setting in given.items() if name in spec.shared}
+        settings = own | effective(spec, own, cluster, files, os.environ)
+        for key, param in spec.params.items():
+            setting = settings.get(param.name) or Setting(param.default, "built-in")
+            values.append(OptionValue(label, key, _plain(setting.value), setting.source, setting.line, setting.table))
+    output.print_report(values, partial(as_json, files=[file.source.path for file in files]), show)
+
+
+def _given(ctx: typer.Context) -> dict[str, Any]:
+    """The shared options on the command line that choose hosts and connections, by key."""
+    targets, home, _ = shared_options()
+    sources = {key: ctx.get_parameter_source(param.name) for key, param in {**targets, **home}.items()}
+    return {
+        key: param
+        for key, param in {**targets, **home}.items()
+        if (source := sources[key]) is not None and source.name == "COMMANDLINE"
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A value for JSON and TOML."""
+    return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
+
+
+def _specs(name: str) -> Iterator[tuple[str, CommandSpec]]:
+    """Each command of that name, as `export` has several, with its options."""
+    command: Any = get_command(import_module(f"ipexctl.cli.{name}").app)
+    below: Mapping[str, Any] = getattr(command, "commands", {})
+    for label, leaf in below.items():
+        yield f"{name} {label}", CommandSpec.in_table(name, leaf, below.values())
+    if not below:
+        yield name, CommandSpec.in_table(name, command, ())
+
+
+def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
+    """Write the file; returns the exit code, 3 if a host was unreachable."""
+    from ipexctl.cli.hosts import check_home, current_directory, select, session_pool
+    from ipexctl.doctor.run import DoctorRequest, run_doctor
+    from ipexctl.errors import Interrupted
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.node.common.files import write_atomically
+    from ipexctl.stack.catalog.user_table import known_rows
+    from ipexctl.sync.root import find_root, root_problem
+    from ipexctl.text import tilde_path
+    from ipexctl.ui.config import show_written
+    from ipexctl.ui.messages import print_with_fix
+
+    root = find_root(None, None, current_directory())
+    path = root / PROJECT_FILE
+    if problem := root_problem(root):
+        raise UserError(problem, fix="cd to the project's directory")
+    if os.path.lexists(path) and not force:
+        raise UserError(
+            f"{tilde_path(path)} exists already", fix="look at it; to replace it: ipexctl config init --force"
+        )
+    selection = select(targets)
+    request = DoctorRequest(
+        home=check_home(home),
+        iface=home.iface,
+        timeout=targets.timeout,
+        rows=known_rows(os.environ),
+        node0_of=RunRegistry().node0_of,
+    )
+    with session_pool(targets, output) as (pool, interrupt):
+        report = run_doctor(selection.hosts, request, pool)
+    if interrupt.code is not None:
+        raise Interrupted(interrupt.code)
+    given = {key: ctx.params[param.name] for key, param in _given(ctx).items() if key != CLUSTER}
+    try:
+        write_atomically(path, _text(given, report, root).encode(), mode=0o644)
+    except OSError as error:
+        raise UserError(f"{tilde_path(path)} can't be written: {error.strerror}") from None
+    for host in report.hosts:
+        if host.status == "unreachable":
+            print_with_fix(f"{host.host.name}: {host.reason}", host.fix)
+    show_written(tilde_path(path), as_json=output.json, quiet=output.quiet)
+    return 3 if report.exit_code == 3 else 0
+
+
+def _text(given: Mapping[str, Any], report: DoctorReport, root: Path) -> str:
+    """The file: the given options, and as comments what doctor recommends."""
+    from ipexctl.hosts.nodeset import fold
+    from ipexctl.text import printable, tilde_path
+
+    targets, home, _ = shared_options()
+    params = {**targets, **home}
+    lines = [
+        "# Defaults of ipexctl for this project. A key is an option without its dashes; the command line wins.",
+        "# `ipexctl config` shows every value and its source.",
+    ]
+    for key, value in given.items():
+        plain = os.path.relpath(value, root) if isinstance(value, Path) and key != "home" else _plain(value)
+        line = f"{key} = {json.dumps(plain, ensure_ascii=False)}"
+        if refusal(params[key], plain):
+            line = f"# {line}  # only in {tilde_path(user_file(os.environ))} or on the command line"
+        lines.append(line)
+    if not {"hosts", "hostfile"} & given.keys():
+        lines.append('# hosts = "node[1-4]"  # or: hostfile = "hostfile", relative to this file')
+    advice = report.recommendation
+    names = printable(fold(host.host.name for host in report.hosts if host.facts is not None))
+    lines += [
+        "",
+        "[run]",
+        f"# Computed for each run from its hosts; the values for {names or 'no host'}, to change them:",
+    ]
+    values = () if advice is None else (
+        ("ppn", advice.ppn), ("omp", advice.omp_num_threads), ("ccl-workers", advice.ccl_worker_count),
+        ("backend", advice.backend),
+    )  # fmt: skip
+    lines += [f"# {key} = {json.dumps(value)}" for key, value in values if value is not None]
+    lines += ['# exclude = ["*.ckpt"]', "# max-restarts = 1", "", "# [install]"]
+    if advice is not None and advice.stack is not None:
+        lines.append(f"# stack = {json.dumps(advice.stack)}")
+    lines += ['# with = ["transformers"]', "", "# [cluster.lab]  # chosen by -c lab or IPEXCTL_CLUSTER=lab"]
+    lines += ['# hosts = "node[5-8]"', '# user = "me"', ""]
+    return "\n".join(lines)

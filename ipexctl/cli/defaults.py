@@ -1,0 +1,419 @@
+"""Defaults of options from files: which file sets an option for a call, and what a file may set."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from ipexctl.cli.config_file import PROJECT_FILE, config_files, user_file
+from ipexctl.errors import UserError
+from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
+from ipexctl.text import printable, tilde_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ipexctl.cli.config_file import ConfigFile
+    from ipexctl.errors import FileError
+
+
+class Setting(NamedTuple):
+    """The value of an option, and where it comes from."""
+
+    value: Any
+    source: str
+    """A file, such as `ipexctl.toml`, or a variable, such as `$IPEXCTL_HOME`."""
+    line: int = 0
+    """0 for a variable."""
+    table: str = ""
+    """`run`, `cluster.lab`, or empty for the top of the file."""
+    is_found: bool = False
+    """Whether it is from a project's file, which the user did not name."""
+    is_chosen: bool = False
+    """Whether it is of the cluster that the command line names."""
+
+    @property
+    def is_of_command(self) -> bool:
+        """Whether it is in the table of one command."""
+        return bool(self.table) and not self.table.startswith(f"{CLUSTER}.")
+
+
+Defaults: TypeAlias = Mapping[str, Setting]
+"""The options of a call that have their value from a file, by parameter name."""
+
+Param: TypeAlias = Any
+"""click's Parameter, which typer does not export."""
+_META: Final = "ipexctl.defaults"
+CLUSTER: Final = "cluster"
+CLUSTER_VARIABLE: Final = "IPEXCTL_CLUSTER"
+_VARIABLES: Final = (
+    ("IPEXCTL_HOSTFILE", "hostfile"),
+    ("SLURM_JOB_NODELIST", "hosts"),
+    ("SLURM_NODELIST", "hosts"),
+    ("PBS_NODEFILE", "hostfile"),
+    ("IPEXCTL_HOME", "home"),
+)
+"""Environment variables that the commands read, and the option that each stands for, in order of precedence."""
+
+_ALTERNATIVES: Final = (
+    {"hosts", "hostfile"},
+    {"hosts", "hostfile", "inventory"},
+    {"torch", "stack"},
+    {"torch", "stack", "ipex", "oneccl"},
+    {"env", "python", "setup"},
+    {"plain", "live"},
+    {"detach", "summary"},
+    {"rank", "host"},
+)
+"""Options of which one sets aside the defaults of the others, in commands that have all of them."""
+
+_NO_DEFAULTS: Final = {
+    "json": "type --json in the calls that need it",
+    "inventory": "use hostfile",
+    CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",
+}
+"""Options that no table of a command can set, with the fix."""
+
+_SOURCES: Final = "decides where packages come from"
+_SENDS: Final = "can send files or secrets of this machine to the hosts"
+_WRITES: Final = "writes files on this machine"
+_DELETES: Final = "deletes what the hosts have"
+_ANY: Final = ".*"
+REFUSED: Final[Mapping[str, tuple[str, str]]] = {
+    **{name: (_ANY, reason) for name, reason in REFUSED_KEYS.items()},
+    "host_keys": (_ANY, TRUSTS_KEYS),
+    **dict.fromkeys(("home", "setup", "shell", "local", "extra", "module"), (_ANY, RUNS_PROGRAMS)),
+    **dict.fromkeys(("mpi", "python", "env"), (".*/.*", RUNS_PROGRAMS)),
+    **dict.fromkeys(("index_url", "extra_index_url", "find_links", "wheelhouse", "requirements"), (_ANY, _SOURCES)),
+    "packages": (".*[@/].*", _SOURCES),
+    **dict.fromkeys(("cwd", "env_file", "include", "stdin"), (_ANY, _SENDS)),
+    "export": ("[^=]*", _SENDS),
+    **dict.fromkeys(("summary", "download_only", "homes", "users"), (_ANY, _WRITES)),
+    **dict.fromkeys(("prune", "remove", "revoke"), (_ANY, _DELETES)),
+}
+"""Parameters that a project's file cannot set: the pattern of the refused values, and the reason."""
+
+
+class ConfiguredCommand(TyperCommand):
+    """A command whose options have their defaults from files."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            _apply(self, ctx, args)
+        except UserError:
+            if not ctx.resilient_parsing:  # Tab shows no errors
+                raise
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        params = ctx.params
+        is_shown = ctx.info_name == "run" or params.get("dry_run") or params.get("check") or params.get("verbose")
+        if is_shown and not params.get("json") and not params.get("quiet") and (text := _origins(self, ctx)):
+            from ipexctl.ui.messages import print_message
+
+            print_message(text)
+        return super().invoke(ctx)
+
+
+def defaults_of(ctx: Any) -> Defaults:
+    defaults: Defaults = ctx.meta.get(_META, {})
+    return defaults
+
+
+def _apply(command: TyperCommand, ctx: Any, args: list[str]) -> None:
+    spec = CommandSpec.of(command, ctx)
+    if spec is None or ctx.find_root().params.get("no_config") or (not args and command.no_args_is_help):
+        return
+    given: dict[str, Any] = command.make_parser(ctx).parse_args(args=list(args))[0]
+    if given.get("help"):
+        return
+    settings = effective(spec, given.keys(), given.get(CLUSTER), config_files(os.environ), os.environ)
+    ctx.meta[_META] = {name: setting for name, setting in settings.items() if setting.line}
+    ctx.default_map = {name: setting.value for name, setting in ctx.meta[_META].items()}
+    if CLUSTER in settings:
+        ctx.default_map[CLUSTER] = settings[CLUSTER].value
+
+
+def _origins(command: TyperCommand, ctx: Any) -> str:
+    """The files that set options of this call, in one line."""
+    by_source: dict[str, list[str]] = {}
+    keys = {param.name: key for key, param in _keys(command.params).items()}
+    for name, setting in defaults_of(ctx).items():
+        table = f" [{setting.table}]" if setting.table.startswith(f"{CLUSTER}.") else ""
+        by_source.setdefault(f"{setting.source}{table}", []).append(keys.get(name, name))
+    parts = [f"{source}: {', '.join(names)}" for source, names in by_source.items()]
+    return f"defaults from {'; from '.join(parts)}" if parts else ""
+
+
+class CommandSpec(NamedTuple):
+    """The options of a command, as far as files are concerned."""
+
+    table: str
+    params: Mapping[str, Param]
+    """Of the command, by key in a file."""
+    table_params: Mapping[str, Param]
+    """Of all commands that share the table, as those of `export` do."""
+
+    @classmethod
+    def of(cls, command: TyperCommand, ctx: Any) -> CommandSpec | None:
+        """None for a command outside the tree of commands."""
+        names = []
+        while ctx.parent is not None:
+            names.append(ctx.info_name)
+            siblings = getattr(ctx.command, "commands", {}).values()
+            ctx = ctx.parent
+        if not names:
+            return None
+        return cls.in_table(names[-1], command, siblings)
+
+    @classmethod
+    def in_table(cls, table: str, command: Any, siblings: Iterable[Any]) -> CommandSpec:
+        table_params = {key: param for other in (command, *siblings) for key, param in _keys(other.params).items()}
+        return cls(table, _keys(command.params), table_params)
+
+    @property
+    def names(self) -> set[str]:
+        return _names(self.params)
+
+    @property
+    def shared(self) -> set[str]:
+        """The parameters of the shared groups that the command has as a whole."""
+        groups = map(_names, shared_options())
+        return set().union(*(group for group in groups if group <= self.names))
+
+
+def _names(params: Mapping[str, Param]) -> set[str]:
+    return {param.name for param in params.values()}
+
+
+def _keys(params: Iterable[Param]) -> dict[str, Param]:
+    """The options by their name without dashes, the long one if there is one."""
+    keys = {}
+    for param in params:
+        if param.param_type_name == "option":
+            long = [option for option in param.opts if option.startswith("--")]
+            keys[(long or param.opts)[0].lstrip("-")] = param
+    return keys
+
+
+@functools.cache
+def shared_options() -> tuple[Mapping[str, Param], ...]:
+    """The options of each group that commands share, by key."""
+    from ipexctl.cli.options import Home, Output, Targets, grouped
+
+    return tuple(_group_options(group, grouped) for group in (Targets, Home, Output))
+
+
+def _group_options(group: type, grouped: Any) -> Mapping[str, Param]:
+    def command(*, options: object) -> None:
+        del options
+
+    command.__annotations__["options"] = group
+    app = typer.Typer(add_completion=False)
+    app.command()(grouped(command))
+    return _keys(get_command(app).params)
+
+
+def effective(
+    spec: CommandSpec,
+    given: Iterable[str],
+    cluster: str | None,
+    files: Sequence[ConfigFile],
+    environ: Mapping[str, str],
+) -> dict[str, Setting]:
+    """The settings of a command from variables and files; `given` are the parameters of the command line."""
+    names = spec.names
+    of_files, clusters = read_settings(spec, files)
+    layers: list[Mapping[str, Setting]] = [
+        {name: Setting(environ[variable], f"${variable}")}
+        for variable, name in _VARIABLES
+        if environ.get(variable) and name in names
+    ]
+    named = cluster or environ.get(CLUSTER_VARIABLE)
+    if named and CLUSTER in names:
+        chosen = _cluster(named, clusters)
+        if cluster:
+            layers.insert(0, {name: setting._replace(is_chosen=True) for name, setting in chosen.items()})
+        else:
+            layers.insert(0, {**chosen, CLUSTER: Setting(named, f"${CLUSTER_VARIABLE}")})
+    return _first_of([*layers, *of_files], set(given), [group for group in _ALTERNATIVES if group <= names])
+
+
+def _first_of(
+    layers: Iterable[Mapping[str, Setting]], given: set[str], alternatives: Sequence[set[str]]
+) -> dict[str, Setting]:
+    """For each option the setting of the first layer that has it or an alternative of it."""
+    result: dict[str, Setting] = {}
+    taken = given
+    for layer in layers:
+        set_aside = taken.union(*(group for group in alternatives if group & taken))
+        new = {name: setting for name, setting in layer.items() if name not in set_aside}
+        result |= new
+        taken = taken | new.keys()
+    return result
+
+
+def _cluster(name: str, clusters: Mapping[str, Mapping[str, Setting]]) -> Mapping[str, Setting]:
+    if name in clusters:
+        return clusters[name]
+    near = get_close_matches(name, clusters, n=1)
+    fix = f"did you mean {near[0]!r}?" if near else f"known clusters: {', '.join(clusters)}" if clusters else ""
+    raise UserError(
+        f"no file of defaults has a cluster {printable(name)!r}",
+        fix=fix or f"write a table [cluster.NAME] with its hosts into {PROJECT_FILE}",
+    )
+
+
+def read_settings(
+    spec: CommandSpec, files: Sequence[ConfigFile]
+) -> tuple[list[dict[str, Setting]], dict[str, dict[str, Setting]]]:
+    """The settings of each file for this command, first its table, then the top; and the clusters of all files."""
+    of_files: list[dict[str, Setting]] = []
+    clusters: dict[str, dict[str, Setting]] = {}
+    errors: list[FileError] = []
+    for file in files:
+        reader = _FileReader(file, errors)
+        of_files += [reader.of_table(spec), reader.of_top(spec)]
+        clusters = {**reader.clusters(), **clusters}
+    if errors:
+        errors[0].more = tuple(errors[1:])
+        raise errors[0]
+    return of_files, clusters
+
+
+class _FileReader:
+    """Checks the values of one file; errors are added to a list."""
+
+    def __init__(self, file: ConfigFile, errors: list[FileError]) -> None:
+        self._file = file
+        self._errors = errors
+
+    def of_top(self, spec: CommandSpec) -> dict[str, Setting]:
+        """The settings at the top of the file, as far as the command has them."""
+        from ipexctl.cli.app import COMMANDS
+
+        options = {key: param for group in shared_options() for key, param in group.items()}
+        values = {}
+        for key, value in self._file.tables.items():
+            if (key in COMMANDS or key == CLUSTER) and isinstance(value, dict):
+                continue
+            if isinstance(value, dict):
+                near = get_close_matches(key, [*COMMANDS, CLUSTER], n=1)
+                fix = f"did you mean [{near[0]}]?" if near else "a table has the name of a command, such as [run]"
+                self._add(key, "", f"there is no table [{key}]", fix)
+            elif key in COMMANDS or key == CLUSTER:
+                self._add("", key, f"{key} is the name of a table", f"write [{key}] and its options below")
+            else:
+                values[key] = value
+        settings = self._settings("", values, options, COMMANDS)
+        shared = spec.shared
+        return {name: setting for name, setting in settings.items() if name in shared}
+
+    def of_table(self, spec: CommandSpec) -> dict[str, Setting]:
+        """The settings of the command's table."""
+        values = self._file.tables.get(spec.table)
+        if not isinstance(values, dict):
+            return {}
+        settings = self._settings(spec.table, values, spec.table_params)
+        return {name: setting for name, setting in settings.items() if name in spec.names}
+
+    def clusters(self) -> dict[str, dict[str, Setting]]:
+        tables = self._file.tables.get(CLUSTER)
+        targets, home, _ = shared_options()
+        result = {}
+        for name, values in tables.items() if isinstance(tables, dict) else ():
+            if isinstance(values, dict):
+                result[name] = self._settings(f"{CLUSTER}.{name}", values, {**targets, **home})
+            else:
+                self._add(CLUSTER, name, f"[{CLUSTER}] has no options", f"write [{CLUSTER}.NAME] and its options below")
+        return result
+
+    def _settings(
+        self, table: str, values: Mapping[str, object], options: Mapping[str, Param], tables: Iterable[str] = ()
+    ) -> dict[str, Setting]:
+        result = {}
+        for key, value in values.items():
+            param = options.get(key)
+            where = f"[{table}]" if table else "the top of the file"
+            if param is None:
+                near = get_close_matches(key, [*options, *tables], n=1)
+                fix = f"did you mean {near[0]!r}?" if near else _known(table)
+                self._add(table, key, f"{where} has no option {key!r}", fix)
+            elif param.name in _NO_DEFAULTS:
+                self._add(table, key, f"{key} has no default", _NO_DEFAULTS[param.name])
+            elif problem := _problem(param, value):
+                self._add(table, key, f"{key}: {problem}", f"as on the command line: ipexctl {table or 'run'} --help")
+            elif self._file.is_found and (reason := refusal(param, value)):
+                self._add(table, key, f"{key} {reason}, and this file was found, not named", _refusal_fix(param, table))
+            else:
+                value = _resolved(param, value, self._file.source.base)
+                line = self._file.line_of(table, key)
+                result[param.name] = Setting(value, self._file.source.path, line, table, self._file.is_found)
+        return result
+
+    def _add(self, table: str, key: str, problem: str, fix: str) -> None:
+        self._errors.append(self._file.error(table, key, printable(problem), fix=fix))
+
+
+def _known(table: str) -> str:
+    command = table if table and not table.startswith(CLUSTER) else "doctor"
+    return f"the names of the options without dashes: ipexctl {command} --help"
+
+
+def _problem(param: Param, value: object) -> str:
+    """What is wrong with a value, or empty."""
+    if param.multiple:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            return "it needs an array of strings"
+    elif not isinstance(value, (expected := _expected(param))[0]) or isinstance(value, bool) != param.is_flag:
+        return f"it needs {expected[1]}"
+    try:
+        param.type_cast_value(None, value)
+    except typer.BadParameter as error:
+        return error.message
+    return ""
+
+
+def _expected(param: Param) -> tuple[tuple[type, ...], str]:
+    """The types of TOML that an option takes, and their name in messages."""
+    if param.is_flag:
+        return (bool,), "true or false"
+    kind = param.type.name
+    if kind.startswith("int"):  # also "integer" and "int range"
+        return (int,), "a whole number"
+    return ((int, float), "a number") if kind.startswith("float") else ((str,), "a string")
+
+
+def refusal(param: Param, value: object) -> str:
+    """Why a project's file cannot set this value, or empty."""
+    pattern, reason = REFUSED.get(param.name, ("", ""))
+    values = value if isinstance(value, list) else [value]
+    return reason if reason and any(re.fullmatch(pattern, str(item), re.DOTALL) for item in values) else ""
+
+
+def _refusal_fix(param: Param, table: str) -> str:
+    option = next((option for option in param.opts if option.startswith("--")), param.opts[0])
+    where = f"[{table}] of " if table else ""
+    return (
+        f"read it first; if you want it, type {option} in the call, or write it into {where}your own "
+        f"{tilde_path(user_file(os.environ))}; to leave out this file: ipexctl --no-config COMMAND"
+    )
+
+
+def _resolved(param: Param, value: Any, base: Path) -> Any:
+    """The value, with paths of this machine relative to the file's directory."""
+    is_local = param.type.name == "path" and param.name != "home"  # --home is on the nodes
+    if not is_local or value == "none":  # --ssh-config none
+        return value
+    if isinstance(value, list):
+        return [str(base / Path(item).expanduser()) for item in value]
+    return str(base / Path(value).expanduser())

@@ -1,0 +1,465 @@
+"""Defaults from ipexctl.toml and the user's config.toml: precedence, checks, and what a found file cannot set."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from test_cli import call
+from typer.main import get_command
+
+from ipexctl.cli import config_file
+from ipexctl.cli.app import COMMANDS, app
+from ipexctl.cli.config import _specs
+from ipexctl.cli.defaults import REFUSED, ConfiguredCommand, defaults_of, shared_options
+from ipexctl.cli.hosts import host_options, select
+from ipexctl.cli.options import Home, Targets
+from ipexctl.errors import FileError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+VARIABLES = (
+    "IPEXCTL_HOSTFILE",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
+    "PBS_NODEFILE",
+    "IPEXCTL_HOME",
+    "IPEXCTL_CLUSTER",
+)
+HARMLESS = frozenset(
+    {"accelerate_config", "allow_big", "backend", "bastion", "bind", "ccl_workers", "check", "connect_timeout"}
+    | {"cpu", "data", "detach", "diff", "dry_run", "everything", "exclude", "follow", "force", "forks", "gather"}
+    | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
+    | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "mpirun_hostfile", "n", "names"}
+    | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
+    | {"require_oneccl", "running", "shared_home", "skip_tags", "smoke", "stack", "start_at", "stderr", "step", "sync"}
+    | {"syntax_check", "tags", "time_limit", "timeout", "torch", "upgrade", "user", "verbose", "verify"}
+)
+"""Parameters that a project's file may set: they run no program, send and write no file, and weaken no check."""
+NO_DEFAULTS = {"json", "inventory", "cluster"}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project, the current directory; the user's files are beside it."""
+    root = tmp_path / "project"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return root
+
+
+def write_user(project: Path, text: str) -> Path:
+    path = project.parent / "config/ipexctl/config.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def parse(*argv: str, root: tuple[str, ...] = ()) -> Any:
+    """The context of a command, after parsing; nothing runs."""
+    commands: Any = get_command(app)
+    above = commands.make_context("ipexctl", [*root, argv[0]])
+    command = commands.get_command(above, argv[0])
+    return command.make_context(argv[0], list(argv[1:]), parent=above)
+
+
+def targets_of(context: Any) -> Targets:
+    fields = set(Targets.__dataclass_fields__) - {"defaults"}
+    return Targets(**{name: context.params[name] for name in fields}, defaults=defaults_of(context))
+
+
+def leaves() -> Iterator[tuple[str, Any]]:
+    for name in COMMANDS:
+        yield from _specs(name)
+
+
+def test_no_file_changes_nothing(project: Path) -> None:
+    context = parse("exec", "--", "true")
+    assert defaults_of(context) == {}
+    assert context.params["forks"] == 32
+
+
+def test_the_order_of_sources(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def home(*options: str) -> str:
+        return str(parse("run", *options, "train.py").params["home"])
+
+    write_user(project, "home = '/user'\n")
+    assert home() == "/user"
+    write_user(project, "home = '/user'\n[run]\nhome = '/user/run'\n")
+    assert home() == "/user/run"
+    monkeypatch.setenv("IPEXCTL_HOME", "/variable")
+    assert home() == "None"  # the command reads the variable
+    assert home("--home", "/call") == "/call"
+    (project / "ipexctl.toml").write_text("forks = 2\n")
+    write_user(project, "forks = 3\n[run]\nforks = 4\n")
+    assert parse("run", "train.py").params["forks"] == 2
+    (project / "ipexctl.toml").write_text("forks = 2\n[run]\nforks = 5\n")
+    assert parse("run", "train.py").params["forks"] == 5
+    assert parse("doctor").params["forks"] == 2
+    assert parse("run", "-f", "6", "train.py").params["forks"] == 6
+    assert parse("run", "train.py", root=("--no-config",)).params["forks"] == 32
+
+
+def test_every_kind_of_value(project: Path) -> None:
+    (project / "ipexctl.toml").write_text(
+        "verbose = 1\nuser = 'me'\n[run]\nppn = 2\nhang-after = 5\nsync = false\ninstall = true\n"
+        "exclude = ['*.pt', 'a b']\nbackend = 'gloo'\nexport = ['A=1']\n[export]\nlauncher = 'srun'\n"
+    )
+    params = parse("run", "train.py").params
+    assert (params["ppn"], params["hang_after"], params["sync"], params["install"]) == (2, 5.0, False, True)
+    assert tuple(params["exclude"]) == ("*.pt", "a b")
+    assert tuple(parse("run", "--exclude", "x", "train.py").params["exclude"]) == ("x",)
+    assert params["backend"] == "gloo"
+    assert params["verbose"] == 1
+    export: Any = parse("export", "slurm", "train.py")
+    slurm = export.command.get_command(export, "slurm").make_context("slurm", ["train.py"], parent=export)
+    assert slurm.params["launcher"] == "srun"
+
+
+def test_the_file_is_that_of_the_current_directorys_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = project / "a/b"
+    below.mkdir(parents=True)
+    (project / "ipexctl.toml").write_text("forks = 2\n")
+    monkeypatch.chdir(below)
+    assert config_file.project_file() == project / "ipexctl.toml"
+    (below.parent / "ipexctl.toml").write_text("forks = 3\n")
+    assert config_file.project_file() == below.parent / "ipexctl.toml"
+    (below / ".git").mkdir()
+    assert config_file.project_file() is None
+    monkeypatch.chdir(project)
+    assert config_file.project_file() == project / "ipexctl.toml"
+    monkeypatch.setenv("HOME", str(project))
+    assert config_file.project_file() is None
+    os.mkfifo(below / "ipexctl.toml")
+    monkeypatch.chdir(below)
+    assert config_file.project_file() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "word"),
+    [
+        ("fork = 3\n", 1, 1, "forks"),
+        ("# x\n\n  fork = 3\n", 3, 3, "forks"),
+        ("[rnu]\nppn = 2\n", 1, 2, "[run]"),
+        ("[run]\n\npnp = 2\n", 3, 1, "ppn"),
+        ("[run]\nmax_restarts = 2\n", 2, 1, "max-restarts"),
+        ("[run]\nno-sync = true\n", 2, 1, "sync"),
+        ("[run]\nppn = '2'\n", 2, 1, "--help"),
+        ("[run]\nppn = true\n", 2, 1, "--help"),
+        ("[run]\nsync = 1\n", 2, 1, "--help"),
+        ("[run]\nexclude = '*.pt'\n", 2, 1, "--help"),
+        ("[run]\nexclude = [1]\n", 2, 1, "--help"),
+        ("[run]\nbackend = 'nccl'\n", 2, 1, "--help"),
+        ("[run]\nstack = {name = 'torch'}\n", 2, 1, "--help"),
+        ("forks = 0\n", 1, 1, "--help"),
+        ("[cluster.lab]\nhost = 'a'\n", 2, 1, "hosts"),
+        ("[cluster.lab]\nppn = 2\n", 2, 1, "--help"),
+        ("[cluster]\nhosts = 'a'\n", 2, 1, "[cluster.NAME]"),
+        ("run = 3\n", 1, 1, "[run]"),
+        ("json = true\n", 1, 1, "--json"),
+        ("[run]\ncluster = 'a'\n", 2, 1, "-c"),
+        ("[run\nppn = 2\n", 1, 5, "--no-config"),
+        ("forks = 2\nforks = 3\n", 2, 10, "--no-config"),
+        ("run.pnp = 2\n", 1, 1, "ppn"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line(text: str, line: int, column: int, word: str, project: Path) -> None:
+    (project / "ipexctl.toml").write_text(text)
+    with pytest.raises(FileError) as caught:
+        parse("run", "train.py")
+    assert (caught.value.path, caught.value.line, caught.value.column) == ("ipexctl.toml", line, column)
+    assert word in caught.value.fix
+    parse("run", "train.py", root=("--no-config",))
+
+
+def test_every_mistake_of_the_files_is_named(project: Path) -> None:
+    (project / "ipexctl.toml").write_text("fork = 1\n[run]\npnp = 1\n")
+    write_user(project, "[run]\nbinds = 'numa'\n")
+    with pytest.raises(FileError) as caught:
+        parse("run", "train.py")
+    assert {(error.line, Path(error.path).name) for error in (caught.value, *caught.value.more)} == {
+        (1, "ipexctl.toml"), (3, "ipexctl.toml"), (2, "config.toml"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [b"a = '\xff'\n", b"a = " + b"[" * 100_000, b"#" * 1_000_001])
+def test_a_file_that_cannot_be_read_is_refused(data: bytes, project: Path) -> None:
+    (project / "ipexctl.toml").write_bytes(data)
+    with pytest.raises(UserError):
+        parse("doctor")
+
+
+def test_every_option_is_either_refused_in_a_found_file_or_harmless() -> None:
+    names = {param.name for _, spec in leaves() for param in spec.params.values()} - NO_DEFAULTS
+    assert names - HARMLESS - REFUSED.keys() == set(), "decide: may a cloned repository set it? then HARMLESS"
+    assert HARMLESS & REFUSED.keys() == set()
+
+
+def test_every_option_has_a_known_type() -> None:
+    kinds = {param.type.name for _, spec in leaves() for param in spec.params.values()}
+    assert kinds <= {
+        "boolean",
+        "str",
+        "text",
+        "path",
+        "choice",
+        "int",
+        "integer",
+        "float",
+        "int range",
+        "integer range",
+        "float range",
+    }
+
+
+def test_every_command_takes_defaults() -> None:
+    root: Any = get_command(app)
+    for name in COMMANDS:
+        command = root.get_command(None, name)
+        for leaf in getattr(command, "commands", {"": command}).values():
+            assert isinstance(leaf, ConfiguredCommand), name
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("doctor", "ssh-config = 'cfg'"),
+        ("doctor", "known-hosts = 'cfg'"),
+        ("doctor", "host-keys = 'off'"),
+        ("doctor", "home = '/tmp/x'"),
+        ("install", "index-url = 'http://x/'"),
+        ("install", "extra-index-url = ['http://x/']"),
+        ("install", "find-links = ['wheels']"),
+        ("install", "wheelhouse = 'wheels'"),
+        ("install", "requirement = ['requirements.txt']"),
+        ("install", "with = ['torch @ https://x/torch.whl']"),
+        ("run", "setup = '/tmp/x'"),
+        ("run", "python = '/tmp/x'"),
+        ("run", "mpi = '/tmp/mpirun'"),
+        ("run", "env = '../../tmp/x'"),
+        ("run", "export = ['A=1', 'AWS_SECRET_ACCESS_KEY']"),
+        ("run", "env-file = ['/home/me/.env']"),
+        ("run", "include = ['.env']"),
+        ("run", "cwd = '/etc'"),
+        ("run", "summary = '/home/me/.bashrc'"),
+        ("run", "module = 'x'"),
+        ("exec", "shell = 'touch ran'"),
+        ("exec", "stdin = '/home/me/.ssh/id'"),
+        ("play", "local = true"),
+        ("envs", "prune = true"),
+    ],
+)  # fmt: skip
+def test_a_projects_file_cannot_set_what_the_users_can(command: str, line: str, project: Path) -> None:
+    text = f"[{command}]\n{line}\n"
+    (project / "ipexctl.toml").write_text(text)
+    with pytest.raises(FileError) as caught:
+        parse(command, "x.py")
+    assert caught.value.line == 2
+    assert "config.toml" in caught.value.fix
+    (project / "ipexctl.toml").unlink()
+    write_user(project, text)
+    parse(command, *(["x.py"] if command in ("run", "exec", "play") else []))
+
+
+def test_shared_options_are_refused_at_the_top_and_in_a_cluster(project: Path) -> None:
+    for text in ("ssh-config = 'x'\n", "[cluster.lab]\nssh-config = 'x'\n"):
+        (project / "ipexctl.toml").write_text(text)
+        with pytest.raises(FileError):
+            parse("ps")  # also where it would not apply
+
+
+def test_paths_are_relative_to_their_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    below = project / "below"
+    below.mkdir()
+    (project / "ipexctl.toml").write_text("hostfile = 'hosts'\nidentity = '~/key'\n")
+    write_user(project, "ssh-config = 'none'\nknown-hosts = 'known'\nhome = '~/x'\n")
+    monkeypatch.chdir(below)
+    params = parse("doctor").params
+    assert params["hostfile"] == str(project / "hosts")
+    assert params["identity"] == str(Path.home() / "key")
+    assert params["ssh_config"] == "none"
+    assert params["known_hosts"] == str(project.parent / "config/ipexctl/known")
+    assert params["home"] == "~/x"
+
+
+def test_a_hostfile_of_a_projects_file_counts_as_found(project: Path) -> None:
+    (project / "hosts").write_text("node1 ssh_config=cfg\n")
+    (project / "ipexctl.toml").write_text("hostfile = 'hosts'\n")
+    with pytest.raises(FileError) as caught:
+        select(targets_of(parse("doctor")))
+    assert "-H" in caught.value.fix
+    assert [host.name for host in select(targets_of(parse("doctor", "-H", "hosts"))).hosts] == ["node1"]
+    (project / "ipexctl.toml").unlink()
+    write_user(project, f"hostfile = '{project}/hosts'\n")
+    assert [host.name for host in select(targets_of(parse("doctor"))).hosts] == ["node1"]
+
+
+def test_hosts_of_a_call_a_variable_or_an_allocation_set_those_of_files_aside(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "ipexctl.toml").write_text("hosts = 'a'\n")
+    (project / "hosts").write_text("b\n")
+
+    def names(*argv: str) -> tuple[list[str], str]:
+        selection = select(targets_of(parse("doctor", *argv)))
+        return [host.name for host in selection.hosts], selection.source
+
+    assert names() == (["a"], "ipexctl.toml:1")
+    assert names("-H", "hosts") == (["b"], "hosts")
+    monkeypatch.setenv("IPEXCTL_HOSTFILE", "hosts")
+    assert names()[0] == ["b"]
+    monkeypatch.setenv("IPEXCTL_HOSTFILE", "")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "c")
+    assert names()[0] == ["c"]
+    assert names("--hosts", "d")[0] == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "argv", "absent"),
+    [
+        ("stack = 'ipex'\n", ["--torch", "2.13"], "stack"),
+        ("live = true\n", ["--plain"], "live"),
+        ("detach = true\n", ["--summary", "x"], "detach"),
+        ("hostfile = 'x'\n", ["--hosts", "a"], "hostfile"),
+    ],
+)
+def test_an_option_of_the_call_sets_aside_its_alternatives(
+    text: str, argv: list[str], absent: str, project: Path
+) -> None:
+    (project / "ipexctl.toml").write_text(f"[run]\n{text}")
+    assert absent in defaults_of(parse("run", "train.py"))
+    assert absent not in defaults_of(parse("run", *argv, "train.py"))
+
+
+def test_a_cluster_is_chosen_by_the_call_or_a_variable(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "ipexctl.toml").write_text(
+        "hosts = 'top'\nforks = 3\n[run]\nuser = 'runner'\n"
+        "[cluster.lab]\nhosts = 'node[1-2]'\nuser = 'me'\n[cluster.big]\nhostfile = 'big'\n"
+    )
+    for argv, variable in ((["-c", "lab"], ""), (["--cluster=lab"], "big"), ([], "lab")):
+        monkeypatch.setenv("IPEXCTL_CLUSTER", variable)
+        targets = targets_of(parse("run", *argv, "train.py"))
+        assert (targets.hosts, targets.user, targets.forks, targets.cluster) == ("node[1-2]", "me", 3, "lab")
+        assert targets.names_hosts is bool(argv)
+    monkeypatch.setenv("IPEXCTL_CLUSTER", "")
+    targets = targets_of(parse("run", "-c", "big", "train.py"))
+    assert (targets.hosts, str(targets.hostfile), targets.user) == (None, str(project / "big"), "runner")
+    assert targets_of(parse("run", "-c", "lab", "-H", "x", "train.py")).hosts is None
+    monkeypatch.setenv("IPEXCTL_HOSTFILE", "other")
+    assert targets_of(parse("run", "-c", "lab", "train.py")).hosts == "node[1-2]"
+    with pytest.raises(UserError) as caught:
+        parse("run", "-c", "lba", "train.py")
+    assert "'lab'" in caught.value.fix
+    (project / "ipexctl.toml").unlink()
+    with pytest.raises(UserError):
+        parse("run", "-c", "lab", "train.py")
+
+
+def test_suggested_commands_have_the_options_that_files_do_not_give(project: Path) -> None:
+    (project / "ipexctl.toml").write_text("user = 'me'\n[run]\nport = 22\n[cluster.lab]\nhosts = 'a'\n")
+    assert host_options(targets_of(parse("run", "-c", "lab", "train.py")), Home()) == " -c lab --port 22"
+
+
+def test_options_of_a_run_that_a_default_makes_useless_are_no_mistake(project: Path) -> None:
+    (project / "train.py").write_text("")
+    (project / "ipexctl.toml").write_text("[run]\nstack = 'torch'\n[envs]\nenv = 'x'\n")
+    assert call("run", "--hosts", "no.invalid", "--connect-timeout", "1", "train.py", cwd=project).returncode == 3
+    assert call("envs", "--hosts", "localhost", "--home", str(project / "h"), cwd=project).returncode == 0
+
+
+def test_the_call_says_which_defaults_are_of_a_file(project: Path) -> None:
+    (project / "train.py").write_text("")
+    (project / "ipexctl.toml").write_text("hosts = 'localhost'\n[run]\nppn = 1\n")
+    write_user(project, "forks = 3\n")
+    done = call("run", "--dry-run", "train.py", cwd=project)
+    assert done.returncode == 0, done.stderr
+    line = next(line for line in done.stderr.splitlines() if "ipexctl.toml" in line)
+    assert all(word in line for word in ("hosts", "ppn", "config.toml", "forks"))
+    done = call("run", "--dry-run", "--json", "train.py", cwd=project)
+    assert json.loads(done.stdout)["schema"]
+    assert "config.toml" not in done.stderr
+
+
+def test_help_and_tab_work_beside_a_broken_file(project: Path) -> None:
+    (project / "ipexctl.toml").write_text("[run\n")
+    assert call("run", "--help", cwd=project).returncode == 0
+    done = call("doctor", "--json", cwd=project)
+    assert done.returncode == 2
+    said = json.loads(done.stdout)
+    assert (said["schema"], said["file"], said["line"]) == ("ipexctl.doctor/1", "ipexctl.toml", 1)
+    (project / "ipexctl.toml").write_text("hosts = 'node[1-2]'\n[cluster.lab]\nhosts = 'big'\n")
+    assert tab("exec", "-l", "n") == ["node1", "node2"]
+    assert tab("exec", "-c", "") == ["lab"]
+    assert tab("exec", "-c", "lab", "-l", "") == ["big"]
+
+
+def tab(*words: str) -> list[str]:
+    environ = {
+        "_IPEXCTL_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(("ipexctl", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "ipexctl"], capture_output=True, text=True, env={**os.environ, **environ}, check=False
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_config_shows_every_option_with_its_source(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "ipexctl.toml").write_text("[run]\n\nppn = 2\n")
+    write_user(project, "user = 'me'\n")
+    monkeypatch.setenv("IPEXCTL_HOME", "/scratch")
+    done = call("config", "--json", "--port", "23")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["schema"] == "ipexctl.config/1"
+    assert report["files"][0] == "ipexctl.toml"
+    run = report["commands"]["run"]
+    assert run["ppn"] == {"value": 2, "source": "ipexctl.toml", "line": 3, "table": "run"}
+    assert (run["user"]["value"], run["user"]["line"]) == ("me", 1)
+    assert (run["home"]["value"], run["home"]["source"]) == ("/scratch", "$IPEXCTL_HOME")
+    assert (run["port"]["value"], run["port"]["source"]) == (23, "command line")
+    assert (run["backend"]["value"], run["backend"]["source"]) == ("auto", "built-in")
+    assert report["commands"].keys() == {label for name in COMMANDS if name != "config" for label, _ in _specs(name)}
+    assert set(run) == set(dict(_specs("run"))["run"].params)
+    shown = call("config", "run").stdout
+    assert "ipexctl.toml:3" in shown
+    assert "doctor" not in shown
+    assert call("config", "rnu").returncode == 2
+
+
+def test_config_init_writes_a_file_that_is_accepted(project: Path) -> None:
+    done = call("config", "init", "--hosts", "localhost", "--home", str(project / "home"), "--forks", "4")
+    assert done.returncode == 0, done.stderr
+    text = (project / "ipexctl.toml").read_text()
+    assert tomllib.loads(text) == {"hosts": "localhost", "forks": 4, "run": {}}
+    assert "# ppn = " in text
+    assert parse("run", "train.py").params["hosts"] == "localhost"
+    commented = [line.removeprefix("# ") for line in text.splitlines() if line.startswith(("# ", "["))]
+    sections = "\n".join(line for line in commented if line.startswith("[") or (" = " in line and "home" not in line))
+    (project / "ipexctl.toml").write_text(sections)
+    assert {"ppn", "exclude"} <= defaults_of(parse("run", "train.py")).keys()
+    assert "packages" in defaults_of(parse("install"))
+    assert targets_of(parse("doctor", "-c", "lab")).user == "me"
+    assert call("config", "init", "--hosts", "localhost").returncode == 2
+    assert call("config", "init", "--force", "--hosts", "localhost").returncode == 0
+
+
+def test_the_groups_of_shared_options_are_disjoint() -> None:
+    keys = [key for group in shared_options() for key in group]
+    assert len(keys) == len(set(keys))
