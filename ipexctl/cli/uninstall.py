@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
+@app.command(cls=ConfiguredCommand)
 @grouped
 def uninstall_command(
     *,
