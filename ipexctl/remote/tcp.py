@@ -91,16 +91,13 @@ def _connect(family: int, address: Any, deadline: Deadline) -> TunedSocket:
 def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", DEAD_AFTER // 2),
-        ("TCP_KEEPALIVE", DEAD_AFTER // 2),  # the name on macOS
-        ("TCP_KEEPINTVL", 5),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", DEAD_AFTER * 1000),
+    for option, value in (
+        (socket.TCP_KEEPIDLE, DEAD_AFTER // 2),
+        (socket.TCP_KEEPINTVL, 5),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, DEAD_AFTER * 1000),
     ):
-        option = getattr(socket, name, None)
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:

@@ -1,4 +1,4 @@
-"""Runs that an older version has started, ended ones and live ones, in the hands of this one."""
+"""Runs and environments of older versions: this version lists, follows, stops and uses them."""
 
 from __future__ import annotations
 
@@ -146,3 +146,48 @@ def test_a_live_run_is_inspected_and_stopped(older: Older, live: Callable[[str],
     assert older.call("stop", "older-live").returncode == 0
     assert run.wait()["state"] == "stopped"
     assert run.left() == []
+
+
+@pytest.fixture
+def older_account(tmp_path: Path) -> dict[str, str]:
+    """The environment variables of an account whose home has an environment that ipexctl 0.1.0 installed."""
+    with tarfile.open(DATA / "env-0.1.0.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tmp_path / "home").rename(tmp_path / ".ipexctl")
+    env = (tmp_path / ".ipexctl/envs/default").resolve()
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    base = Path(sys.base_prefix, "bin", f"python{minor}").resolve()
+    for name in ("python", "python3"):
+        (env / "bin" / name).symlink_to(base)
+    if minor != "3.11":
+        (env / "lib/python3.11").rename(env / f"lib/python{minor}")
+    for name, old, new in (
+        ("pyvenv.cfg", "BASE", str(base.parent)),
+        ("env.json", "HOME", str(tmp_path / ".ipexctl")),
+        ("env.json", '"python": "3.11"', f'"python": "{minor}"'),
+    ):
+        (env / name).write_text((env / name).read_text().replace(old, new))
+    kinds = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+    directories = {kind: str(tmp_path / kind) for kind in kinds}
+    return {**os.environ, **directories, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def test_an_environment_is_listed_kept_by_install_and_used_by_run(older_account: dict[str, str]) -> None:
+    project = Path(older_account["HOME"], "project")
+    project.mkdir()
+    (project / "train.py").write_text("import torch\nprint('torch', torch.__version__)\n")
+
+    def call(*args: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "ipexctl", args[0], "--hosts", "localhost", *args[1:]]
+        return subprocess.run(
+            argv, env=older_account, cwd=project, capture_output=True, text=True, timeout=100, check=False
+        )
+
+    (host,) = json.loads(call("envs", "--json").stdout)["hosts"]
+    assert [(env["names"], env["row"], env["complete"]) for env in host["envs"]] == [(["default"], "torch-2.13", True)]
+    assert call("envs", "--verify").returncode == 0
+    installed = call("install", "--stack", "torch", "--offline", "--json")
+    assert json.loads(installed.stdout)["hosts"][0]["status"] == "ok", installed.stderr
+    ran = call("run", "train.py")
+    assert ran.returncode == 0, ran.stderr
+    assert "[0] torch 2.13.0" in ran.stdout
