@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from enum import Enum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.main import get_command
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from ipexctl.doctor.finding import DoctorReport
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-INIT = "init"
+INIT: Final = "init"
+_LOGIN: Final = re.compile(r"://[^/\s]*@")
 
 
 @app.command(cls=ConfiguredCommand)
@@ -80,17 +82,19 @@ def config_command(
 def _given(ctx: typer.Context) -> dict[str, Any]:
     """The shared options on the command line that choose hosts and connections, by key."""
     targets, home, _ = shared_options()
-    sources = {key: ctx.get_parameter_source(param.name) for key, param in {**targets, **home}.items()}
     return {
         key: param
         for key, param in {**targets, **home}.items()
-        if (source := sources[key]) is not None and source.name == "COMMANDLINE"
+        if (source := ctx.get_parameter_source(param.name)) is not None and source.name == "COMMANDLINE"
     }
 
 
 def _plain(value: Any) -> Any:
-    """A value for JSON and TOML."""
-    return value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
+    """A value for JSON and TOML; a URL without user and password."""
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    value = value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
+    return _LOGIN.sub("://", value) if isinstance(value, str) else value
 
 
 def _specs(name: str) -> Iterator[tuple[str, CommandSpec]]:

@@ -444,6 +444,17 @@ def test_config_shows_every_option_with_its_source(project: Path, monkeypatch: p
     assert call("config", "rnu").returncode == 2
 
 
+def test_config_shows_no_password(project: Path) -> None:
+    write_user(
+        project, "[install]\nindex-url = 'https://me:s3cret@host/simple'\nfind-links = ['https://t0ken@host/w']\n"
+    )
+    for options in ([], ["--json"]):
+        shown = call("config", "install", *options).stdout
+        assert "https://host/simple" in shown
+        assert "s3cret" not in shown
+        assert "t0ken" not in shown
+
+
 def test_config_init_writes_a_file_that_is_accepted(project: Path) -> None:
     done = call("config", "init", "--hosts", "localhost", "--home", str(project / "home"), "--forks", "4")
     assert done.returncode == 0, done.stderr
