@@ -35,6 +35,12 @@ class Backend(str, Enum):
     mpi = "mpi"
 
 
+class OnHang(str, Enum):
+    report = "report"
+    dump = "dump"
+    stop = "stop"
+
+
 class Bind(str, Enum):
     auto = "auto"
     socket = "socket"
@@ -53,7 +59,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Communication": ("backend", "mpi", "iface", "master_port"),
     "Project files": ("cwd", "sync", "exclude", "include", "data", "allow_big"),
     "Watching": ("ranks", "plain", "live", "detach", "summary", "json", "quiet", "verbose", "no_color"),
-    "Ending": ("time_limit", "max_restarts", "hang_after"),
+    "Ending": ("time_limit", "max_restarts", "hang_after", "on_hang"),
     "Connection": (
         "forks", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys", "connect_timeout", "timeout",
     ),
@@ -235,6 +241,10 @@ class LaunchOptionsGroup:
             help="Report a stall after S seconds without output, 0 for never (default: 600).",
         ),
     ] = 600.0
+    on_hang: Annotated[
+        OnHang,
+        option("--on-hang", help="Then only report it, dump all stacks, or dump them and stop (default: report)."),
+    ] = OnHang.report
     accelerate_config: Annotated[
         Path | None,
         option("--accelerate-config", readable=False, metavar="FILE", help="File written by `accelerate config`."),
@@ -330,6 +340,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         timeout=targets.timeout,
         restarts=launch.max_restarts,
         hang_after=launch.hang_after,
+        on_hang=launch.on_hang.value,
         ranks=ranks or EVERY_RANK,
         hosts_from=selection.source,
     )

@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -20,7 +21,7 @@ from ipexctl.errors import UserError
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
     from ipexctl.cli.launch_options import LaunchCall
@@ -75,6 +76,7 @@ def run_command(
     from ipexctl.launch.plan import SCHEMA
 
     output, targets = line.output, line.targets
+    called = ctx.with_resource(_noting_failed_call(line, needs_note=not dry_run))
     install = install or bool(packages or requirements)
     if line.launch.python is not None and (packages or requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
@@ -96,6 +98,7 @@ def run_command(
             outcome = _install_first(launch_call, pool, output, files, packages or (), requirements or ())
             if isinstance(outcome, StartFailure):
                 failure, seconds = outcome.with_host_options(launch_call.host_options), time.monotonic() - start_time
+                called.reason = failure.reason
                 raise typer.Exit(_print_not_started(failure, interrupt.code, summary, seconds))
             if outcome:
                 raise interrupt.or_exit(outcome)
@@ -117,9 +120,11 @@ def run_command(
         )
         if isinstance(submitted, StartFailure):
             failure, seconds = submitted.with_host_options(launch_call.host_options), time.monotonic() - start_time
+            called.reason, called.needs_note = failure.reason, not failure.is_unsure
             raise typer.Exit(_print_not_started(failure, interrupt.code, summary, seconds))
         from ipexctl.cli.watch import watch_run  # imported while the ranks start
 
+        called.needs_note = False
         session = None if detach else pool.detach(submitted.record.node0)
         pool.close()
         for note in submitted.notes:
@@ -139,6 +144,27 @@ def run_command(
     if summary is not None and not _write_summary(summary, submitted.record, code, time.monotonic() - start_time):
         code = code or 1
     raise typer.Exit(code)
+
+
+@dataclass
+class _Called:
+    """Whether this call has to be noted as one that began no run, and why it began none."""
+
+    needs_note: bool
+    reason: str = ""
+
+
+@contextmanager
+def _noting_failed_call(line: LaunchLine, *, needs_note: bool) -> Iterator[_Called]:
+    called = _Called(needs_note)
+    try:
+        yield called
+    finally:
+        script = line.script.module or next(iter(line.script.words or ()), "")
+        if called.needs_note and script:
+            from ipexctl.jobs.registry import FailedCall, RunRegistry, save_failed_call
+
+            save_failed_call(RunRegistry().directory, FailedCall(time.time(), script, called.reason))
 
 
 def _refuse_ignored_options(

@@ -22,13 +22,15 @@ def why_command(
 ) -> None:
     """Explain why a run ended: the first failure, its last lines, the likely cause and the fix.
 
+    For a running run, show where its ranks are: their stacks are read for that.
+
     \b
     Example: ipexctl why last
     """
     from ipexctl.cli.hosts import check_seconds, open_pool
     from ipexctl.cli.run_hosts import run_options
-    from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.jobs.why.why import QUERY_TIMEOUT, why
+    from ipexctl.jobs.registry import RunRegistry, read_failed_call
+    from ipexctl.jobs.why.why import QUERY_TIMEOUT, mention_failed_call, why
     from ipexctl.ui.why import show, show_json
 
     check_seconds("--timeout", timeout)
@@ -38,6 +40,8 @@ def why_command(
     with open_pool(run_options(record, output)) as (pool, _):
         connect = partial(pool.connector.open, record.node0, pool.cancel)
         report = why(record, connect, registry.directory, pool.cancel, timeout=seconds)
+    if run == "last":
+        report = mention_failed_call(report, read_failed_call(registry.directory))
     if output.json:
         show_json(report)
     else:

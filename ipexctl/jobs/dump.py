@@ -7,16 +7,18 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.jobs.stop import ANSWER_TIMEOUT, run_on_node0
 from ipexctl.node.common.records import read_status
+from ipexctl.remote.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 WAIT: Final = 10.0
@@ -135,6 +137,14 @@ class StackGroup:
         """The innermost frame of the project."""
         return next((frame for frame in self.frames if not frame.is_standard and not frame.is_library), None)
 
+    @property
+    def place(self) -> str:
+        """`all_reduce, called at train.py:17`."""
+        inner, own_frame = self.inner, self.own
+        if own_frame is None or own_frame == inner:
+            return inner.function
+        return f"{inner.function}, called at {own_frame.place}:{own_frame.line}"
+
 
 @dataclass(frozen=True, slots=True)
 class Dump:
@@ -164,6 +174,40 @@ class Dump:
     def is_whole(self) -> bool:
         """Whether every running rank has a stack."""
         return all(rank.state != "running" for rank in self.mute)
+
+
+class DumpReceiver:
+    """Collects a dump that node0 sends in frames, one for each rank."""
+
+    def __init__(self) -> None:
+        self._rows: list[object] = []
+
+    def add(self, message: Mapping[str, object]) -> Dump | None:
+        """The dump, when this was its last part."""
+        self._rows.append(message.get("stacks"))
+        if len(self._rows) != message.get("of"):
+            return None
+        rows, self._rows = self._rows, []
+        return read_dump(Reply({"at": message.get("at"), "ranks": rows}))
+
+
+def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
+    """Ranks at the same place, and a line that says which and where; the smallest groups first."""
+    mute: dict[str, list[RankStacks]] = {}
+    for rank in dump.mute:
+        mute.setdefault(rank.why or "it has no Python frame", []).append(rank)
+    groups = [
+        (group.ranks, group.place if "," in group.place else f"{group.place} at {group.inner.place}:{group.inner.line}")
+        for group in dump.groups
+    ]
+    groups += [(tuple(ranks), f"no stack: {why}") for why, ranks in mute.items()]
+    return [(ranks, f"{name_ranks(ranks)}: {place}") for ranks, place in groups]
+
+
+def name_ranks(ranks: Sequence[RankStacks]) -> str:
+    """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
+    hosts = fold(list(dict.fromkeys(rank.host for rank in ranks)))
+    return f"rank{'s' if len(ranks) > 1 else ''} {fold_ranks(rank.rank for rank in ranks)} on {hosts}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.stall_report import silence_lines
+from ipexctl.jobs.dump import DumpReceiver
+from ipexctl.jobs.stall_report import dump_lines, silence_lines
 from ipexctl.node.common.frames import SUFFIXES, Chunk, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS, Deadline
@@ -103,6 +104,7 @@ class Follower:
         """When node0 received the output that comes now."""
         self._copy = copy
         self._figures = figures
+        self._dump = DumpReceiver()
         self._has_received = False
         self._silent_since: float | None = None
         """The start of the silence that was reported last."""
@@ -143,6 +145,7 @@ class Follower:
         with closing(self._open_session(self._cancel)) as session:
             if self.status is not None:
                 self._watch(Notice(f"{self._record.node0.name} is reached again"))
+            self._dump = DumpReceiver()
             request = {
                 "home": self._record.home,
                 "id": self._record.id,
@@ -197,7 +200,10 @@ class Follower:
             self._on_chunk(decode_chunk(kind, payload)._replace(at=self._received_at))
             return
         message = decode_json(payload)
-        if "at" in message:
+        if "stacks" in message:
+            if (dump := self._dump.add(message)) is not None:
+                self._watch(Notice("\n".join(dump_lines(self._record.id, dump)), True))
+        elif "at" in message:
             self._received_at = as_number(message["at"])
         elif "status" in message:
             self._watch(self._on_status(message["status"]))

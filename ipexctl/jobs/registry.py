@@ -11,7 +11,7 @@ import re
 import secrets
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -269,6 +269,33 @@ def _damaged(path: Path, reason: str) -> DamagedRecord:
 
 def _path(text: str | None) -> Path | None:
     return Path(text) if text else None
+
+
+_FAILED_CALL: Final = "failed-call"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """The last call of `ipexctl run` that began no run."""
+
+    at: float
+    script: str
+    reason: str = ""
+
+
+def save_failed_call(directory: Path, failed: FailedCall) -> None:
+    """A directory that can't be written is no error: only `why` reads the file."""
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(directory / _FAILED_CALL, json.dumps(asdict(failed)).encode(), durable=False)
+
+
+def read_failed_call(directory: Path) -> FailedCall | None:
+    try:
+        fields = json.loads((directory / _FAILED_CALL).read_text(encoding="utf-8"))
+        return FailedCall(float(fields["at"]), str(fields["script"]), str(fields["reason"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 _SUFFIX: Final = ".begins"

@@ -8,8 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.dump import Dump
+from ipexctl.jobs.dump import Dump, name_ranks
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, print_message, wants_color
@@ -66,12 +65,12 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
     page.put(f"{counted(total, 'rank')} at {time.strftime('%H:%M:%S', time.localtime(dump.at))}, innermost call first")
     for why, ranks in group_by(dump.mute, _why).items():
         page.put()
-        page.put(f"{_named(ranks)} ({len(ranks)} of {total}): no stack", "1;33")
+        page.put(f"{name_ranks(ranks)} ({len(ranks)} of {total}): no stack", "1;33")
         page.put_wrapped(why, "  ")
     for group in groups:
         page.put()
         is_odd = bool(odd) and group is not groups[-1]
-        page.put(f"{_named(group.ranks)} ({len(group.ranks)} of {total}): {_place(group)}", "1;31" if is_odd else "1")
+        page.put(f"{name_ranks(group.ranks)} ({len(group.ranks)} of {total}): {group.place}", "1;31" if is_odd else "1")
         page.put(f"  {_circumstances(group)}", "2")
         _put_frames(page, group.frames, all_frames=everything)
         if everything:
@@ -100,21 +99,6 @@ def _odd(dump: Dump) -> str:
     if len(groups) < 2 or 2 * len(groups[-1].ranks) <= sum(len(group.ranks) for group in groups):
         return ""
     return fold_ranks(rank.rank for group in groups[:-1] for rank in group.ranks)
-
-
-def _named(ranks: Sequence[RankStacks]) -> str:
-    """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
-    hosts = fold(list(dict.fromkeys(rank.host for rank in ranks)))
-    return f"rank{'s' if len(ranks) > 1 else ''} {fold_ranks(rank.rank for rank in ranks)} on {hosts}"
-
-
-def _place(group: StackGroup) -> str:
-    inner, own_frame = group.inner, group.own
-    return (
-        inner.function
-        if own_frame in (None, inner)
-        else f"{inner.function}, called at {own_frame.place}:{own_frame.line}"
-    )
 
 
 def _why(rank: RankStacks) -> str:

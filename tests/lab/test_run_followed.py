@@ -114,7 +114,8 @@ def test_a_run_is_reached_by_any_python_that_is_there_once_its_environment_is_re
     break_host(cluster.lab.hosts[0], "no-python")
     try:
         assert cluster.status(run)["state"] == "running"
-        assert len(cluster.call("logs", run, "--tail", "3").out.splitlines()) == 3
+        logs = cluster.call("logs", run, "--tail", "3")
+        assert len((logs.out + logs.err).splitlines()) == 3
         assert json.loads(cluster.call("why", run, "--json").out)["state"] == "running"
         assert cluster.call("stop", run).rc == 0
         assert cluster.status(run)["state"] == "stopped"

@@ -13,7 +13,7 @@ import termios
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 from run_helpers import Run
@@ -88,8 +88,8 @@ class Attached:
 def attach(tmp_path: Path) -> Iterator[Callable[..., Attached]]:
     made: list[Attached] = []
 
-    def make(command: str, size: int = 2) -> Attached:
-        run = Run(tmp_path / "home", command, size).start()
+    def make(command: str, size: int = 2, **more: Any) -> Attached:
+        run = Run(tmp_path / "home", command, size, **more).start()
         attached = Attached(run, tmp_path / "state")
         host = Host(name="localhost", address="localhost")
         record = RunRecord(
@@ -346,3 +346,43 @@ def test_logs_prints_chosen_lines_as_text_or_as_one_document(attach: Callable[..
     wrong = attached.call("logs", "last", "--grep", "(", "--json")
     assert wrong.returncode == 2
     assert json.loads(wrong.stdout)["schema"] == "ipexctl.logs/1"
+
+
+HANGS = "import time\ndef wait_for_others():\n time.sleep(600)\nprint('here', flush=True)\nwait_for_others()"
+
+
+def test_why_says_where_the_ranks_are_and_remembers_it(attach: Callable[..., Attached]) -> None:
+    attached = attach(HANGS, 2)
+    attached.run.wait_for_all(b"here")
+
+    def places() -> list[list[int]]:
+        others = json.loads(attached.call("why", "last", "--json").stdout)["others"]
+        return [other["ranks"] for other in others if not missing(other["sentence"], "wait_for_others here 0-1")]
+
+    assert places() == [[0, 1]]
+    dumps = attached.run.rundir / "stacks"
+    assert len(list(dumps.glob("dump-*"))) == 1
+    assert places() == [[0, 1]]
+    assert len(list(dumps.glob("dump-*"))) == 1
+    assert attached.call("stop", "last").returncode == 0
+    assert places() == [[0, 1]]
+
+
+def test_a_follower_shows_the_dump_of_a_run_that_hung_and_was_stopped(attach: Callable[..., Attached]) -> None:
+    attached = attach(HANGS, 2, go={"hang_after": 6, "on_hang": "stop"})
+    ended = attached.call("attach", "last")
+    assert ended.returncode == 1
+    assert missing(ended.stderr.decode(), "wait_for_others") == []
+    explained = json.loads(attached.call("why", "last", "--json").stdout)
+    assert (explained["state"], explained["first_failure"]["kind"]) == ("failed", "hang")
+    assert missing(explained["others"][0]["sentence"], "wait_for_others") == []
+
+
+def test_why_says_that_the_last_call_began_no_run(attach: Callable[..., Attached]) -> None:
+    attached = attach("print('here')")
+    attached.run.wait()
+    assert attached.call("run", "--hosts", "localhost", "absent.py").returncode == 2
+    notes = json.loads(attached.call("why", "last", "--json").stdout)["notes"]
+    assert missing(notes[0], "absent.py") == []
+    by_id = json.loads(attached.call("why", attached.run.id, "--json").stdout)
+    assert by_id["notes"] == notes[1:]

@@ -102,6 +102,44 @@ def test_a_silent_run_is_told_with_what_each_rank_is_at_and_not_ended(make: Call
     assert [len(run.events(name)) for name in ("silent", "heard")] == [1, 1]
 
 
+HANGS = "import time\ndef wait_for_others():\n time.sleep(600)\nprint('here', flush=True)\nwait_for_others()"
+
+
+def test_a_silent_run_is_dumped_once_and_goes_on(make: Callable[..., Run]) -> None:
+    run = make(HANGS, go={"hang_after": 1, "on_hang": "dump"}).start()
+    run.wait_for_all(b"here")
+    until = time.monotonic() + 40
+    while not (run.status["silent"] or {}).get("dump"):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    time.sleep(1.5)
+    assert run.status["state"] == "running"
+    dumps = list((run.rundir / "stacks").glob("dump-*.json"))
+    assert len(dumps) <= len(run.events("silent"))  # a slow start may be silent for a second, too
+    newest = max(dumps)
+    assert newest.name == f"dump-{run.status['silent']['dump']}.json"
+    assert newest.read_text().count("wait_for_others") >= 2
+    assert newest.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_silent_run_is_dumped_and_stopped(make: Callable[..., Run]) -> None:
+    run = make(HANGS, go={"hang_after": 1, "on_hang": "stop"}).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"]) == ("failed", 1)
+    first = status["first_failure"]
+    assert (first["kind"], first["rank"], first["ranks"]) == ("hang", None, [0, 1])
+    assert (run.rundir / "stacks" / f"dump-{status['silent']['dump']}.json").exists()
+    assert run.left() == []
+
+
+def test_a_run_that_hangs_is_started_again_if_it_may_be(make: Callable[..., Run]) -> None:
+    code = "import os, time\nprint('here', flush=True)\nif os.environ['RESTART_COUNT'] == '0': time.sleep(600)"
+    run = make(code, go={"hang_after": 6, "on_hang": "stop", "restarts": 1}).start()
+    status = run.wait()
+    assert (status["state"], status["attempt"]) == ("ok", 1)
+    assert status["attempts"][0]["first_failure"]["kind"] == "hang"
+
+
 def test_a_run_that_is_not_to_be_watched_for_silence_is_not(make: Callable[..., Run]) -> None:
     run = make("import time\ntime.sleep(2)", go={"hang_after": 0}).start()
     assert run.wait()["state"] == "ok"

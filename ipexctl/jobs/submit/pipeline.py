@@ -382,6 +382,7 @@ def _launch_spec(
         time_limit=plan.time_limit,
         restarts=request.restarts,
         hang_after=request.hang_after,
+        on_hang=request.on_hang,
     )
     return LaunchSpec(
         record=record,

@@ -52,6 +52,8 @@ class RunRequest:
     restarts: int = 0
     hang_after: float = 600.0
     """Seconds without output of any rank until a stall is reported; 0: never."""
+    on_hang: str = "report"
+    """Then also `dump` all stacks, or dump them and `stop` the run."""
     stack: str | None = None
     torch: str | None = None
     """With `stack`: the environment to install where it is missing."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.dump import place_lines
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.jobs.why.patterns.launch import LAUNCH
 from ipexctl.jobs.why.patterns.machine import MACHINE
@@ -87,12 +89,15 @@ def diagnose(snapshot: RunSnapshot) -> Diagnosis:
 def _failed(snapshot: RunSnapshot) -> Diagnosis:
     run, first = snapshot.id, find_first_failure(snapshot)
     after = f" after {lasted(snapshot.took)}" if snapshot.took is not None else ""
-    if _is_over_time(snapshot, first):
+    has_hung = first is not None and first.kind == "hang"
+    if has_hung or _is_over_time(snapshot, first):
         headline = f"run {run} was ended{after}: {snapshot.status.reason or 'its time limit was over'}"
         more = "more time: ipexctl run --time-limit S …; a script continues from its own checkpoint"
+        if has_hung:
+            more = "--on-hang stop has ended it; a run that prints less often needs: ipexctl run --hang-after S …"
+        cause = choose(snapshot, None, hung=True) if has_hung else None
         notes = (*_hung(snapshot), *_notes(snapshot), more)
-        others = _other_ranks(snapshot, None) if snapshot.silent_for is None else _states_of_silent(snapshot)
-        verdict = Diagnosis(run, "failed", headline, first, others=others, notes=notes)
+        verdict = Diagnosis(run, "failed", headline, first, cause, others=_last_places(snapshot), notes=notes)
         return verdict.then(f"ipexctl logs {run}")
     output = snapshot.output_of(first.rank) if first is not None and first.rank is not None else None
     cause = choose(snapshot, first)
@@ -152,17 +157,22 @@ def _stopped(snapshot: RunSnapshot) -> Diagnosis:
     after = f" after {lasted(snapshot.took)}" if snapshot.took is not None else ""
     headline = f"run {snapshot.id} was stopped{after}, {by}"
     logs = (f"ipexctl logs {snapshot.id}",)
-    others = _other_ranks(snapshot, None) if snapshot.silent_for is None else _states_of_silent(snapshot)
     notes = (*_hung(snapshot), *_notes(snapshot))
-    return Diagnosis(snapshot.id, "stopped", headline, others=others, notes=notes, next=logs)
+    return Diagnosis(snapshot.id, "stopped", headline, others=_last_places(snapshot), notes=notes, next=logs)
 
 
 def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
-    """A note if the run was silent until its end: a longer time limit may not help."""
-    if snapshot.silent_for is None:
-        return ()
-    quiet = f"no rank had printed anything for {lasted(snapshot.silent_for)} when it ended: it may have hung"
-    return (f"{quiet}; while a run hangs, ipexctl dump last shows where",)
+    """Notes on where the ranks were, and whether the run was silent until its end: more time may not help then."""
+    notes = []
+    dump = snapshot.current_dump
+    if dump is not None:
+        before = f", {lasted(snapshot.status.ended - dump.at)} before the end" if snapshot.status.ended else ""
+        notes.append(f"the places of the ranks are of {time.strftime('%H:%M:%S', time.localtime(dump.at))}{before}")
+    if snapshot.silent_for is not None:
+        quiet = f"no rank had printed anything for {lasted(snapshot.silent_for)} when it ended: it may have hung"
+        advice = "" if dump is not None else "; while a run hangs, ipexctl dump last shows where"
+        notes.append(quiet + advice)
+    return tuple(notes)
 
 
 def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
@@ -184,9 +194,31 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
         headline += f"; no rank has printed anything for {lasted(silent)}"
         cause = choose(snapshot, None, hung=True)
         after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
-    return Diagnosis(
-        run, status.state, headline, None, cause, others=_states_of_silent(snapshot), notes=_notes(snapshot), next=after
+    others = (*_places(snapshot), *_states_of_silent(snapshot))
+    notes = _notes(snapshot)
+    if snapshot.dump_error:
+        notes = (*notes, f"where its ranks are could not be read: {snapshot.dump_error}")
+    return Diagnosis(run, status.state, headline, None, cause, others=others, notes=notes, next=after)
+
+
+def _places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
+    """Where the ranks were in the newest dump, once for all ranks at the same place."""
+    dump = snapshot.current_dump
+    return tuple(
+        AlikeRanks(
+            "running",
+            tuple(rank.rank for rank in ranks),
+            tuple(dict.fromkeys(rank.host for rank in ranks)),
+            sentence,
+        )
+        for ranks, sentence in (place_lines(dump) if dump is not None else ())
     )
+
+
+def _last_places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
+    """The places of the ranks before the end, if they are known, and their states."""
+    states = _other_ranks(snapshot, None) if snapshot.silent_for is None else _states_of_silent(snapshot)
+    return (*_places(snapshot), *states)
 
 
 def _states_of_silent(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:

@@ -12,6 +12,7 @@ from ipexctl.node.common.records import Failure, as_dict, as_lines, as_list, as_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from ipexctl.jobs.dump import Dump
     from ipexctl.node.common.frames import Chunk
     from ipexctl.node.common.records import RankStatus, RunEvent, RunStatus
 
@@ -31,6 +32,16 @@ class RunSnapshot:
     restarts: tuple[str, ...] = ()
     """Why each attempt before the last ended."""
     supervise: tuple[str, ...] = ()
+    dump: Dump | None = None
+    """The newest stack dump, of whatever time."""
+    dump_error: str = ""
+    """Why no stacks could be read from a run that continues."""
+
+    @property
+    def current_dump(self) -> Dump | None:
+        """The dump, if it is of the last attempt."""
+        begin = max((attempt.ended or 0.0 for attempt in self.status.attempts), default=0.0)
+        return self.dump if self.dump is not None and self.dump.at >= begin else None
 
     @property
     def id(self) -> str:
@@ -56,7 +67,9 @@ class RunSnapshot:
         return next((row for row in self.status.ranks if row.rank == rank), None)
 
 
-def read_snapshot(document: Mapping[str, Any], output: Iterable[Chunk], node0: str) -> RunSnapshot:
+def read_snapshot(
+    document: Mapping[str, Any], output: Iterable[Chunk], node0: str, dump: Dump | None = None
+) -> RunSnapshot:
     """`document` is the last event of the call."""
     status = read_status(document.get("status"))
     events = [event for entry in as_list(document.get("events")) if (event := read_event(entry)) is not None]
@@ -71,6 +84,7 @@ def read_snapshot(document: Mapping[str, Any], output: Iterable[Chunk], node0: s
         ended_at={rank: at for rank, at in exits.items() if rank is not None and at is not None},
         restarts=_restarts(status, events),
         supervise=as_lines(document.get("supervise")),
+        dump=dump,
     )
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.dump import DumpReceiver, RunOver, dump
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose, lasted
 from ipexctl.jobs.why.run_snapshot import read_snapshot
-from ipexctl.node.common.frames import FrameError, decode_chunk
+from ipexctl.node.common.frames import FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.dump import Dump
+    from ipexctl.jobs.registry import FailedCall, RunRecord
     from ipexctl.jobs.why.patterns.match import Cause
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
     from ipexctl.node.common.frames import Chunk, Frame
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 
 QUERY_TIMEOUT: Final = 60.0
 _MAX_OUTPUT: Final = 64 << 20
-"""Bytes of all ranks' last lines."""
+"""Bytes of all ranks' last lines and stacks."""
+_FRESH: Final = 60.0
+"""Seconds for which a stack dump of a running run is not taken again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,40 @@ def why(
     try:
         with closing(open_session()) as session:
             snapshot = _read_snapshot(session, record, record.python, record.home, timeout, cancel)
+            if snapshot.status.state == "running":
+                snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
     except Cancelled:
         raise
     except HostError as error:
         return _with_host_options(_from_copy(record, runs, error, cancel))
     return _with_host_options(Answer(record, diagnose(snapshot)))
+
+
+def _with_fresh_dump(
+    snapshot: RunSnapshot, session: Session, record: RunRecord, timeout: float, cancel: Cancel
+) -> RunSnapshot:
+    """Take a stack dump, if the newest one is old."""
+    if snapshot.dump is not None and 0 <= (snapshot.now or 0.0) - snapshot.dump.at < _FRESH:
+        return snapshot
+    try:
+        taken = dump(session, record, None, cancel, timeout=timeout)
+    except Cancelled:
+        raise
+    except HostError as error:
+        return replace(snapshot, dump_error=error.reason)
+    if isinstance(taken, RunOver):
+        return _read_snapshot(session, record, record.python, record.home, timeout, cancel)
+    return replace(snapshot, dump=taken)
+
+
+def mention_failed_call(answer: Answer, failed: FailedCall | None) -> Answer:
+    """A note that the last call of `ipexctl run` began no run, if it was made after this run."""
+    if failed is None or failed.at <= answer.record.started:
+        return answer
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(failed.at))
+    because = f": {failed.reason}" if failed.reason else ""
+    note = f"the last call of ipexctl run, {failed.script} at {at}, began no run{because}; this is the run before it"
+    return replace(answer, verdict=replace(answer.verdict, notes=(note, *answer.verdict.notes)))
 
 
 def _with_host_options(answer: Answer) -> Answer:
@@ -85,11 +118,20 @@ def _read_snapshot(
     request: dict[str, Any] = {"home": home, "id": record.id, "copy": copy}
     label = "read the run's record"
     output: list[Chunk] = []
+    received = 0
+    receiver = DumpReceiver()
+    newest_dump: Dump | None = None
 
     def on_frame(frame: Frame) -> None:
-        output.append(decode_chunk(*frame))
-        if sum(len(chunk.data) for chunk in output) > _MAX_OUTPUT:
+        nonlocal received, newest_dump
+        kind, payload = frame
+        received += len(payload)
+        if received > _MAX_OUTPUT:
             raise FrameError("more output than was requested")
+        if kind == b"J":
+            newest_dump = receiver.add(decode_json(payload)) or newest_dump
+        else:
+            output.append(decode_chunk(kind, payload))
 
     reply = call(
         session,
@@ -103,7 +145,7 @@ def _read_snapshot(
         on_frame=on_frame,
         cancel=cancel,
     )
-    return read_snapshot(reply, output, record.node0.name)
+    return read_snapshot(reply, output, record.node0.name, newest_dump)
 
 
 def cause_from_copy(record: RunRecord, runs: Path, *, timeout: float = 10.0) -> Cause | None:

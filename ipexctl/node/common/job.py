@@ -114,6 +114,8 @@ class StartRequest(NamedTuple):
     restarts: int = 0
     hang_after: float = 600.0
     """Seconds without output of any rank until that is reported; 0 for never."""
+    on_hang: str = "report"
+    """Then also `dump` all stacks, or dump them and `stop` the run."""
     grace: float = 4.0
     """Seconds for ranks to exit after SIGTERM."""
     begin_within: float = 120.0
@@ -150,6 +152,7 @@ def read_start_request(document: object) -> StartRequest:
         addresses=_items(start, "addresses", str),
         time_limit=_seconds(start, "time_limit"),
         restarts=_optional(start, "restarts", int) or 0,
+        on_hang=_optional(start, "on_hang", str) or "report",
         **{name: limit for name in _LIMITS if (limit := _seconds(start, name)) is not None},
     )
 

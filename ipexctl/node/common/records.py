@@ -126,9 +126,11 @@ class Silence(NamedTuple):
     after: float
     """Seconds without output after which it is reported."""
     ranks: tuple[SilentRank, ...] = ()
+    dump: str = ""
+    """The id of the stack dump that --on-hang has taken."""
 
     def to_json(self) -> Json:
-        return {"since": self.since, "after": self.after, "ranks": [rank._asdict() for rank in self.ranks]}
+        return {**self._asdict(), "ranks": [rank._asdict() for rank in self.ranks]}
 
 
 class Attempt(NamedTuple):
@@ -324,7 +326,8 @@ def _silence(document: object) -> Silence | None:
     if not isinstance(document, dict):
         return None
     since, after = as_number(document.get("since")), as_number(document.get("after")) or 0.0
-    return None if since is None else Silence(since, after, _read_list(document.get("ranks"), _silent_rank))
+    ranks, dump = _read_list(document.get("ranks"), _silent_rank), _text_or_empty(document.get("dump"))
+    return None if since is None else Silence(since, after, ranks, dump)
 
 
 def _silent_rank(entry: Json) -> SilentRank:

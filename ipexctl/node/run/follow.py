@@ -3,8 +3,8 @@
     follow  {home, id, copy, offsets: {"0.out": N, …} or null, ranks: [N, …] or null, streams, follow,
              tail: lines or null, grep: regular expression or null, exact,
              figures: seconds between two statuses where only figures change}
-        → frames: chunks of output, and the messages {"status"}, {"at": the time of the chunks that follow} and {},
-          which only shows that the run is still followed
+        → frames: chunks of output, and the messages {"status"}, {"at": the time of the chunks that follow}, the
+          dump that --on-hang has taken (`stack_dumps.encode_dump`) and {}, which only shows that the run is followed
         → {"event": "done", "status"}
 
 With `copy` the directory is an earlier copy from node0. With `exact` the order of the output is exact, however much
@@ -24,6 +24,7 @@ from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import read_status
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_times import TimesReader
+from ipexctl.node.run.stack_dumps import encode_dump
 from ipexctl.node.run.status_file import StoredStatus, read_status_file
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class StatusWatcher:
     """Changes of the status: a new state of the run or a rank at once, new figures only at an interval."""
 
     def __init__(self, rundir: str, interval: float) -> None:
+        self.stacks_directory = os.path.join(rundir, "stacks")
         self._rundir, self._interval = rundir, interval
         self._path = os.path.join(rundir, "status.json")
         self._checked_at = self._sent_at = 0.0
@@ -137,8 +139,8 @@ class StatusWatcher:
         self._checked_at = now
         stored = self._stored = read_status_file(self._rundir, unchanged_for=now - self._modified_at)
         status = stored.status
-        since = status.silent.since if status.silent is not None else None
-        states: list[object] = [status.state, since, *(rank.state for rank in status.ranks)]
+        stall = None if status.silent is None else (status.silent.since, status.silent.dump)
+        states: list[object] = [status.state, stall, *(rank.state for rank in status.ranks)]
         if states == self._states and not (is_new and now - self._sent_at >= self._interval):
             return stored, False
         self._states, self._sent_at = states, now
@@ -220,13 +222,17 @@ def send_all(sender: OutputSender) -> None:
 
 def forward_run(output: Output, sender: OutputSender, statuses: StatusWatcher, writer: CompressedFrameWriter) -> Json:
     """Send output and status until the run has ended; returns the last status."""
-    parent, sent_at = os.getppid(), time.monotonic()
+    parent, sent_at, sent_dump = os.getppid(), time.monotonic(), ""
     while True:
         now = time.monotonic()
         # The status is read before the files, so that with a final status all output is in the files.
         (status, document), is_changed = statuses.poll(now)
         if is_changed:
             writer.send(encode_json({"status": document}))
+        if status.silent is not None and status.silent.dump not in ("", sent_dump):
+            sent_dump = status.silent.dump
+            for frame in encode_dump(statuses.stacks_directory, sent_dump):
+                writer.send(frame)
         output.is_live = not status.is_over
         has_output = sender.send_some()
         if status.is_over:

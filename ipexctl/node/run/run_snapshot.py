@@ -1,6 +1,6 @@
 """Reads the record of a run on node0: status, events, the last lines of every rank and of mpirun.
 
-    read  {home, id, copy} → frames: chunks, the last lines of a rank's stdout or stderr
+    read  {home, id, copy} → frames: chunks, the last lines of a rank's stdout or stderr; the newest stack dump
                            → {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …],
                               "supervise": [line, …], "events": [{…}, …], "ranks": {"5": {"out": N, "err": N}, …}}
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ipexctl.node.common.answer import answer, emit_frames
 from ipexctl.node.common.files import read_json, rundir_of, tail_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk
+from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
 from ipexctl.node.run.status_file import read_document, read_status_file
 
 if TYPE_CHECKING:
@@ -141,8 +142,11 @@ def read(request: Json, _: object = None) -> Json:
         (status, document), now = read_copy(os.path.join(rundir, "status.json"))
     else:
         status, document = read_status_file(rundir)
+    stacks = os.path.join(rundir, "stacks")
     with emit_frames() as writer:
         ranks = send_output(rundir, status, writer)
+        for frame in encode_dump(stacks, newest_dump(stacks)):
+            writer.send(frame)
     return {
         "status": document,
         "now": now,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.files import home_of, write_json_atomically
 from ipexctl.node.common.processes import is_caught
+from ipexctl.node.run.stack_dumps import dump_path, new_dump_id
 from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
 
 if TYPE_CHECKING:
@@ -70,23 +71,23 @@ class Runs:
         self._check_machine(supervisor)
         if not is_caught(supervisor.pid, signal.SIGUSR1):
             raise AgentError("the run was started by an older ipexctl, and can't be asked where it is")
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}.json"
-        dump_path = os.path.join(self._rundir, "stacks", f"dump-{name}")
+        directory, dump_id = os.path.join(self._rundir, "stacks"), new_dump_id()
+        path = dump_path(directory, dump_id)
         try:
-            self._write_dump_request(os.path.join(self._rundir, "stacks"), name)
+            self._write_dump_request(directory, dump_id)
         except PermissionError:
             raise AgentError("the run belongs to another account") from None
         except OSError as error:
             raise AgentError(f"it can't be asked: {error.strerror}") from None
         self._send_signal(supervisor, signal.SIGUSR1)
         until = time.monotonic() + float(self._request.get("wait", 10))
-        while not os.path.exists(dump_path):
+        while not os.path.exists(path):
             if not supervisor.is_alive:
                 return {"status": read_status_file(self._rundir).document, "dump": None}
             if time.monotonic() > until:
                 raise AgentError("the run's supervisor doesn't answer; is the disk full there?")
             time.sleep(0.02)
-        with open(dump_path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             return {"status": stored.document, "dump": json.load(file)}
 
     @staticmethod
@@ -110,10 +111,10 @@ class Runs:
     def _rundir(self) -> str:
         return os.path.join(self._runs_directory, self._request["id"])
 
-    def _write_dump_request(self, directory: str, name: str) -> None:
+    def _write_dump_request(self, directory: str, dump_id: str) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         request = {"ranks": self._request.get("ranks")}
-        write_json_atomically(os.path.join(directory, f"ask-{name}"), request, durable=False)
+        write_json_atomically(os.path.join(directory, f"ask-{dump_id}.json"), request, durable=False)
 
     def clear(self) -> Json:
         path = os.path.join(self._runs_directory, self._request["id"], "job.json")

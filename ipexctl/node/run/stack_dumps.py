@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable, Iterator
 
-from ipexctl.node.common.files import read_json, write_json_atomically
+from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
+from ipexctl.node.common.frames import MAX_FRAME, encode_json
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -23,11 +24,48 @@ KEPT = 20
 """Number of dumps kept with the run."""
 
 
+def new_dump_id() -> str:
+    """It begins with the time."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
+
+
+def dump_path(directory: str, id: str) -> str:  # noqa: A002
+    return os.path.join(directory, f"dump-{id}.json")
+
+
+def newest_dump(directory: str) -> str:
+    """The id of the newest dump; empty if there is none."""
+    names = dump_names(directory, "dump-")
+    return names[-1][len("dump-") : -len(".json")] if names else ""
+
+
+def dump_names(directory: str, prefix: str) -> list[str]:
+    """From the oldest to the newest: an id begins with the time."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    return sorted(name for name in names if name.startswith(prefix) and name.endswith(".json"))
+
+
+def encode_dump(directory: str, dump_id: str) -> Iterator[bytes]:
+    """Frames with a dump, one for each rank: {"stacks": its row, "at", "of": number of rows}."""
+    document = read_json(dump_path(directory, dump_id))
+    rows = document.get("ranks") or ()
+    for row in rows:
+        frame = encode_json({"stacks": row, "at": document.get("at"), "of": len(rows)})
+        if len(frame) > MAX_FRAME:
+            short = {**row, "processes": None, "why": "its stacks are too large to be sent"}
+            frame = encode_json({"stacks": short, "at": document.get("at"), "of": len(rows)})
+        yield frame
+
+
 class DumpRequest:
     """A request in progress."""
 
-    def __init__(self, id: str, requested: list[RankConnection]) -> None:  # noqa: A002
+    def __init__(self, id: str, requested: list[RankConnection], on_written: Callable[[str], None]) -> None:  # noqa: A002
         self.id = id
+        self.on_written = on_written
         self.until = time.monotonic() + WAIT
         self.rows: dict[int, Json] = {
             peer.rank: {"rank": peer.rank, "host": peer.host, "state": peer.status.state, "processes": None, "why": ""}
@@ -46,7 +84,7 @@ class StackDumps:
 
     def handle_requests(self) -> None:
         """Send each new request to its ranks."""
-        for name in self._names("ask-"):
+        for name in dump_names(self._directory, "ask-"):
             path = os.path.join(self._directory, name)
             request = read_json(path)
             ranks = request.get("ranks")
@@ -57,7 +95,12 @@ class StackDumps:
             except OSError:
                 continue
             requested = [peer for peer in self._connections.all.values() if ranks is None or peer.rank in ranks]
-            self._send(DumpRequest(name[len("ask-") : -len(".json")], requested))
+            self._send(DumpRequest(name[len("ask-") : -len(".json")], requested, lambda _: None))
+
+    def take(self, on_written: Callable[[str], None]) -> None:
+        """Request the stacks of all ranks; `on_written` gets the id of the dump once it is written."""
+        make_private_directory(self._directory)
+        self._send(DumpRequest(new_dump_id(), list(self._connections.all.values()), on_written))
 
     def _send(self, dump: DumpRequest) -> None:
         for rank, row in dump.rows.items():
@@ -89,21 +132,14 @@ class StackDumps:
                 dump.rows[rank].update(why=f"its wrapper process didn't answer within {WAIT:g} s", last=last)
             self._open.remove(dump)
             self._write(dump)
+            dump.on_written(dump.id)
 
     def _write(self, dump: DumpRequest) -> None:
-        path = os.path.join(self._directory, f"dump-{dump.id}.json")
+        path = dump_path(self._directory, dump.id)
         document = {"at": time.time(), "ranks": [row for _, row in sorted(dump.rows.items())]}
         try:
             write_json_atomically(path, document, durable=False)
-            for name in self._names("dump-")[:-KEPT]:
+            for name in dump_names(self._directory, "dump-")[:-KEPT]:
                 os.unlink(os.path.join(self._directory, name))
         except OSError:
             return
-
-    def _names(self, prefix: str) -> list[str]:
-        """From the oldest to the newest: an id begins with the time."""
-        try:
-            names = os.listdir(self._directory)
-        except OSError:
-            return []
-        return sorted(name for name in names if name.startswith(prefix) and name.endswith(".json"))

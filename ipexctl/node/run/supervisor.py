@@ -288,8 +288,28 @@ class Supervisor:
             self.record.event("output-lost", rank=peer.rank, host=peer.host)
             self.on_end(peer, peer.ends)
         self.dumps.check_answers(now)
-        self.stalls.check(now, self.mpirun_started_at, self.ranks, is_ending=self.verdict.ending is not None)
+        is_ending = self.verdict.ending is not None
+        if self.stalls.check(now, self.mpirun_started_at, self.ranks, is_ending=is_ending):
+            self.on_stall()
         self.check_mpirun(now)
+
+    def on_stall(self) -> None:
+        if self.plan.on_hang == "report":
+            return
+        try:
+            self.dumps.take(self.on_stall_dumped)
+        except OSError:  # the disk is full
+            self.on_stall_dumped("")
+
+    def on_stall_dumped(self, dump_id: str) -> None:
+        status = self.record.status
+        if status.silent is None or self.verdict.ending is not None:  # it has printed something, or has ended
+            return
+        self.record.status = status._replace(silent=status.silent._replace(dump=dump_id))
+        self.record.event("dumped", dump=dump_id)
+        if self.plan.on_hang == "stop":
+            ranks = [peer.rank for peer in self.ranks if peer.exit is None]
+            self.fail("hang", f"no rank printed anything for {self.plan.hang_after:g} s", ranks=ranks)
 
     def on_lost(self, lost: list[RankConnection], now: float) -> None:
         """Handle lost ranks. An exit that a rank has reported stays; without one, the loss ends the run."""

@@ -13,6 +13,7 @@ with null for `rank` and `host` where no single rank is the cause; `ranks` are a
     stuck       its exception is printed, but its interpreter does not exit
     not-begun   it did not connect in time, or mpirun ended before any rank connected
     mpirun      mpirun exited or was killed while ranks ran, or could not be started
+    hang        no rank printed anything for the time of --hang-after, and the run has --on-hang stop
     time-limit  the run reached its time limit
 """
 
@@ -39,7 +40,7 @@ SIGNAL_TIME = 1.0
 SILENCE_TOLERANCE = 5.0
 """Seconds by which the last messages of ranks of one node may differ."""
 AT_ONCE = 1.0
-RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun")
+RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 """Kinds of failure after which a run may be restarted."""
 
 

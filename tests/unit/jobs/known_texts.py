@@ -491,6 +491,8 @@ the output of that rank and of mpirun, and in the output of the other ranks if t
 section has the text, its meaning, and what to do. The ids are in `why --json` and do not change. In the examples rank 1
 on node2 printed the text, and the hosts are node[1-3].
 
+For a run that hangs, `why` shows where its ranks wait; [run](run.md) has how that works and `--on-hang`.
+
 A loss of NaN is not a failure: such a run ends normally. If a failed run printed no known text, `why` names the
 exception or the exit code. It always shows the last 30 lines of the rank.
 """

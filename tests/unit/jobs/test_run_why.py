@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pytest
-from known_texts import SECTIONS, TEXTS, page, verdict_of
+from known_texts import SECTIONS, TEXTS, account, page, verdict_of
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, judged
 
+from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.jobs.why.diagnosis import LINES, TABLE, diagnose, lasted
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.node.common.frames import Chunk
@@ -278,6 +279,24 @@ def test_a_lost_run_tells_whether_its_node0_was_started_anew() -> None:
     anew = judged([({"state": "lost"}, "")], state="lost", first=None, boot=1200.0)
     assert missing(killed.headline, "node1") == missing(anew.headline, "node1") == []
     assert killed.headline != anew.headline
+
+
+@pytest.mark.parametrize(("state", "ended"), [("running", None), ("stopped", 1013.0)])
+@pytest.mark.parametrize(("at", "shown"), [(1005.0, True), (1001.0, False)])
+def test_the_newest_dump_of_the_last_attempt_says_where_the_ranks_are(
+    state: str, ended: float | None, at: float, *, shown: bool
+) -> None:
+    frames = (StackFrame("recv", "/lib/python3.11/socket.py", 3), StackFrame("step", "/h/code/p-01234567/train.py", 17))
+    process = Process(100, "python", "S", "", "py-spy", (Thread("MainThread", frames, True),), "")
+    ranks = (RankStacks(0, "node1", "running", (process,)), RankStacks(1, "node2", "running", (), "it is reconnecting"))
+    attempts = [{"attempt": 0, "reason": "rank 1 failed", "ended": 1002.0}]
+    status = {"ended": ended, "exit_code": 130, "attempts": attempts}
+    record, output = account([({"state": state}, "")] * 2, state=state, status=status)
+    verdict = diagnose(read_snapshot(record, output, "node1", Dump(at, ranks)))
+    places = [other for other in verdict.others if "train.py:17" in other.sentence or "reconnecting" in other.sentence]
+    assert [(other.ranks, other.hosts) for other in places] == ([((0,), ("node1",)), ((1,), ("node2",))] * shown)
+    text = " ".join(verdict.notes)
+    assert (missing(text, "8 before the end") == []) == (shown and ended is not None)
 
 
 def test_a_silent_run_tells_what_each_rank_was_at() -> None:
