@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 SEED = int(os.environ.get("IPEXCTL_LIES_SEED", "1"))
 LIES = int(os.environ.get("IPEXCTL_LIES", "100"))
 MOST_SECONDS = 45.0
-FOLLOWS = {"logs", "logs-failed", "attach", "run"}
+FOLLOWS = {"logs", "logs-times", "logs-failed", "attach", "run"}
 FOLLOW = "from ipexctl.jobs import follow; follow.MOST_SILENCE = 6.0; from ipexctl.__main__ import main; main()"
 """They wait for a frame on two connections, for 6 seconds here instead of 30."""
 LEAST_REACHED = 0.8
@@ -83,6 +83,7 @@ COMMANDS = {
     "run-detach": ("run", "HOSTS", "--ppn", "1", "--detach", "--time-limit", "5", "ends.py"),
     "ps": ("ps",),
     "logs": ("logs", "RUN"),
+    "logs-times": ("logs", "RUN", "--timestamps", "--tail", "3"),
     "logs-failed": ("logs", "FAILED", "--follow"),
     "attach": ("attach", "FAILED"),
     "why": ("why", "FAILED"),
@@ -95,6 +96,7 @@ COMMANDS = {
     "exec": ("exec", "HOSTS", "--", "uname", "-a"),
     "exec-gather": ("exec", "HOSTS", "--gather", "--", "uname", "-a"),
     "play": ("play", "HOSTS", "BOOK"),
+    "uninstall-plan": ("uninstall", "HOSTS", "--dry-run"),
 }
 SLOW = {
     "trust",
@@ -366,7 +368,8 @@ def test_no_lie_of_a_host_harms_a_command(lying: LyingLab) -> None:
         if problems:
             reports.append(_report(lie, outcome, problems))
             print(reports[-1], file=sys.stderr, flush=True)
-        print(f"{lie}: rc {outcome.rc}, {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
+        figures = f"rc {outcome.rc}, {outcome.seconds:.1f} s, {outcome.memory >> 10} MB"
+        print(f"{lie}: {figures}{'' if outcome.log else ', no lie'}", file=sys.stderr, flush=True)
     print(f"{kinds.total()} lies, seed {SEED}: {dict(kinds)}; most memory {memory >> 10} MB, slowest {slowest:.1f} s")
     assert not reports, f"{len(reports)} of {kinds.total()}:\n" + "\n".join(reports[:5])
     if only < 0:
