@@ -106,7 +106,7 @@ def parse_software(answers: Answers) -> Software:
     return Software(
         pythons=tuple(_python(line) for line in answers.all("python")),
         envs=_envs(answers),
-        mpis=tuple(parse_mpi(line, answers.first("path") or "") for line in answers.all("mpi")),
+        mpis=tuple(_mpi(line, answers.first("path") or "") for line in answers.all("mpi")),
         libraries=_libraries(answers.all("library")),
         conda=answers.first("conda"),
     )
@@ -171,9 +171,13 @@ _FLAVORS: Final[tuple[tuple[str, Flavor], ...]] = (
 )
 
 
-def parse_mpi(line: str, login_path: str = "") -> Mpi:
-    """A line with the path of an mpirun and the first lines of its --version."""
+def _mpi(line: str, login_path: str) -> Mpi:
     path, _, banner = line.partition(" ")
+    return parse_mpi(path, banner, on_path=dirname(path) in login_path.split(":"))
+
+
+def parse_mpi(path: str, banner: str, *, on_path: bool = False) -> Mpi:
+    """An mpirun from its path and the first lines of its --version."""
     flavor: Flavor = next((name for pattern, name in _FLAVORS if re.search(pattern, banner)), "unknown")
     if flavor == "mpich" and "mvapich" in path.lower():
         flavor = "mvapich"
@@ -183,7 +187,7 @@ def parse_mpi(line: str, login_path: str = "") -> Mpi:
         flavor=flavor,
         # Intel's packages call 2019 Update 7 2019.7.
         version=version[1].replace(" Update ", ".") if version else None,
-        on_path=dirname(path) in login_path.split(":"),
+        on_path=on_path,
     )
 
 

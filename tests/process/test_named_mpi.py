@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bindings(tmp_path: Path) -> Path:
-    """The package of the bindings with its MPI."""
-    package = tmp_path / "env" / "oneccl_bindings_for_pytorch"
+    """The package of the bindings with its MPI, below a path with a space."""
+    package = tmp_path / "my env" / "oneccl_bindings_for_pytorch"
     programs = package / "opt" / "mpi" / "bin"
     programs.mkdir(parents=True)
     (package / "env").mkdir()
     (package / "env" / "setvars.sh").write_text("export CCL_ROOT=x\n")
-    (programs / "mpirun").write_text('#!/bin/sh\nmpiexec.hydra "$@"\n')
+    (programs / "mpirun").write_text('#!/bin/sh\nfor _ in 1 2 3; do [ -f $0 ]; done\nmpiexec.hydra "$@"\n')
     version = "Intel(R) MPI Library for Linux* OS, Version 2021.15 Build 20250213"
     (programs / "mpiexec.hydra").write_text(f"#!/bin/sh\n[ $1 = --version ] && echo '{version}'\n")
     for program in programs.iterdir():

@@ -100,7 +100,7 @@ def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> 
     assert "I_MPI_ROOT" not in without.env.variables
 
 
-MPI = "mpi /o/bin/mpirun mpirun (Open MPI) 5.0.11|\n"
+MPI = "mpi /o/bin/mpirun\tmpirun (Open MPI) 5.0.11|\n"
 
 
 @pytest.mark.parametrize(

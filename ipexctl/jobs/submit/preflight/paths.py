@@ -33,14 +33,14 @@ _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
 """An Intel MPI inside the oneCCL bindings."""
 _SAME_PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl-bindings-for-pytorch")
-# Intel's mpirun looks for mpiexec.hydra on PATH.
+# Intel's mpirun looks for mpiexec.hydra on PATH. It is a script that prints errors first if its path has a space.
 _SCRIPT = """\
 {tests}
 mpi={mpi} python={python}
 if [ -n "$mpi" ]; then
   for it in "$mpi" "$mpi/mpirun" "$mpi/bin/mpirun" -; do [ -f "$it" ] && [ -x "$it" ] && break; done
-  [ "$it" = - ] || version=$(PATH=${{it%/*}}:$PATH "$it" --version </dev/null 2>&1 | head -n 3 | tr '\\n' '|')
-  [ "$it" = - ] || printf 'mpi %s %s\\n' "$it" "$version"
+  [ "$it" = - ] || version=$(PATH=${{it%/*}}:$PATH "$it" --version </dev/null 2>&1 | grep -vF "$it: " | head -n 3)
+  [ "$it" = - ] || printf 'mpi %s\\t%s\\n' "$it" "$(printf '%s' "$version" | tr '\\n' '|')"
   [ "$it" != - ] || echo "--mpi $mpi"
 fi
 if [ -n "$python" ]; then
@@ -155,7 +155,8 @@ def parse_paths(output: str) -> FoundPaths:
         if word in ("--data", "--setup", "--mpi", "--no-sync"):
             missing.append(line)
         elif word == "mpi":
-            mpi = parse_mpi(rest)
+            path, _, banner = rest.partition("\t")
+            mpi = parse_mpi(path, banner)
         elif word == "setvars":
             setvars = True
         elif word == "python":
