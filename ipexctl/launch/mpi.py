@@ -74,7 +74,8 @@ def _of_env(request: LaunchRequest) -> Iterator[Launcher]:
     if not env.is_installed:
         why = f"the environment {env.name} will have it"
     if root := env.variables.get("I_MPI_ROOT"):
-        yield Launcher("intel", f"{root}/bin/mpiexec.hydra", True, why, env.packages.get("impi-rt"))
+        version = env.packages.get("impi-rt") if root == env.prefix else None
+        yield Launcher("intel", f"{root}/bin/mpiexec.hydra", True, why, version)
     elif "impi-rt" in env.packages and env.prefix:
         yield Launcher("intel", f"{env.prefix}/bin/mpiexec.hydra", True, why, env.packages["impi-rt"])
     # These wheels overwrite each other's mpirun and mpiexec.hydra: with two of them, the owner is unknown.

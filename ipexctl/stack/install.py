@@ -144,6 +144,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     build_everywhere(context, spec, context.pending)
     if context.extended is not None and context.extended.name != name:
         remove_superseded(context, spec, context.extended.name)
+    summary = replace(summary, mpi=context.installed_mpi or summary.mpi)
     return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.request.name}")
 
 

@@ -100,6 +100,8 @@ class InstallContext:
         self.notes: list[str] = []
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
+        self.installed_mpi: str | None = None
+        """The Intel MPI of the built environments; a wheel behind a URL does not name the one inside before."""
         self.uplink = 0
         self.downloaded = 0
         self._left_out: set[str] = set()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli_helpers import ipexctl
+from simple_index import SimpleIndex
 from tiny_wheels import write_stack, write_torch
 
 if TYPE_CHECKING:
@@ -95,3 +96,13 @@ def test_an_installed_environment_is_what_all_name(account: Account) -> None:
     assert (again["stack"]["name"], again["hosts"][0]["status"]) == ("ipex-2.8", "ok")
     assert account.answers() == {"versions": "ipex-2.8", "doctor": "ipex-2.8", "run": "ipex-2.8"}
     assert account.ask("install", "--upgrade", "--dry-run")["stack"]["name"] == "torch-2.13"
+
+
+def test_the_mpi_inside_bindings_that_are_behind_a_url_is_named_once_it_is_installed(account: Account) -> None:
+    """Before the download it is not known, and the one of impi-rt is named."""
+    write_stack(account.wheels, "2.8.0+cpu", "2.8.0", "2.8.0", PYTHON, impi="2021.18.0")
+    with SimpleIndex(account.wheels) as served:
+        account.env["PIP_FIND_LINKS"] = served.links
+        calls = (("--dry-run",), (), ())
+        found = [account.ask("install", "--stack", "ipex-2.8", *options)["stack"]["mpi"] for options in calls]
+    assert found == ["2021.18.0", "2021.14", "2021.14"]

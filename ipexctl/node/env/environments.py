@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Mapping
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Callable, Mapping
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.files import disk_usage, explain_os_error, home_of, read_json, write_atomically
@@ -25,8 +25,20 @@ RECORD = {"digest": str, "build": str, "packages": dict, "variables": dict, "pre
 """The required fields of env.json."""
 
 
+HYDRA = "opt/mpi/bin/mpiexec.hydra"
+"""The Intel MPI inside the oneCCL bindings, below their package."""
+MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
+MAX_PROGRAM = 64 << 20
+
+
 def normalize(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def intel_mpi_version(program: IO[bytes]) -> str:
+    """The version in the file of an mpiexec.hydra."""
+    version = MPI_VERSION.search(program.read(MAX_PROGRAM))
+    return version.group().decode() if version else "of an unknown version"
 
 
 def link_target(link: Path) -> str | None:

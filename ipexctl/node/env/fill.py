@@ -31,7 +31,7 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_signals
 from ipexctl.node.env.child import Child, watch
-from ipexctl.node.env.environments import check_packages, normalize, write_record
+from ipexctl.node.env.environments import HYDRA, check_packages, intel_mpi_version, normalize, write_record
 from ipexctl.node.env.uv import unpack_uv
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class Fill:
             "build": self.request["token"],
             "variables": variables,
             "prepended": prepended,
+            "mpi": self._bundled_mpi(site) or self.record.get("mpi"),
         }
         write_atomically(self.aside / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
         write_record(self.aside, record)
@@ -281,6 +282,14 @@ class Fill:
         """The variables a script sets, and what it prepends to lists. In bash: other shells set only some."""
         path = os.environ.get("PATH", os.defpath)
         base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LIST_VARIABLES, LIST_MARKER)}
+    def _bundled_mpi(self, site: Path) -> str | None:
+        """The version of the Intel MPI inside the bindings, which starts the ranks also where impi-rt is installed."""
+        try:
+            with (site / str(self.record.get("module")) / HYDRA).open("rb") as program:
+                return intel_mpi_version(program)
+        except FileNotFoundError:
+            return None
+
         try:
             sourced = source_setup(str(script), base)
         except SetupError as error:

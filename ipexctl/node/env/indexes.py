@@ -24,7 +24,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.http import HttpClient, explain, read_settings
-from ipexctl.node.env.environments import normalize
+from ipexctl.node.env.environments import HYDRA, intel_mpi_version, normalize
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -36,9 +36,6 @@ TAG = re.compile(r"<(a|base)\s((?:\"[^\"]*\"|'[^']*'|[^'\">])*)>", re.IGNORECASE
 ATTRIBUTE = re.compile(r"([a-zA-Z-]+)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s'\"]+)))?")
 SHA256 = re.compile(r"(?:^|&)sha256=([0-9a-fA-F]{64})")
 BINDINGS = "oneccl-bind-pt"
-HYDRA = "/opt/mpi/bin/mpiexec.hydra"
-MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
-MAX_PROGRAM = 64 << 20
 
 
 class SourceUnusable(Exception):
@@ -156,12 +153,11 @@ def bundled_mpi(wheel: Path) -> str | None:
         return None
     try:
         with zipfile.ZipFile(str(wheel)) as archive:
-            program = next((entry for entry in archive.infolist() if entry.filename.endswith(HYDRA)), None)
+            program = next((entry for entry in archive.infolist() if entry.filename.endswith(f"/{HYDRA}")), None)
             if program is None:
                 return ""
             with archive.open(program) as file:
-                version = MPI_VERSION.search(file.read(MAX_PROGRAM))
-            return version.group().decode() if version else "of an unknown version"
+                return intel_mpi_version(file)
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
         return None
 

@@ -341,6 +341,8 @@ def _verify(
     found = check_env(context, spec, host, session)
     if not found.ok:
         raise HostError(f"the environment {spec.name} is damaged: {found.problems[0]}", "run ipexctl install again")
+    if isinstance(mpi := found.record.get("mpi"), str):
+        context.installed_mpi = mpi
     machine = machine_token(context.facts[host.name], host)
     client = env_client(context, spec, host, session)
     result = client.verify(spec.name, found.record, machine=machine, timeout=context.request.timeout)
