@@ -182,6 +182,7 @@ def _mpi() -> dict[str, str | bytes]:
         "bin/mpirun": '#!/bin/sh\nmpiexec.hydra "$@"\n',
         "bin/mpiexec.hydra": _stand_in("mpiexec.hydra"),
         "lib/libmpi.so.12": "no library\n",
+        "lib/libfabric.so.1": "no library\n",
         "lib/libtcp-fi.so": "no provider\n",
     }
 

@@ -103,7 +103,9 @@ def test_variables_are_those_of_the_bindings_own_setvars(tmp_path: Path, module:
     assert record["variables"]["I_MPI_ROOT"] == f"{package}/opt/mpi"
     assert record["variables"]["PATH"] == f"{package}/opt/mpi/bin:{home.env}/bin"
     assert record["variables"]["LD_LIBRARY_PATH"] == f"{package}/lib:{package}/opt/mpi/lib"
+    assert record["variables"]["CCL_OFI_LIBRARY_PATH"] == f"{package}/opt/mpi/lib/libfabric.so.1"
     assert record["prepended"] == ["LD_LIBRARY_PATH", "PATH"]
+    assert record["mpi"] == "2021.14"
     assert not {"MANPATH", "CMAKE_PREFIX_PATH"} & set(record["variables"])
 
 

@@ -275,13 +275,13 @@ class Fill:
         values = {
             name: ":".join(dict.fromkeys(":".join(parts).split(":"))) for name, parts in list_values.items() if parts
         }
+        fabrics = (Path(name, "libfabric.so.1") for name in values.get("LD_LIBRARY_PATH", "").split(":"))
+        if "CCL_ROOT" in single_values and (fabric := next(filter(Path.is_file, fabrics), None)):
+            # oneCCL loads libfabric.so, which no wheel has, and falls back from ofi to MPI with a warning.
+            single_values.setdefault("CCL_OFI_LIBRARY_PATH", str(fabric))
         variables = {**values, **single_values}
         return {name: self._with_final_path(value) for name, value in variables.items()}, sorted(values)
 
-    def _source(self, script: Path) -> tuple[dict[str, str], dict[str, str]]:
-        """The variables a script sets, and what it prepends to lists. In bash: other shells set only some."""
-        path = os.environ.get("PATH", os.defpath)
-        base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LIST_VARIABLES, LIST_MARKER)}
     def _bundled_mpi(self, site: Path) -> str | None:
         """The version of the Intel MPI inside the bindings, which starts the ranks also where impi-rt is installed."""
         try:
@@ -290,6 +290,10 @@ class Fill:
         except FileNotFoundError:
             return None
 
+    def _source(self, script: Path) -> tuple[dict[str, str], dict[str, str]]:
+        """The variables a script sets, and what it prepends to lists. In bash: other shells set only some."""
+        path = os.environ.get("PATH", os.defpath)
+        base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LIST_VARIABLES, LIST_MARKER)}
         try:
             sourced = source_setup(str(script), base)
         except SetupError as error:
