@@ -44,7 +44,8 @@ def same_hostname(cluster: Cluster) -> Iterator[Finding]:
                 "warn",
                 f"Different machines have the host name {hostname[:40]}: MPI and oneCCL take them for one, look for "
                 "shared memory, and hang",
-                "as root, on each: hostnamectl set-hostname UNIQUE-NAME",
+                "if no service on them (Slurm, Kerberos, a directory service) uses the name, as root, on each: "
+                "hostnamectl set-hostname UNIQUE-NAME",
                 tuple(names),
             )
 

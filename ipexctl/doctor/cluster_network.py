@@ -108,8 +108,8 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
             "warn",
             f"Packets of {few([str(size) for size in others], 3)} bytes here, {usual} on the others (MTU): ssh "
             "works, but large messages may be lost and training hang",
-            f"as root: ip link set dev {nics.pop() if len(nics) == 1 else 'IFACE'} mtu {usual}, and the same on the "
-            "switch",
+            f"as root: ip link set dev {nics.pop() if len(nics) == 1 else 'IFACE'} mtu {usual} "
+            "(until the next restart)",
             names,
         )
 

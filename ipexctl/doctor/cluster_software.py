@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.context import few, groups, is_complete, minor_of, odd_ones
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_software import NEWER_GLIBC, usable
+from ipexctl.doctor.host_software import NEWER_GLIBC, python_without_root, usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ def pythons(cluster: Cluster) -> Iterator[Finding]:
         f"No Python of 3.9 to 3.13 is on all hosts: these hosts lack {_dotted(usual)}, which most have, and one "
         "environment needs one Python",
         f"as root: apt-get install -y python{_dotted(usual)} python{_dotted(usual)}-venv (dnf install -y "
-        f"python{_dotted(usual)}); without root: ~/.local/bin/uv python install {_dotted(usual)}",
+        f"python{_dotted(usual)}); {python_without_root(_dotted(usual))}",
         without,
     )
 
@@ -163,9 +164,17 @@ def stacks(cluster: Cluster) -> Iterator[Finding]:
             "fail",
             f"Environment {name[:30]} has {part} {others[0][at] or 'missing'} here, {usual[at] or 'missing'} on the "
             "others: ranks of different versions hang or crash at the first collective",
-            "ipexctl install again, on all hosts",
+            f"give all hosts the version that most have, or name another one: {_install_like(name, usual)}",
             names,
         )
+
+
+def _install_like(name: str, versions: tuple[str | None, ...]) -> str:
+    """The command that installs this IPEX, else this torch, in the environment of that name on all hosts."""
+    torch, ipex = minor_of(versions[0]), minor_of(versions[1])
+    env = f" --env {shlex.quote(name[:40])}" if name != "default" else ""
+    version = f" --ipex {_dotted(ipex)}" if ipex else f" --torch {_dotted(torch)}" if torch else ""
+    return f"ipexctl install{env}{version}"
 
 
 def missing_envs(cluster: Cluster) -> Iterator[Finding]:

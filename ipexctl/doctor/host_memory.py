@@ -131,8 +131,8 @@ def shared(facts: Facts) -> Iterator[Finding]:
             "warn",
             f"Shared memory (/dev/shm) is full ({size(memory.shm_free)} of {size(memory.shm_size)} free): ranks end "
             "with a bus error (signal 7)",
-            "list files of earlier runs: ls -l /dev/shm; while ipexctl ps shows no live run, remove your own files "
-            "that no process has open: fuser -v /dev/shm/*",
+            'list your files there: find /dev/shm -user "$(id -un)" -ls; once ipexctl doctor shows no live run on this '
+            "host, remove those that no process uses: fuser -v FILE prints nothing for them",
         )
 
 
@@ -187,7 +187,7 @@ def processes(facts: Facts) -> Iterator[Finding]:
             "warn",
             f"{soft:.0f} processes and threads for this account (ulimit -u): with more, OpenMP and DataLoader "
             "workers fail to start",
-            _LIMITS.format(line="* - nproc unlimited"),
+            _LIMITS.format(line=f"{facts.account.user or 'ACCOUNT'} - nproc {max(4096, needed)}"),
         )
 
 

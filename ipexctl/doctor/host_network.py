@@ -176,7 +176,7 @@ def port_range(facts: Facts) -> Iterator[Finding]:
             "warn",
             f"Only ports {span[0]}-{span[1]} are for connections: many ranks use them up ('Cannot assign requested "
             "address')",
-            "as root: sysctl net.ipv4.ip_local_port_range='32768 60999'",
+            "if no firewall rule depends on this range, as root: sysctl net.ipv4.ip_local_port_range='32768 60999'",
         )
 
 

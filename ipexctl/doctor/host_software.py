@@ -23,9 +23,13 @@ _OLDEST_PYTHON: Final = (3, 8)
 NEWER_GLIBC: Final = (2, 28)
 OLDEST_GLIBC: Final = (2, 17)
 _32_BITS: Final = ("i386", "i486", "i586", "i686")
-_WITHOUT_ROOT: Final = (
-    "without root: curl -LsSf https://astral.sh/uv/install.sh | sh && ~/.local/bin/uv python install 3.12"
-)
+
+
+def python_without_root(version: str) -> str:
+    return (
+        "without root, if you trust astral.sh: curl -LsSf https://astral.sh/uv/install.sh | sh && "
+        f"~/.local/bin/uv python install {version}"
+    )
 
 
 def libc(facts: Facts) -> Iterator[Finding]:
@@ -98,16 +102,16 @@ def pythons(facts: Facts) -> Iterator[Finding]:
             "python.too_new",
             "warn",
             f"Python {versions}, and none of 3.9 to 3.13: IPEX has no wheels for it, but stock PyTorch with gloo has",
-            f"{_WITHOUT_ROOT}; or ipexctl install --stack torch, without IPEX",
+            f"ipexctl install --stack torch, without IPEX; or {python_without_root('3.12')}",
         )
 
 
 def _get_python(facts: Facts) -> str:
     """CentOS 7 has no package new enough."""
     if (facts.system.distro_version or "").startswith("7") and facts.system.distro_id in ("centos", "rhel"):
-        return _WITHOUT_ROOT
+        return python_without_root("3.12")
     dnf = "python3" if facts.system.distro_id == "fedora" else "python3.11"
-    return f"{package_command(facts, 'python3 python3-venv', dnf, 'python311')}; {_WITHOUT_ROOT}"
+    return f"{package_command(facts, 'python3 python3-venv', dnf, 'python311')}; {python_without_root('3.12')}"
 
 
 def venv(facts: Facts) -> Iterator[Finding]:

@@ -20,8 +20,9 @@ _MOST_PIDS: Final = 16
 """Processes named in a command: the oldest, as the others are mostly their children."""
 _NO_HOME: Final = "another directory with --home DIR, one absolute path for all hosts"
 _ROOM: Final = (
-    "make room: ipexctl ps --prune deletes old runs; while ipexctl ps shows no live run, ipexctl envs --prune deletes "
-    f"wheels and environments without a name (ipexctl envs lists them); or {_NO_HOME}"
+    "make room: ipexctl ps --prune deletes runs beyond 30 days or 2 GB (ipexctl fetch RUN keeps a copy); while "
+    "ipexctl doctor shows no live run on any host that shares this home, and nobody installs there, ipexctl envs "
+    f"--prune deletes wheels and environments without a name (ipexctl envs lists them); or {_NO_HOME}"
 )
 
 
@@ -113,7 +114,8 @@ def writing(facts: Facts) -> Iterator[Finding]:
             "home.noexec",
             "fail",
             f"{home.path[:50]} is on a filesystem mounted noexec: the Python of an environment there doesn't start",
-            f"{_NO_HOME}, or as root: mount -o remount,exec {(disk.mount.point if disk.mount else 'PATH')[:40]}",
+            f"{_NO_HOME}; if there is none, ask the administrator whether "
+            f"{(disk.mount.point if disk.mount else 'its filesystem')[:40]} may be mounted with exec",
         )
 
 
@@ -222,7 +224,7 @@ def runs(facts: Facts, context: HostContext) -> Iterator[Finding]:
         yield Finding(
             "activity.runs",
             "info",
-            f"Run {few([run[:30] for run in alive], 2)} is still running by its record: a second one on the "
+            f"Run {few([run[:30] for run in alive], 2)} is marked as running in its record: a second one on the "
             "same cores slows both",
             "ipexctl ps shows it; wait for its end, or if it is no longer needed: ipexctl stop RUN",
         )

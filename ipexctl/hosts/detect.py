@@ -61,7 +61,8 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
     if text.startswith("#!"):
         raise UserError(
             f"{shown}: this is a script, and inventory scripts are not run",
-            fix="let Ansible run it: ansible-inventory -i SCRIPT --list --yaml > hosts.yml",
+            fix="if you trust it, let Ansible run it and write a new file: ansible-inventory -i "
+            f"{shlex.quote(shown)} --list --yaml --output NEW.yml",
         )
     format_ = detect(text, path.suffix)
     if format_ == "yaml":
@@ -108,9 +109,10 @@ def _read_bytes(path: Path, shown: str) -> bytes:
 
 def _decode(data: bytes, path: Path, shown: str) -> str:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        new = path.with_stem(f"{path.stem}-utf8")
         raise UserError(
             f"{shown}: the file is in UTF-16, not UTF-8",
-            fix=f"iconv -f UTF-16 -t UTF-8 {shlex.quote(shown)} > hosts.txt",
+            fix=f"convert it to a new file: iconv -f UTF-16 -t UTF-8 {shlex.quote(shown)} > {shlex.quote(str(new))}",
         )
     if b"\0" in data:
         raise UserError(f"{shown}: this is a binary file, not a list of hosts", fix="check the path")

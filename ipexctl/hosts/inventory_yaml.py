@@ -92,7 +92,8 @@ class _Reader:
             return self.tree.error(
                 group.key_node,
                 "this is the answer of an inventory script, not an inventory",
-                fix="let Ansible write one: ansible-inventory -i SCRIPT --list --yaml > hosts.yml",
+                fix="let Ansible write one to a new file (this runs SCRIPT): "
+                "ansible-inventory -i SCRIPT --list --yaml --output NEW.yml",
             )
         match = get_close_matches(part.key.lower(), _PARTS, n=1)
         fix = f"did you mean {match[0]}?" if match else "a group has hosts, children and vars; put hosts under hosts:"

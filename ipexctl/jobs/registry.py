@@ -77,10 +77,11 @@ class DamagedRecord:
     written: float
 
     def error(self) -> UnreadableRecord:
+        path = shlex.quote(str(self.path))
         return UnreadableRecord(
             f"the record of run {self.id} can't be read: {self.path}: {self.reason}",
-            fix="without it the run cannot be stopped or fetched from here; if it has ended and you need none of it: "
-            f"rm {shlex.quote(str(self.path))}",
+            fix="without its record the run cannot be stopped or fetched from this machine; find its processes: "
+            f"ipexctl doctor; once it has ended: mv {path} {path}.damaged",
         )
 
 

@@ -121,7 +121,10 @@ def _fix_for(lines: Sequence[str]) -> str:
             "ls -l FILE there shows its owner; if that is a mistake, as root: chown ACCOUNT FILE",
         ),
         ("belongs to another account", "name a directory of the account that logs in: --home DIR"),
-        ("no key that can be read", "while ipexctl ps shows no live run: ipexctl trust --revoke, then ipexctl trust"),
+        (
+            "no key that can be read",
+            "while ipexctl doctor shows no live run: ipexctl trust --revoke, then ipexctl trust",
+        ),
         ("ssh-keygen", "install openssh-client (openssh-clients) on node0"),
     ):
         if pattern in text:

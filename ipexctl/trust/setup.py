@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TRIES: Final = 4
-_NEW_KEY: Final = "while ipexctl ps shows no live run: ipexctl trust --revoke, then ipexctl trust"
+_NEW_KEY: Final = "while ipexctl doctor shows no live run: ipexctl trust --revoke, then ipexctl trust"
 _FILES_REMOVED: Final = "key and config removed"
 Planner = Callable[[HostState], "KeysEdit | None"]
 By = Literal["config", "own", "nothing"]

@@ -25,6 +25,11 @@ _WIDE: Final = 100
 _ROWS_OF_A_LINE: Final = 3
 _PIPED: Final = 500
 _STREAM_LABELS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
+_PURPOSES: Final = {
+    "dump": "see where each rank is: ",
+    "attach": "watch it: ",
+    "stop": "end it, only if it hangs: ",
+}
 _CONFIDENCE_LABELS: Final = {"likely": "likely cause", "possible": "possible cause"}
 
 
@@ -130,7 +135,9 @@ def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Itera
     if commands:
         yield ""
         for index, command in enumerate(commands):
-            yield f"{'      ' if index else 'next: '}{printable(command)}"
+            # A stop among other commands is no step that follows them.
+            purpose = _PURPOSES.get(command.split()[1], "") if len(commands) > 1 else ""
+            yield f"{'      ' if index else 'next: '}{purpose}{printable(command)}"
 
 
 def _contains(fix: str, command: str) -> bool:

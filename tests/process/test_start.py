@@ -79,3 +79,12 @@ def test_an_existing_environment_keeps_its_stack(clone: Path) -> None:
 def test_arguments_are_those_of_ipexctl(clone: Path) -> None:
     _, calls = start(clone, "exec", "--", "uname")
     assert calls == ["exec -- uname links="]
+
+
+def test_an_environment_that_the_script_did_not_make_is_never_deleted(clone: Path) -> None:
+    (clone / ".venv/installed-from").unlink()
+    (clone / "calls").touch()
+    done, calls = start(clone)
+    assert (done.returncode, calls) == (1, [])
+    assert "mv .venv" in done.stderr
+    assert (clone / ".venv/bin/ipexctl").read_text() == STUB

@@ -128,8 +128,8 @@ def files_in_other_generations(tree: str, subdirectory: str, records: Sequence[R
         if record_number <= number:
             return ""
         return (
-            f"this run uses {tree}, which is free again; files that {record.id} wrote are in {record.cwd}; "
-            f"to copy one into the project: ipexctl fetch {record.id}:PATH . and then ipexctl run --include PATH"
+            f"no other run uses {tree} now, so this run uses it; files that {record.id} wrote are in {record.cwd}; "
+            f"to fetch one and compare it: ipexctl fetch {record.id}:PATH ./from-{record.id}/"
         )
     return ""
 

@@ -172,7 +172,7 @@ def _drop_wheels(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) 
         if done.error is not None:
             context.notes.append(
                 f"{done.host.name} still has the wheels ({done.error.reason}); while no run or install is alive "
-                "(ipexctl ps), ipexctl envs --prune removes them, and environments without a name"
+                "(ipexctl doctor), ipexctl envs --prune removes them, and environments without a name"
             )
 
 

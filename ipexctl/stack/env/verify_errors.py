@@ -177,9 +177,10 @@ def _no_oneccl_inside(failure: _Failure, library: str, record: Mapping[str, Any]
     reason = f"{library} is not found in {failure.env}: the wheel of oneccl_bind_pt {bindings} has no oneCCL inside"
     if version_key(version) < version_key(_ONECCL_ON_PYPI):
         return reason, "use a wheel of oneccl_bind_pt with oneCCL inside, such as Intel's: --wheelhouse DIR"
-    entry = json.dumps([{"name": row_name, "requires": [f"oneccl=={version}.*", f"impi-rt=={version}.*"]}])
+    entry = json.dumps({"name": row_name, "requires": [f"oneccl=={version}.*", f"impi-rt=={version}.*"]})
     return reason, (
-        f"add the packages oneccl and impi-rt to the stack: write {entry} to ~/.config/ipexctl/rows.json, then run "
+        f"add the packages oneccl and impi-rt to the stack: add {entry} to the list in $IPEXCTL_ROWS or "
+        f"~/.config/ipexctl/rows.json (if there is no such file, create it with [{entry}]), then run "
         "ipexctl install again"
     )
 
@@ -259,7 +260,7 @@ _CAUSES: Final[Sequence[_Rule]] = (
         r"version `((?:GLIBCXX|CXXABI)_[\d.]+)' not found",
         _plain(
             "{env} needs {0}, but the libstdc++ found on this host is older",
-            "remove the directory with the old libstdc++ (a module, conda) from LD_LIBRARY_PATH; or ipexctl versions",
+            "unload the module or conda environment that puts it into LD_LIBRARY_PATH; or ipexctl versions",
         ),
     ),
     (

@@ -90,7 +90,10 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
         refused("modules: two", check_imports(scripts.needs("tqdm", "yaml"), both)),
         Case("modules: doubt", str(check_imports(scripts.needs("tqdm", doubt="DOUBT"), {"a": ["tqdm"]}))),
     ]
-    for wanted in (scripts.needs("intel_extension_for_pytorch"), scripts.needs("cv2", own=False)):
+    for wanted in (
+        scripts.needs("intel_extension_for_pytorch"),
+        scripts.needs("cv2", own=False, install="ipexctl exec -- /opt/py -m pip install"),
+    ):
         cases.append(refused("modules: another fix", check_imports(wanted, {"a": [wanted.imports[0].module]})))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
     cases.append(refusal("syntax", check_syntax, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))

@@ -74,7 +74,7 @@ def test_a_run_whose_record_is_damaged_is_not_taken_for_another_nor_for_none(
     for word in ("last", "train-2", "train", "tr"):
         with pytest.raises(UserError, match=r"train-2.*train-2\.json: Expecting") as caught:
             register.find(word)
-        assert f"rm {tmp_path}" in caught.value.fix
+        assert f"mv {tmp_path}" in caught.value.fix
         assert register.knows(word)
     assert register.find("train-1") == RUN
     assert not register.knows("x")

@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
@@ -165,8 +166,10 @@ def read_script(name: str, data: bytes) -> ScriptFile:
             name, f"is for {interpreter} by its first line", f"{interpreter} {_FILE_OPTION.get(interpreter, '')}"
         )
     if name.endswith(".ipynb"):
+        new_name = shlex.quote(f"{PurePath(name).stem}-script")
         raise UserError(
-            f"the script {quoted(name)} is a notebook, not Python", fix=f"jupyter nbconvert --to script {quoted(name)}"
+            f"the script {quoted(name)} is a notebook, not Python",
+            fix=f"jupyter nbconvert --to script --output {new_name} {shlex.quote(name)}",
         )
     text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     try:
@@ -233,8 +236,12 @@ def with_environment(script: ScriptFile, request: RunRequest, context: RunContex
         doubt = doubt or "PYTHONPATH is exported"
     if request.setup:
         doubt = doubt or f"{request.setup} may set where Python looks for modules"
-    install = install_command(context.env_record(context.env.name), request.env)
-    return replace(script, doubt=doubt, own=context.env.name is not None, install=install)
+    own = context.env.name is not None
+    if own:
+        install = install_command(context.env_record(context.env.name), request.env)
+    else:
+        install = f"ipexctl exec -- {shlex.quote(str(context.env.python))} -m pip install"
+    return replace(script, doubt=doubt, own=own, install=install)
 
 
 def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
@@ -289,9 +296,15 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     if option := next((_STACK_OPTIONS[name] for name in names if name in _STACK_OPTIONS), None):
         return f"another stack has it: ipexctl install {option}"
     packages = [_PACKAGES.get(name, name) for name in names]
-    if not script.own:
-        return f"in that Python, on each host: -m pip install {shlex.join(packages)}"
-    return " ".join([script.install or "ipexctl install", *(f"--with {shlex.quote(name)}" for name in packages)])
+    if script.own:
+        install = " ".join([script.install or "ipexctl install", *(f"--with {shlex.quote(name)}" for name in packages)])
+    else:
+        install = f"{script.install} {shlex.join(packages)}"
+    guessed = [name for name in names if name not in _PACKAGES]
+    if not guessed:
+        return install
+    noun = "is the package" if len(guessed) == 1 else "are the packages"
+    return f"check on pypi.org that {_and(guessed)} {noun} you mean, then: {install}"
 
 
 def install_command(record: EnvRecord | None, name: str) -> str:

@@ -77,13 +77,16 @@ def _joined(found: PatternMatch) -> tuple[str, str]:
     )
 
 
+_NO_IFNAME: Final = (
+    "remove GLOO_SOCKET_IFNAME from the script and from -x: ipexctl run sets it for each host (--dry-run shows it); "
+    "ipexctl doctor checks the names of the hosts"
+)
 NETWORK: Final = (
     KnownError(
         "gloo.loopback",
         (r"connectFullMesh failed.*remote=\[?(?:127\.|::1|localhost)",),
         "gloo connected ranks over 127.0.0.1: a node's own name is a loopback address in its /etc/hosts",
-        "don't set GLOO_SOCKET_IFNAME: ipexctl run sets it; or -x GLOO_SOCKET_IFNAME=eth0; "
-        "ipexctl doctor names the node",
+        _NO_IFNAME,
     ),
     KnownError(
         "gloo.no_mesh",
@@ -95,7 +98,7 @@ NETWORK: Final = (
         "gloo.no_interface",
         (r"Unable to find address for:? ?(?P<iface>\S*)",),
         "GLOO_SOCKET_IFNAME names the interface {iface}, which has no address on {host}",
-        "don't set GLOO_SOCKET_IFNAME: ipexctl run sets it for each host; ipexctl run --dry-run shows it",
+        _NO_IFNAME,
     ),
     KnownError(
         "meet.no_name",
@@ -205,7 +208,7 @@ NETWORK: Final = (
         "gloo.loopback_fallback",
         (r"Unable to resolve hostname to a \(local\) address\. Using the loopback address as fallback",),
         "gloo couldn't resolve {host}'s own name and used the loopback address, which other nodes can't reach",
-        "use -x GLOO_SOCKET_IFNAME=eth0, or add the node's name to its /etc/hosts; ipexctl doctor checks the names",
+        _NO_IFNAME,
         "aside",
         "possible",
     ),

@@ -49,10 +49,12 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
         return sentence, _ROWS
     package = _PACKAGES.get(module) or _PACKAGES.get(top) or top.replace("_", "-")
     look = f"ipexctl exec -- {found.context.python} -c 'import {top}'"
-    fix = (
-        f"a package: {found.context.install(package)}; a file of yours: put it into the project, "
-        "ipexctl sync uploads it"
-    )
+    install = found.context.install(package)
+    fix = f"if {top} is a file of yours: put it into the project, ipexctl sync uploads it; "
+    if top in _PACKAGES or module in _PACKAGES:
+        fix += f"if it is a package: {install}"
+    else:
+        fix += f"if it is a package, check its name on pypi.org, then: {install}"
     return sentence, f"{fix}; to see which hosts lack it: {look}" if quiet else fix
 
 
