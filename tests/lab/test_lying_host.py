@@ -269,7 +269,7 @@ class LyingLab:
             process.returncode = os.waitstatus_to_exitcode(status)
             out.seek(0)
             err.seek(0)
-            texts = [file.read(4 << 20).decode(errors="replace") for file in (out, err)]
+            texts = [file.read().decode(errors="replace") for file in (out, err)]
         log = (_root(self.lab.hosts[lie.liar]) / "run/lie/log").read_text(errors="replace")
         return Outcome(process.returncode, texts[0], texts[1], seconds, usage.ru_maxrss, hung, log)
 
