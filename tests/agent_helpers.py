@@ -48,15 +48,16 @@ def agent_argv(
 
 
 @functools.cache
-def agent_file(room: str, patches: tuple[tuple[str, tuple[str, str]], ...] = ()) -> str:
-    packed = patched_zip(room, dict(patches))
+def agent_file(rooms: str, patches: tuple[tuple[str, tuple[str, str]], ...] = ()) -> str:
+    """`rooms`: one or more, with spaces between them."""
+    packed = patched_zip(rooms, dict(patches))
     with tempfile.NamedTemporaryFile(dir=_directory().name, suffix=".zip", delete=False) as file:
         file.write(packed)
     return file.name
 
 
-def patched_zip(room: str, patches: Mapping[str, tuple[str, str]]) -> bytes:
-    packed = agent_zip(room)
+def patched_zip(rooms: str, patches: Mapping[str, tuple[str, str]]) -> bytes:
+    packed = agent_zip(*rooms.split())
     for module, (old, new) in patches.items():
         packed = _patched(packed, f"ipexctl/node/{module.replace('.', '/')}.py", old, new)
     return packed

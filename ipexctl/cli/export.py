@@ -34,6 +34,7 @@ WITHOUT = {
     "--include": (("shell",), "it leaves credentials out"),
     "--setup": (("accelerate", "mpijob"), "source it before"),
     "--max-restarts": (("accelerate", "shell", "slurm"), "nothing begins it again"),
+    "--checkpoint": (("accelerate", "mpijob", "shell", "slurm"), "only files on a shared disk are on all hosts"),
     "--time-limit": (("accelerate", "shell"), "nothing ends it"),
 }
 """Option → the exports that cannot express it, and the consequence."""
@@ -182,6 +183,7 @@ def _lost_options(ctx: typer.Context, call: LaunchCall) -> list[str]:
         "--include": " ".join(map(shlex.quote, request.includes)) or None,
         "--setup": request.setup,
         "--max-restarts": str(request.restarts) if request.restarts else None,
+        "--checkpoint": request.checkpoint or None,
         "--time-limit": f"{limit:g}" if limit else None,
     }
     return [

@@ -59,7 +59,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Communication": ("backend", "mpi", "iface", "master_port"),
     "Project files": ("cwd", "sync", "exclude", "include", "data", "allow_big"),
     "Watching": ("ranks", "plain", "live", "detach", "summary", "json", "quiet", "verbose", "no_color"),
-    "Ending": ("time_limit", "max_restarts", "hang_after", "on_hang"),
+    "Ending": ("time_limit", "max_restarts", "checkpoint", "hang_after", "on_hang"),
     "Connection": (
         "forks", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys", "connect_timeout", "timeout",
     ),
@@ -232,6 +232,14 @@ class LaunchOptionsGroup:
             "--max-restarts", min=0, metavar="N", help="Restart the run up to N times after a rank failed (default: 0)."
         ),
     ] = 0
+    checkpoint: Annotated[
+        str | None,
+        option(
+            "--checkpoint",
+            metavar="PATH",
+            help="File or directory that all hosts get the newest copy of before each start (default: none).",
+        ),
+    ] = None
     hang_after: Annotated[
         float,
         option(
@@ -339,6 +347,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         allow_big=launch.files.allow_big,
         timeout=targets.timeout,
         restarts=launch.max_restarts,
+        checkpoint=os.path.normpath(launch.checkpoint) if launch.checkpoint is not None else "",
         hang_after=launch.hang_after,
         on_hang=launch.on_hang.value,
         ranks=ranks or EVERY_RANK,

@@ -104,14 +104,14 @@ _MORE_FOLDERS: Final = {"uninstall": ("env", "files", "run")}
 """The other folders that a folder's commands import."""
 
 
-def agent_zip(folder: str) -> bytes:
-    """The agent as a zip: the modules all commands share, and the folder of the command with those that it imports."""
+def agent_zip(*folders: str) -> bytes:
+    """The agent as a zip: the modules all commands share, and folders of commands with those that they import."""
     with _zip_lock:  # calls to many hosts begin at once, and each of them would make the zip (4 ms)
-        return _make_zip(folder)
+        return _make_zip(folders)
 
 
 @functools.cache
-def _make_zip(folder: str) -> bytes:
+def _make_zip(folders: tuple[str, ...]) -> bytes:
     packed = io.BytesIO()
     package = resources.files("ipexctl.node")
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -119,7 +119,8 @@ def _make_zip(folder: str) -> bytes:
         _add(archive, "__main__.py", "import sys\nfrom ipexctl.node.__main__ import main\nsys.exit(main())\n")
         for name in ("__init__", "__main__"):
             _add(archive, f"ipexctl/node/{name}.py", (package / f"{name}.py").read_text(encoding="utf-8"))
-        for name in ("common", folder, *_MORE_FOLDERS.get(folder, ())):
+        others = (other for folder in folders for other in _MORE_FOLDERS.get(folder, ()))
+        for name in ("common", *folders, *others):
             _add_modules(archive, f"ipexctl/node/{name}", package / name)
     return packed.getvalue()
 

@@ -19,6 +19,7 @@ _FOUND: Final = {
     "projects": "project",
     "wheels": "cached wheel",
     "agent": "agent version",
+    "checkpoints": "note on a checkpoint",
     "temporary": "temporary file",
 }
 _LEFT: Final = {

@@ -60,7 +60,7 @@ class Run:
         return self
 
     def upload_agent(self) -> None:
-        self.agent.write_bytes(Path(agent_file("run", tuple(sorted(self.patches.items())))).read_bytes())
+        self.agent.write_bytes(Path(agent_file("run files", tuple(sorted(self.patches.items())))).read_bytes())
         for name, module in HOOKS.items():
             path = self.rundir / name
             path.parent.mkdir(exist_ok=True, mode=0o700)

@@ -137,7 +137,7 @@ def submit_run(
         if isinstance(plan, StartFailure):
             return plan
 
-        if request.restarts and (note := restart_note(plan.hosts, context.stores)):
+        if request.restarts and not request.checkpoint and (note := restart_note(plan.hosts, context.stores)):
             notify(f"note: {note}")
         preflight = run_in_background(partial(_preflight, context, plan, request, pool, project, notify), "preflight")
 
@@ -209,8 +209,8 @@ def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
         return ""
     return (
         f"--max-restarts: what rank 0 writes on {first} is not on {fold(others)}; if only rank 0 saves the checkpoint, "
-        "the ranks there start again without it and can wait forever: save it on each host (LOCAL_RANK 0), or to a "
-        "directory that all hosts share"
+        "the ranks there start again without it and can wait forever; --checkpoint PATH brings that file or directory "
+        "to all hosts before each start"
     )
 
 
@@ -381,6 +381,7 @@ def _launch_spec(
         addresses=tuple(host.address for host in plan.hosts),
         time_limit=plan.time_limit,
         restarts=request.restarts,
+        checkpoint=request.checkpoint if len({context.stores[host.name] for host in plan.hosts}) > 1 else "",
         hang_after=request.hang_after,
         on_hang=request.on_hang,
     )

@@ -50,6 +50,8 @@ class RunRequest:
     allow_big: bool = False
     timeout: float | None = None
     restarts: int = 0
+    checkpoint: str = ""
+    """The path of a file or directory below the working directory of the ranks, without `..`."""
     hang_after: float = 600.0
     """Seconds without output of any rank until a stall is reported; 0: never."""
     on_hang: str = "report"
@@ -101,6 +103,12 @@ def check_request(request: RunRequest) -> None:
     for option, path in (("--python", request.python), ("--setup", request.setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {quoted(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
+    parts = request.checkpoint.split("/")
+    if request.checkpoint and any(part in ("", ".", "..") or not part.isprintable() for part in parts):
+        raise UserError(
+            f"--checkpoint {quoted(request.checkpoint)} is not below the working directory of the ranks",
+            fix="name the file or directory that rank 0 writes, relative to that directory: --checkpoint checkpoints",
+        )
 
 
 def check_ranks(request: RunRequest, hosts: Sequence[Host]) -> None:

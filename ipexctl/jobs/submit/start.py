@@ -120,7 +120,7 @@ class Launch:
     def _call_supervisor(self) -> None:
         """Unpack node0's files and start the supervisor; returns when it has started mpirun."""
         spec, node0 = self._spec, self._hosts[0]
-        files = _packed([*_agent_files(), *spec.files])
+        files = _packed([*_agent_files(spec.start), *spec.files])
         request = SupervisorRequest(self._record.id, self._record.rundir, spec.bind, self._token, node0.name)
         call_line(
             self._pool.session(node0),
@@ -154,8 +154,9 @@ class Launch:
                 setup=spec.start.setup,
                 supervisor=SupervisorAddress(spec.bind, port),
                 token=self._token,
+                checkpoint=spec.start.checkpoint,
             )
-            agent = [] if host == self._hosts[0] else _agent_files()  # node0's arrived with the supervisor
+            agent = [] if host == self._hosts[0] else _agent_files(spec.start)  # node0's arrived with the supervisor
             files = io.BytesIO(_packed([*agent, File("job.json", json.dumps(job.to_json()).encode())]))
             result = capture(session, command, stdin=files, timeout=_UPLOAD_SECONDS, cancel=self._pool.cancel)
             if not result.ended.ok:
@@ -220,10 +221,11 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> None:
     list(fan_out(hosts, run, forks=max(1, len(hosts)), cancel=Cancel()))
 
 
-def _agent_files() -> list[File]:
+def _agent_files(start: StartRequest) -> list[File]:
     """The run's own copy of the agent, which upgrades do not touch."""
+    folders = ("run", "files") if start.checkpoint else ("run",)
     hooks = [File(name, script_text(module).encode()) for name, module in HOOKS.items()]
-    return [File("agent.zip", agent_zip("run")), *hooks]
+    return [File("agent.zip", agent_zip(*folders)), *hooks]
 
 
 def _packed(files: Sequence[File]) -> bytes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
-HOME_ENTRIES = frozenset({"agent", "code", "envs", "runs", "ssh", "tmp", "wheels", "tune.before"})
+HOME_ENTRIES = frozenset({"agent", "checkpoints", "code", "envs", "runs", "ssh", "tmp", "wheels", "tune.before"})
 """The names in a home that ipexctl made."""
 _FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
 _OS_ERRORS = {

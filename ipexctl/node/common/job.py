@@ -59,6 +59,8 @@ class JobRecord(NamedTuple):
     supervisor: SupervisorAddress = SupervisorAddress()
     token: str = ""
     """64 hex digits; rank wrapper and supervisor authenticate each other with it."""
+    checkpoint: str = ""
+    """The path of a file or directory, relative to `cwd`, that all hosts have the same of before an attempt begins."""
 
     def __repr__(self) -> str:
         return f"JobRecord({self.id!r})"  # no secrets in logs
@@ -120,6 +122,8 @@ class StartRequest(NamedTuple):
     """Seconds for ranks to exit after SIGTERM."""
     begin_within: float = 120.0
     """Seconds for every rank to connect."""
+    checkpoint: str = ""
+    """As in the job."""
 
     def to_json(self) -> Json:
         ranks = [placement._asdict() for placement in self.ranks]
@@ -153,6 +157,7 @@ def read_start_request(document: object) -> StartRequest:
         time_limit=_seconds(start, "time_limit"),
         restarts=_optional(start, "restarts", int) or 0,
         on_hang=_optional(start, "on_hang", str) or "report",
+        checkpoint=_optional(start, "checkpoint", str) or "",
         **{name: limit for name in _LIMITS if (limit := _seconds(start, name)) is not None},
     )
 
@@ -176,6 +181,7 @@ def read_job(document: object) -> JobRecord:
         rundir=_value(job, "rundir", str),
         supervisor=SupervisorAddress(_value(supervisor, "address", str), _value(supervisor, "port", int)),
         token=_value(job, "token", str),
+        checkpoint=_optional(job, "checkpoint", str) or "",
     )
 
 

@@ -23,21 +23,21 @@ from ipexctl.node.files import store
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Action, Json
 
-_HANDSHAKE_TIME = 5.0
+HANDSHAKE_TIME = 5.0
 """Seconds for the other side to prove that it has the token."""
 _STALL_TIME = 60.0
 _MAX_LINE = 1 << 10
-_MAX_REQUEST = 1 << 24
+MAX_REQUEST = 1 << 24
 _MAX_UNAUTHENTICATED = 32
-_MALFORMED = (ValueError, KeyError, TypeError, RecursionError)
+MALFORMED = (ValueError, KeyError, TypeError, RecursionError)
 """Errors raised by an invalid message."""
 
 
-def _send_line(conn: socket.socket, message: Any) -> None:
+def send_line(conn: socket.socket, message: Any) -> None:
     conn.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _read_line(conn: socket.socket, deadline: float, limit: int = _MAX_LINE) -> Any:
+def read_line(conn: socket.socket, deadline: float, limit: int = _MAX_LINE) -> Any:
     """One line. The two sides take turns, so no data can follow it."""
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -49,39 +49,18 @@ def _read_line(conn: socket.socket, deadline: float, limit: int = _MAX_LINE) -> 
     return json.loads(line)
 
 
-class _Server:
-    """Serves files of one store until its stdin ends or no client has come for a while."""
+class TokenServer:
+    """Handles each client that proves that it has the token, in a thread of its own."""
 
-    def __init__(self, request: Json) -> None:
-        self._request = request
-        self._files = {file["sha256"]: file for file in request["files"]}
-        self._unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED)
-        self._lock = threading.Lock()
-        self._serving = 0
-        self._last = time.monotonic()
+    def __init__(self, token: str, clients: int = 0) -> None:
+        """`clients`: that many may connect at once."""
+        self._token = token
+        self._unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED + clients)
 
-    def run(self, stdin: BinaryIO) -> Json:
-        bind = self._request["bind"]
-        try:
-            listener = sockets.listen(bind)
-        except OSError as error:
-            raise AgentError(f"nothing can listen on {bind}: {error.strerror or error}") from None
-        with listener:
-            store.emit_or_end("serving", port=listener.getsockname()[1])
-            while self._is_needed():
-                ready, _, _ = select.select([listener.fileno(), stdin.fileno()], [], [], 1.0)
-                # The control machine keeps stdin open as long as the server is needed.
-                if stdin.fileno() in ready and not os.read(stdin.fileno(), 4096):
-                    break
-                if listener.fileno() in ready:
-                    self._accept(listener)
-        return {}
+    def handle(self, conn: socket.socket) -> None:
+        raise NotImplementedError
 
-    def _is_needed(self) -> bool:
-        with self._lock:
-            return self._serving > 0 or time.monotonic() - self._last < self._request["idle"]
-
-    def _accept(self, listener: socket.socket) -> None:
+    def accept(self, listener: socket.socket) -> None:
         try:
             conn, _ = listener.accept()
         except OSError:
@@ -92,34 +71,70 @@ class _Server:
             conn.close()
 
     def _handle_client(self, conn: socket.socket) -> None:
-        with conn, contextlib.suppress(OSError, *_MALFORMED, AgentError):
+        with conn, contextlib.suppress(OSError, *MALFORMED, AgentError):
             try:
                 self._authenticate(conn)
             finally:
                 self._unauthenticated.release()
-            with self._lock:
-                self._serving += 1
-            try:
-                self._serve(conn)
-            finally:
-                with self._lock:
-                    self._serving -= 1
-                    self._last = time.monotonic()
+            self.handle(conn)
 
     def _authenticate(self, conn: socket.socket) -> None:
         """Raises when the client does not prove in time that it has the token."""
-        deadline = time.monotonic() + _HANDSHAKE_TIME
-        token, own_nonce = self._request["token"], secrets.token_hex(32)
-        conn.settimeout(_HANDSHAKE_TIME)
-        _send_line(conn, {"nonce": own_nonce})
-        message = _read_line(conn, deadline)
+        deadline = time.monotonic() + HANDSHAKE_TIME
+        own_nonce = secrets.token_hex(32)
+        conn.settimeout(HANDSHAKE_TIME)
+        send_line(conn, {"nonce": own_nonce})
+        message = read_line(conn, deadline)
         peer_nonce = str(message["nonce"])
-        if not sockets.is_proof(message["proof"], sockets.proof(token, "client", own_nonce, peer_nonce)):
+        if not sockets.is_proof(message["proof"], sockets.proof(self._token, "client", own_nonce, peer_nonce)):
             raise ConnectionError("a client without the token")
-        _send_line(conn, {"proof": sockets.proof(token, "server", peer_nonce, own_nonce)})
+        send_line(conn, {"proof": sockets.proof(self._token, "server", peer_nonce, own_nonce)})
+
+
+class FileServer(TokenServer):
+    """Serves files of one store until its stdin ends or no client has come for a while."""
+
+    def __init__(self, request: Json) -> None:
+        super().__init__(request["token"], request.get("clients", 0))
+        self._request = request
+        self._files = {file["sha256"]: file for file in request["files"]}
+        self._lock = threading.Lock()
+        self._serving = 0
+        self._last = time.monotonic()
+
+    def run(self, stdin: BinaryIO, report: store.Report = store.emit_or_end) -> Json:
+        bind = self._request["bind"]
+        try:
+            listener = sockets.listen(bind)
+        except OSError as error:
+            raise AgentError(f"nothing can listen on {bind}: {error.strerror or error}") from None
+        with listener:
+            report("serving", port=listener.getsockname()[1])
+            while self._is_needed():
+                ready, _, _ = select.select([listener.fileno(), stdin.fileno()], [], [], 1.0)
+                # The control machine keeps stdin open as long as the server is needed.
+                if stdin.fileno() in ready and not os.read(stdin.fileno(), 4096):
+                    break
+                if listener.fileno() in ready:
+                    self.accept(listener)
+        return {}
+
+    def _is_needed(self) -> bool:
+        with self._lock:
+            return self._serving > 0 or time.monotonic() - self._last < self._request["idle"]
+
+    def handle(self, conn: socket.socket) -> None:
+        with self._lock:
+            self._serving += 1
+        try:
+            self._serve(conn)
+        finally:
+            with self._lock:
+                self._serving -= 1
+                self._last = time.monotonic()
 
     def _serve(self, conn: socket.socket) -> None:
-        hashes = _read_line(conn, time.monotonic() + _STALL_TIME, _MAX_REQUEST)
+        hashes = read_line(conn, time.monotonic() + _STALL_TIME, MAX_REQUEST)
         files = [self._files[sha256] for sha256 in hashes if sha256 in self._files]
         conn.settimeout(_STALL_TIME)
         request = {"store": self._request["store"], "files": files}
@@ -133,36 +148,37 @@ class _Server:
 
 def serve(request: Json, stdin: BinaryIO) -> Json:
     """Only the end of stdin follows the request, so no buffer holds data that `select` would miss."""
-    return _Server(request).run(stdin)
+    return FileServer(request).run(stdin)
 
 
-def connect(request: Json) -> Json:
+def connect(request: Json, report: store.Report = store.emit_or_end) -> Json:
     """Fetch files from the server of another host into this host's store."""
     peer = f"{request['address']} port {request['port']}"
     fix = "does a firewall stand between the two hosts? --iface names the network they share"
     try:
-        conn = socket.create_connection((request["address"], request["port"]), timeout=_HANDSHAKE_TIME)
+        conn = socket.create_connection((request["address"], request["port"]), timeout=HANDSHAKE_TIME)
     except OSError as error:
         raise AgentError(f"no connection to {peer}: {error.strerror or error}", fix) from None
     with conn:
         try:
-            _authenticate(conn, request["token"])
-            _send_line(conn, [file["sha256"] for file in request["files"]])
-        except (OSError, *_MALFORMED) as error:
+            prove_to_server(conn, request["token"])
+            send_line(conn, [file["sha256"] for file in request["files"]])
+        except (OSError, *MALFORMED) as error:
             raise AgentError(f"{peer} is not the server that was meant: {error}", fix) from None
         conn.settimeout(_STALL_TIME)
         with conn.makefile("rb", buffering=1 << 16) as stream:
             try:
-                return store.receive(request, cast("BinaryIO", stream))
+                return store.receive(request, cast("BinaryIO", stream), report)
             except OSError as error:
                 raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
 
 
-def _authenticate(conn: socket.socket, token: str) -> None:
-    deadline = time.monotonic() + 2 * _HANDSHAKE_TIME
-    peer_nonce, own_nonce = str(_read_line(conn, deadline)["nonce"]), secrets.token_hex(32)
-    _send_line(conn, {"nonce": own_nonce, "proof": sockets.proof(token, "client", peer_nonce, own_nonce)})
-    if not sockets.is_proof(_read_line(conn, deadline)["proof"], sockets.proof(token, "server", own_nonce, peer_nonce)):
+def prove_to_server(conn: socket.socket, token: str) -> None:
+    """Prove to a `TokenServer` that this client has the token; raises unless the server proves it, too."""
+    deadline = time.monotonic() + 2 * HANDSHAKE_TIME
+    peer_nonce, own_nonce = str(read_line(conn, deadline)["nonce"]), secrets.token_hex(32)
+    send_line(conn, {"nonce": own_nonce, "proof": sockets.proof(token, "client", peer_nonce, own_nonce)})
+    if not sockets.is_proof(read_line(conn, deadline)["proof"], sockets.proof(token, "server", own_nonce, peer_nonce)):
         raise ConnectionError("it doesn't have the token")
 
 

@@ -59,6 +59,10 @@ class Rank:
         self.client = supervisor_client.SupervisorClient(job, self.identity, self.resume)
         self.welcome: Json = {}
         self.streams: list[supervisor_client.Stream] = []
+        self.checkpoint: subprocess.Popen[bytes] | None = None
+        """The exchange of checkpoints, in which the lowest rank of a store takes part."""
+        self.is_waiting = False
+        """Whether the command waits for the end of that exchange."""
         self.child: subprocess.Popen[bytes] | None = None
         self.usage: processes.Usage | None = None
         self.openmp_files = OpenmpFiles()
@@ -84,10 +88,14 @@ class Rank:
             signal.signal(number, lambda number, _: self._signals.append(number))
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         self.connect(wake)
-        if self.welcome.get("stop"):  # the run ended before this rank connected
-            self.is_cleaned_up = True
-            self.stop_signal = signal.SIGTERM
-            self.on_exit(128 + signal.SIGTERM, signal.SIGTERM)
+        if (
+            self.welcome.get("stop") or self.stop_signal is not None
+        ):  # the run ended before or while this rank connected
+            self.end_without_command(signal.SIGTERM)
+        elif self.checkpoint_port is not None:
+            self.is_waiting = True
+            if self.rank == min(self.job.ranks):
+                self.exchange_checkpoint(self.checkpoint_port)
         else:
             self.start_command()
         while not self.is_over:
@@ -117,11 +125,63 @@ class Rank:
                 )
             self.exchange(wake, 0.2)
 
-    def start_command(self) -> None:
-        """Start the command. If that fails, the reason goes to the rank's stderr, where users look for it."""
+    @property
+    def checkpoint_port(self) -> int | None:
+        """The port of the exchange of checkpoints; None when it is over."""
+        port = self.welcome.get("checkpoint_port")
+        return port if isinstance(port, int) else None
+
+    def exchange_checkpoint(self, port: int) -> None:
+        from ipexctl.node.common.archive import agent_argv  # few runs need it
+
+        job = self.job
+        request = {
+            "rank": self.rank,
+            "path": os.path.join(job.cwd, job.checkpoint),
+            "home": os.path.dirname(os.path.dirname(job.rundir)),
+            "address": job.supervisor.address,
+            "port": port,
+            "token": job.token,
+        }
+        self.checkpoint = subprocess.Popen(
+            agent_argv(sys.executable, "files.checkpoint"),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=end_with_parent(signal.SIGTERM),
+        )
+        assert self.checkpoint.stdin is not None
+        with self.checkpoint.stdin as stdin:
+            stdin.write(json.dumps(request).encode() + b"\n")
+
+    def on_checkpoint_exit(self, code: int) -> None:
+        """Fail if the exchange of checkpoints ended without telling the supervisor why."""
+        assert self.checkpoint is not None
+        assert self.checkpoint.stderr is not None
+        with self.checkpoint.stderr as stderr:
+            lines = stderr.read().decode(errors="replace").splitlines()
+        self.checkpoint = None
+        if code and self.is_waiting:
+            self.start_command(lines[-1] if lines else f"the exchange of checkpoints ended with exit code {code}")
+
+    def end_without_command(self, number: int) -> None:
+        """End before the command was started."""
+        self.is_waiting, self.is_cleaned_up = False, True
+        self.stop_signal = number
+        if self.checkpoint is not None:
+            os.kill(self.checkpoint.pid, signal.SIGTERM)
+        self.on_exit(128 + number, number)
+
+    def start_command(self, problem: str = "") -> None:
+        """Start the command. If that fails, the reason goes to the rank's stderr, where users look for it.
+
+        `problem`: why it is not started.
+        """
+        self.is_waiting = False
         out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         code, why = 127, ""
         try:
+            if problem:
+                raise rank_env.RankStartError(problem)
             master = Master(**self.welcome["master"]) if "master" in self.welcome else self.job.master
             attempt = int(self.identity["attempt"] or 0)
             environ = self.stacks.prepare(rank_env.environment(self.job, self.rank, master, attempt))
@@ -138,6 +198,8 @@ class Rank:
                     start_new_session=True,
                     preexec_fn=end_with_parent(signal.SIGKILL),
                 )
+        except rank_env.RankStartError as error:
+            code, why = NOT_STARTED, str(error)
         except OSError as error:
             missing = error.filename == self.job.cwd
             code = 126 if isinstance(error, PermissionError) else 127
@@ -245,6 +307,8 @@ class Rank:
         )
         if now - self.client.last_received > patience and not self.lost:
             self.give_up(self.client.why)
+        if self.is_waiting and self.checkpoint_port is None:
+            self.start_command()
         if now >= self.kill_at:
             self.kill_at = now + 1.0
             self.killed = True
@@ -290,6 +354,8 @@ class Rank:
                         self.child.returncode = 0  # it is reaped here, not by subprocess
                         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                         self.on_exit(128 + by if by else os.WEXITSTATUS(status), by)
+                    elif self.checkpoint is not None and pid == self.checkpoint.pid:
+                        self.on_checkpoint_exit(status)
             elif number in (signal.SIGUSR1, signal.SIGUSR2):
                 self.signal_child(number)
             else:
@@ -323,6 +389,8 @@ class Rank:
             self.stop(int(message.get("signal", signal.SIGTERM)))
         elif kind == "signal":
             self.signal_child(int(message["signal"]))
+        elif kind == "begin":
+            self.welcome["checkpoint_port"] = None
         elif kind == "dump":
             self.stacks.dump(str(message.get("id")))
         elif kind == "forget":
@@ -333,7 +401,9 @@ class Rank:
                 self.kill_at = 0.0
 
     def stop(self, number: int) -> None:
-        if self.exit is None and self.stop_signal is None:
+        if self.is_waiting:
+            self.end_without_command(number)
+        elif self.exit is None and self.stop_signal is None:
             self.stop_signal = number
             self.kill_at = time.monotonic() + self.grace
             self.signal_child(number)

@@ -91,9 +91,9 @@ class OutputFile:
             self.lost += offset - self.have
             self.have = offset
 
-    def note(self, line: str) -> None:
-        """Write a line of ipexctl after the output so far, unless there is none."""
-        if self._size:
+    def note(self, line: str, *, is_first: bool = False) -> None:
+        """Write a line of ipexctl after the output so far; with `is_first`, also if there is none."""
+        if self._size or is_first:
             self._write(b"" if self._ends_line() else b"\n")
             self._write(line.encode(errors="replace") + b"\n")
 

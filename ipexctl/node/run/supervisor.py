@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.job import StartRequest, SupervisorRequest
+    from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 
 PATIENCE = 8.0
 """Seconds after the grace period for ranks to exit, on busy machines."""
@@ -53,7 +54,7 @@ class Supervisor:
     """One run, from the start of mpirun to the end of the last process."""
 
     def __init__(self, request: SupervisorRequest, start: StartRequest, listener: socket.socket) -> None:
-        self.rundir, self.plan = request.rundir, start
+        self.request, self.rundir, self.plan = request, request.rundir, start
         self.created_at = time.monotonic()
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
         self.verdict = verdict.Verdict(self.record, by_mpirun=start.by_mpirun)
@@ -63,7 +64,10 @@ class Supervisor:
         self.peers.welcome = lambda: {
             "master": self.record.status.master._asdict(),
             "stop": self.verdict.ending is not None,
+            "checkpoint_port": self.exchange.port if self.exchange is not None else None,
         }
+        self.exchange: CheckpointExchange | None = None
+        """Runs before the commands of an attempt start."""
         for placement in start.ranks:
             sinks = self.record.sinks(placement.rank, placement.host)
             self.peers.all[placement.rank] = RankConnection(placement, sinks)
@@ -85,6 +89,8 @@ class Supervisor:
         """Start mpirun; raises an OSError when it can't be started."""
         limit, master = self.plan.time_limit, self.plan.master
         master = master._replace(port=master.port or sockets.free_port(master.addr))
+        if self.plan.checkpoint:
+            self.exchange = self.exchange_checkpoint()
         self.mpirun = mpirun.MpirunProcess(self.plan, self.rundir)
         now = time.monotonic()
         self.mpirun_started_at = now
@@ -92,6 +98,14 @@ class Supervisor:
         self.record.status = self.record.status._replace(mpirun=Mpirun(self.mpirun.pid), master=master)
         self.record.event("mpirun", pid=self.mpirun.pid, attempt=self.record.status.attempt, master_port=master.port)
         self.record.save(now)
+
+    def exchange_checkpoint(self) -> CheckpointExchange:
+        """Begin the exchange among the lowest ranks of the stores, for which all ranks wait."""
+        from ipexctl.node.run.checkpoint_exchange import CheckpointExchange  # few runs need it, and its imports
+
+        first_of_store = {peer.store: peer for peer in reversed(self.ranks)}
+        hosts = {peer.rank: peer.host for peer in self.ranks if first_of_store[peer.store] is peer}
+        return CheckpointExchange(self.plan.checkpoint, hosts, self.request.bind, self.request.token)
 
     def start_and_reply(self) -> Json:
         """Start mpirun; returns the reply to the `go` request."""
@@ -259,7 +273,28 @@ class Supervisor:
         if self.verdict.fail(kind, reason, **more):
             self.stop_all()
 
+    def check_exchange(self) -> None:
+        """Print what the exchange of checkpoints does, and start the commands when it is over."""
+        exchange = self.exchange
+        if exchange is None:
+            return
+        is_over = exchange.is_over
+        while not exchange.notes.empty():
+            note = exchange.notes.get()
+            self.record.event("checkpoint", text=note)
+            self.ranks[0].sinks["err"].note(f"[ipexctl: {note}]", is_first=True)
+        if not is_over:
+            return
+        self.exchange = None
+        if exchange.failure:
+            self.fail("checkpoint", f"the checkpoint could not be brought to all hosts: {exchange.failure}")
+            return
+        exchange.close()
+        for peer in self.ranks:
+            self.peers.send_message(peer, "begin")
+
     def stop_all(self) -> None:
+        self.exchange = None  # the ranks end their parts of it
         for peer in self.ranks:
             self.stop_rank(peer)
         self.release_all()
@@ -287,6 +322,7 @@ class Supervisor:
         for peer in self.peers.check_disk(now, self.record.has_room, FLUSH):
             self.record.event("output-lost", rank=peer.rank, host=peer.host)
             self.on_end(peer, peer.ends)
+        self.check_exchange()
         self.dumps.check_answers(now)
         is_ending = self.verdict.ending is not None
         if self.stalls.check(now, self.mpirun_started_at, self.ranks, is_ending=is_ending):
@@ -380,7 +416,7 @@ class Supervisor:
         return self.plan.restarts - self.record.status.attempt
 
     def restart(self) -> bool:
-        """Start the next attempt, if one is allowed; the script continues from its own checkpoint."""
+        """Start the next attempt, if one is allowed; the script continues from its checkpoint."""
         if not self.verdict.may_restart(self.ranks, self.plan.restarts):
             return False
         self.mpirun.kill_leftovers()

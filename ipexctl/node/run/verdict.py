@@ -15,6 +15,7 @@ with null for `rank` and `host` where no single rank is the cause; `ranks` are a
     mpirun      mpirun exited or was killed while ranks ran, or could not be started
     hang        no rank printed anything for the time of --hang-after, and the run has --on-hang stop
     time-limit  the run reached its time limit
+    checkpoint  the checkpoint could not be brought to all hosts before the attempt
 """
 
 from __future__ import annotations

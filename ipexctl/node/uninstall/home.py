@@ -179,7 +179,8 @@ class HomeContents:
             files = [part.files(with_results=self.takes_results) for part in parts]
             removable = [paths for part, paths in zip(parts, files) if paths or not part.results()]
             yield entry(kind, len(removable), sum(size_of(path) for paths in removable for path in paths))
-        for kind, name in (("wheels", "wheels"), ("agent", "agent"), ("temporary", "tmp")):
+        kinds = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "temporary": "tmp"}
+        for kind, name in kinds.items():
             path = Path(self.home, name)
             yield entry(kind, len(list_directory(path)), disk_usage(path))
 

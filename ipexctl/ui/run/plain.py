@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 _AGENT_MESSAGE: Final = re.compile(
-    rb"\[ipexctl: (restart \d+ of \d+ after: .*|\d+ bytes are missing here: there was no room for them on .*)\]|"
+    rb"\[ipexctl: (restart \d+ of \d+ after: .*|checkpoint .*|"
+    rb"\d+ bytes are missing here: there was no room for them on .*)\]|"
     rb"ipexctl: ([^\s:]+: .*)"
 )
 """A message that the supervisor or a rank wrapper put into the output of a rank."""
@@ -143,7 +144,7 @@ class PlainRun:
 
     def _print_agent_message(self, rank: int, stream: Stream, message: bytes) -> None:
         text = printable(message.decode(errors="replace"))
-        if not message.startswith(b"restart "):
+        if not message.startswith((b"restart ", b"checkpoint ")):
             self._print(f"rank {rank}, {stream}: {text}")
         elif message not in self._restarts:
             self._restarts.add(message)

@@ -178,3 +178,12 @@ def test_what_to_type_next_is_for_the_same_hosts() -> None:
     said = StartFailure("REASON", "ipexctl install --env x; ipexctl ps")
     assert said.with_host_options(" -H 'my hosts' -l a").fix == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
     assert said.with_host_options("") == said
+
+
+@pytest.mark.parametrize("path", ["/scratch/last.pt", "..", "../last.pt", ".", "a//b", "a\nb"])
+def test_a_checkpoint_outside_the_working_directory_is_refused(path: str) -> None:
+    request = RunRequest("script", ("train.py",), LaunchOptions(), checkpoint=path)
+    with pytest.raises(UserError) as caught:
+        check_request(request)
+    assert missing(caught.value.fix, "--checkpoint") == []
+    check_request(RunRequest("script", ("train.py",), LaunchOptions(), checkpoint="checkpoints/last.pt"))

@@ -64,4 +64,5 @@ def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
     assert "node1" in note
     assert "node3" in note
     assert "node2" not in note
+    assert "--checkpoint" in note
     assert restart_note(hosts, dict.fromkeys(("node1", "node2", "node3"), "a")) == ""

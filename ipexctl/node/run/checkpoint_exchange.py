@@ -1,0 +1,166 @@
+"""The supervisor's part of an exchange of checkpoints, before the commands of an attempt start.
+
+One rank of each store takes part. `files/checkpoint.py` describes the messages; files travel from host to host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import secrets
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Mapping
+
+from ipexctl.node.common import sockets
+from ipexctl.node.common.files import format_size
+from ipexctl.node.files.checkpoint import TIME_LIMIT
+from ipexctl.node.files.checkpoint_plan import plan_exchange, read_host_copies
+from ipexctl.node.files.peer_transfer import HANDSHAKE_TIME, MALFORMED, MAX_REQUEST, TokenServer, read_line, send_line
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies
+
+_MAX_REASON = 1000
+
+
+class _HostFailure(Exception):
+    """A host could not do its part; the text names it."""
+
+
+class CheckpointExchange(TokenServer):
+    """An exchange among `hosts`, rank → host, in a thread of its own."""
+
+    def __init__(self, path: str, hosts: Mapping[int, str], bind: str, token: str) -> None:
+        """Raises an OSError if nothing can listen there."""
+        super().__init__(token, len(hosts))
+        self.notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """Lines for the user."""
+        self.is_over = False
+        self.failure = ""
+        """Why it failed, once it is over."""
+        self._path, self._hosts = path, dict(hosts)
+        self._listener = sockets.listen(bind)
+        self.port: int = self._listener.getsockname()[1]
+        self._conns: dict[str, socket.socket] = {}
+        self._connected = threading.Condition()
+        self._closed = threading.Event()
+        threading.Thread(target=self._accept_all, daemon=True).start()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def close(self) -> None:
+        """End the exchange, or what is left of it."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._connected:
+            for conn in self._conns.values():
+                with contextlib.suppress(OSError):
+                    conn.shutdown(socket.SHUT_RDWR)
+            self._connected.notify_all()
+
+    def _accept_all(self) -> None:
+        while not self._closed.is_set():
+            self.accept(self._listener)
+
+    def handle(self, conn: socket.socket) -> None:
+        """Hand the connection to the exchange, and keep it open to its end."""
+        rank = read_line(conn, time.monotonic() + HANDSHAKE_TIME)["rank"]
+        with self._connected:
+            host = self._hosts[rank]
+            if host in self._conns:
+                return
+            send_line(conn, {"scan": True})
+            self._conns[host] = conn
+            self._connected.notify_all()
+        self._closed.wait()
+
+    def _run(self) -> None:
+        try:
+            with self._connected:
+                self._connected.wait_for(lambda: len(self._conns) == len(self._hosts) or self._closed.is_set())
+            if not self._closed.is_set():
+                self._steps()
+        except _HostFailure as failure:
+            self.failure = str(failure)  # the other hosts stay connected: what they report then would be another reason
+        self.is_over = True
+
+    def _steps(self) -> None:
+        top = self._path.rpartition("/")[2]
+        reports = {host: self._read_report(host, top) for host in self._hosts.values()}
+        plan = plan_exchange(reports)
+        for line in describe_exchange(self._path, reports, plan):
+            self.notes.put(line)
+        token = secrets.token_hex(32)
+        for host in reports:
+            own = [transfer for transfer in plan.transfers if transfer.source == host]
+            copies = {copy.name: copy for transfer in own for copy in transfer.copies}
+            self._send(host, {"serve": list(copies.values()), "token": token, "clients": len(own)})
+        ports = {host: self._receive(host)["port"] for host in reports}
+        for host in reports:
+            fetches = [
+                {
+                    "address": self._conns[transfer.source].getpeername()[0],
+                    "port": ports[transfer.source],
+                    "token": token,
+                    "copies": transfer.copies,
+                }
+                for transfer in plan.transfers
+                if transfer.target == host
+            ]
+            self._send(host, {"fetch": fetches, "remove": plan.removals.get(host, ()), "known": plan.known[host]})
+        for host in reports:
+            self._receive(host)
+        for host in reports:
+            self._send(host, {"end": True})
+
+    def _read_report(self, host: str, top: str) -> HostCopies:
+        try:
+            return read_host_copies(self._receive(host), top)
+        except MALFORMED as error:
+            raise _HostFailure(f"{host}: its list of files can't be read: {error}") from None
+
+    def _send(self, host: str, message: Any) -> None:
+        try:
+            send_line(self._conns[host], message)
+        except OSError as error:
+            raise _HostFailure(f"{host}: {error.strerror or error}") from None
+
+    def _receive(self, host: str) -> Any:
+        try:
+            message = read_line(self._conns[host], time.monotonic() + TIME_LIMIT, MAX_REQUEST)
+        except (OSError, *MALFORMED) as error:
+            raise _HostFailure(f"{host}: {getattr(error, 'strerror', None) or error}") from None
+        if not isinstance(message, dict):
+            raise _HostFailure(f"{host}: it sends what can't be read")
+        if "failed" in message:
+            fix = f" ({str(message['fix'])[:_MAX_REASON]})" if message.get("fix") else ""
+            raise _HostFailure(f"{host}: {str(message['failed'])[:_MAX_REASON]}{fix}")
+        return message
+
+
+def describe_exchange(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> list[str]:
+    """Lines about an exchange: which files are not used and why, and what travels where. Pure."""
+    above = path.rpartition("/")[0]
+    lines = []
+    for host, report in reports.items():
+        for name, why in sorted(report.incomplete.items()):
+            lines.append(f"checkpoint {_shown(above, name)} of {host} is not used: {why}")
+    sources: dict[tuple[str, tuple[Copy, ...]], list[str]] = {}
+    for transfer in plan.transfers:
+        sources.setdefault((transfer.source, transfer.copies), []).append(transfer.target)
+    for (source, copies), targets in sources.items():
+        what = _shown(above, copies[0].name) if len(copies) == 1 else f"{path} ({len(copies)} files)"
+        size = format_size(sum(copy.size for copy in copies))
+        lines.append(f"checkpoint {what}: {size} from {source} to {', '.join(targets)}")
+    for host, names in plan.removals.items():
+        what = _shown(above, names[0]) if len(names) == 1 else f"{path} ({len(names)} files)"
+        lines.append(f"checkpoint {what}: removed on {host}, as on the host that wrote it")
+    return lines
+
+
+def _shown(above: str, name: str) -> str:
+    shown = f"{above}/{name}" if above else name
+    return shown if shown.isprintable() else ascii(shown)

@@ -1,0 +1,103 @@
+"""`run --checkpoint` on real hosts without a shared home: what rank 0 saved is on all of them at each start."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ipexctl.lab import LabSpec
+from lab_run_helpers import by_rank, lab_with_mpi, new_cluster, session_dir
+from message_data import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.lab import Lab
+    from lab_run_helpers import Cluster
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+TRAIN = """\
+import io, os, signal, sys, time, zipfile
+
+PATH = "checkpoints/last.pt"
+rank, count, last = int(os.environ["RANK"]), int(os.environ["RESTART_COUNT"]), int(sys.argv[1])
+try:
+    step = int(zipfile.ZipFile(PATH).read("step"))
+except FileNotFoundError:
+    step = 0
+print("in", os.getcwd(), flush=True)
+print("from", step, flush=True)
+
+
+def save(path):
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("step", str(step))
+        archive.writestr("weights", "w" * 100_000)
+    with open(path, "wb") as file:
+        file.write(packed.getvalue())
+
+
+while step < last:
+    step += 1
+    if rank == 0:
+        os.makedirs("checkpoints", exist_ok=True)
+        save(PATH + ".tmp")
+        os.replace(PATH + ".tmp", PATH)
+    time.sleep(0.02)
+if count < int(sys.argv[2]):  # the ranks wait for each other, as in a barrier; one is killed
+    if rank == 0 and "--half" in sys.argv:
+        os.truncate(PATH, 500)
+    if rank == 1:
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+print("at", step, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"endlab-{os.getpid()}")), session_dir(tmp_path_factory))
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    cluster = new_cluster(lab, tmp_path)
+    cluster.write("train.py", TRAIN)
+    return cluster
+
+
+def starts(out: str) -> set[tuple[str, ...]]:
+    """For each rank the steps it started from."""
+    return {tuple(line.split()[1] for line in lines if line.startswith("from")) for lines in by_rank(out).values()}
+
+
+def test_all_ranks_continue_from_the_checkpoint_of_rank_0(cluster: Cluster) -> None:
+    options = ("--ppn", "1", "--checkpoint", "checkpoints/last.pt")
+    killed = cluster.run(*options, "--max-restarts", "1", "train.py", "5", "1")
+    assert starts(killed.out) == {("0", "5")}
+    assert missing(killed.err, "checkpoints/last.pt node1 node2 node3 kB") == []
+    assert "--checkpoint" not in killed.err
+    again = cluster.run(*options, "train.py", "8", "0")
+    assert starts(again.out) == {("5",)}
+    assert {lines[-1] for lines in by_rank(again.out).values()} == {"at 8"}
+    # Rank 0 leaves a half-written file: all continue from the last complete one, which the other hosts have.
+    half = cluster.run(*options, "--max-restarts", "1", "train.py", "9", "1", "--half")
+    assert starts(half.out) == {("8", "8")}
+    assert missing(half.err, "not used") == []
+
+
+def test_a_checkpoint_that_cannot_be_brought_ends_the_run_with_the_reason(cluster: Cluster) -> None:
+    options = ("--ppn", "1", "--checkpoint", "checkpoints")
+    first = cluster.run(*options, "train.py", "3", "0")
+    assert starts(first.out) == {("0",)}
+    tree = by_rank(first.out)[1][0].removeprefix("in ")
+    cluster.on(1, f"touch {tree}/checkpoints")
+    failed = cluster.run(*options, "train.py", "5", "0", rc=1)
+    assert by_rank(failed.out) == {}
+    assert missing(failed.err, "checkpoint node2 checkpoints") == []

@@ -1,0 +1,256 @@
+"""An exchange of checkpoints between directories of this machine, each as one host has it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent_helpers import agent_argv, all_pythons
+from ipexctl.node.files.peer_transfer import prove_to_server, send_line
+from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
+from message_data import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from run_helpers import Run
+
+pytest_plugins = ["run_fixtures"]
+
+TOKEN = "0123456789abcdef" * 4
+
+
+def saved(text: str) -> bytes:
+    """As torch.save writes it."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("data.pkl"), text * 1000)
+    return packed.getvalue()
+
+
+def wait_for_end(exchange: CheckpointExchange) -> None:
+    until = time.monotonic() + 60
+    while not exchange.is_over:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+class Hosts:
+    def __init__(self, base: Path, path: str) -> None:
+        self.base, self.path = base, path
+        self.names = ("node1", "node2", "node3")
+
+    def of(self, name: str, part: str = "") -> Path:
+        return self.base / name / "code" / (part or self.path)
+
+    def write(self, name: str, data: bytes, part: str = "", at: float | None = None) -> Path:
+        path = self.of(name, part)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        if at is not None:
+            os.utime(path, (at, at))
+        return path
+
+    def content(self, part: str = "") -> list[bytes | None]:
+        paths = [self.of(name, part) for name in self.names]
+        return [path.read_bytes() if path.exists() else None for path in paths]
+
+    def exchange(self, *, python: str = sys.executable, token: str = TOKEN) -> CheckpointExchange:
+        exchange = CheckpointExchange(self.path, dict(enumerate(self.names)), "127.0.0.1", TOKEN)
+        clients = {name: self.take_part(rank, exchange.port, python, token) for rank, name in enumerate(self.names)}
+        self.errors = {}
+        if token == TOKEN:
+            wait_for_end(exchange)
+            exchange.close()
+        for name, client in clients.items():
+            self.errors[name] = client.communicate(timeout=30)[1].decode()
+        exchange.close()
+        self.notes = []
+        while not exchange.notes.empty():
+            self.notes.append(exchange.notes.get())
+        return exchange
+
+    def take_part(self, rank: int, port: int, python: str, token: str) -> subprocess.Popen[bytes]:
+        home = self.base / self.names[rank]
+        (home / "code").mkdir(parents=True, exist_ok=True)
+        request = {"rank": rank, "path": str(home / "code" / self.path), "home": str(home)}
+        request |= {"address": "127.0.0.1", "port": port, "token": token}
+        client = subprocess.Popen(
+            agent_argv(python, "files.checkpoint"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert client.stdin is not None
+        client.stdin.write(json.dumps(request).encode() + b"\n")
+        client.stdin.flush()
+        return client
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Callable[[str], Hosts]:
+    return lambda path: Hosts(tmp_path, path)
+
+
+@pytest.mark.parametrize("python", all_pythons())
+def test_each_python_takes_part(hosts: Callable[[str], Hosts], python: str) -> None:
+    cluster = hosts("last.pt")
+    cluster.write("node2", saved("one"))
+    assert cluster.exchange(python=python).failure == "", cluster.errors
+    assert cluster.content() == [saved("one")] * 3
+
+
+def test_a_file_of_one_host_comes_to_all_and_its_removal_too(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("checkpoints/last.pt")
+    written = cluster.write("node1", saved("one"), at=1_000_000)
+    assert cluster.exchange().failure == "", cluster.errors
+    assert cluster.content() == [saved("one")] * 3
+    assert {int(cluster.of(name).stat().st_mtime) for name in cluster.names} == {1_000_000}
+    assert [sorted(path.name for path in cluster.of(name).parent.iterdir()) for name in cluster.names] == [
+        ["last.pt"]
+    ] * 3
+    assert missing(" ".join(cluster.notes), "checkpoints/last.pt kB node1 node2 node3") == []
+    # Its clock went back: the changed copy still wins.
+    cluster.write("node1", saved("two"), at=500_000)
+    assert cluster.exchange().failure == ""
+    assert cluster.content() == [saved("two")] * 3
+    written.unlink()
+    assert cluster.exchange().failure == ""
+    assert cluster.content() == [None] * 3
+    assert cluster.exchange().failure == ""
+    assert cluster.notes == []
+    for name in cluster.names:
+        kept = [path.relative_to(cluster.base / name) for path in (cluster.base / name / "checkpoints").rglob("*")]
+        assert [(path.parts[0], path.name) for path in kept if path.suffix] == [("checkpoints", "files.json")]
+
+
+@pytest.mark.parametrize("half", [saved("new")[:-30], b"", b"\x10\0\0\0\0\0\0\0{"], ids=["cut", "empty", "safetensors"])
+def test_a_half_written_file_never_wins_and_is_replaced(hosts: Callable[[str], Hosts], half: bytes) -> None:
+    path = "last.safetensors" if half.endswith(b"{") else "last.pt"
+    whole = b"\x02\0\0\0\0\0\0\0{}" if path != "last.pt" else saved("old")
+    cluster = hosts(path)
+    cluster.write("node2", whole, at=1)
+    cluster.write("node1", half)
+    assert cluster.exchange().failure == "", cluster.errors
+    assert cluster.content() == [whole] * 3
+    assert [note for note in cluster.notes if "node1" in note and "not used" in note]
+
+
+def test_a_directory_comes_without_temporary_files_and_links_that_lead_out(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("out")
+    secret = cluster.base / "secret"
+    secret.write_text("secret")
+    for part in ("out/step-1/model.pt", "out/step-1/model.pt.tmp", "out/tmp-step-2/model.pt"):
+        cluster.write("node1", saved(part), part)
+    cluster.write("node2", saved("shard"), "out/step-1/rank1.pt")
+    cluster.of("node1", "out/last.pt").symlink_to("step-1/model.pt")
+    cluster.of("node1", "out/away.pt").symlink_to(secret)
+    assert cluster.exchange().failure == "", cluster.errors
+    for name in ("node2", "node3"):
+        found = {str(path.relative_to(cluster.of(name))) for path in cluster.of(name).rglob("*") if path.is_file()}
+        assert found == {"step-1/model.pt", "step-1/rank1.pt", "last.pt"}
+    assert cluster.content("out/last.pt") == [saved("out/step-1/model.pt")] * 3
+    assert cluster.content("out/step-1/rank1.pt") == [saved("shard")] * 3
+    assert [note for note in cluster.notes if "away.pt" in note]
+
+
+def test_a_link_on_the_way_is_not_followed(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("out")
+    cluster.write("node1", saved("one"), "out/step-1/model.pt")
+    outside = cluster.base / "outside"
+    outside.mkdir()
+    cluster.of("node2").mkdir(parents=True)
+    cluster.of("node2", "out/step-1").symlink_to(outside)
+    failure = cluster.exchange().failure
+    assert "node2" in failure
+    assert "link" in failure
+    assert list(outside.iterdir()) == []
+
+
+def test_a_host_that_cannot_write_ends_the_exchange_with_its_reason(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("out/last.pt")
+    cluster.write("node1", saved("one"))
+    cluster.write("node2", b"a file", "out")
+    failure = cluster.exchange().failure
+    assert "node2" in failure
+    assert str(cluster.of("node2", "out")) in failure
+    assert cluster.content()[2] in (None, saved("one"))
+
+
+def test_a_host_that_leaves_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("last.pt")
+    exchange = CheckpointExchange(cluster.path, {0: "node1", 1: "node2"}, "127.0.0.1", TOKEN)
+    with socket.create_connection(("127.0.0.1", exchange.port)) as conn:
+        prove_to_server(conn, TOKEN)
+        send_line(conn, {"rank": 1})
+        client = cluster.take_part(0, exchange.port, sys.executable, TOKEN)
+    wait_for_end(exchange)
+    assert "node2" in exchange.failure
+    exchange.close()
+    assert client.communicate(timeout=30)[1] != b""
+
+
+def test_who_does_not_have_the_token_takes_no_part(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("last.pt")
+    cluster.write("node1", saved("one"))
+    cluster.exchange(token="f" * 64)
+    assert all("can't be exchanged" in error for error in cluster.errors.values()), cluster.errors
+    assert cluster.content() == [saved("one"), None, None]
+
+
+CHECKPOINT = {"checkpoint": "last.pt"}
+
+
+def test_the_ranks_of_a_run_start_after_the_exchange(make: Callable[..., Run]) -> None:
+    run = make("print('here')", job=CHECKPOINT, go=CHECKPOINT).start()
+    assert run.wait()["state"] == "ok", run.output(0, "err")
+    assert [run.output(rank) for rank in range(2)] == [b"here\n"] * 2
+    assert (run.home / "checkpoints").exists()
+    assert run.left() == []
+
+
+def test_a_rank_whose_exchange_breaks_ends_the_run_and_no_restart_follows(make: Callable[..., Run]) -> None:
+    end = "def main(action: str) -> int:  # noqa: ARG001\n"
+    patches = {"files.checkpoint": (end, end + '    sys.stderr.write("no way there\\n")\n    return 1\n')}
+    run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "restarts": 2}, patches=patches).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["attempt"]) == ("failed", 111, 0)
+    assert b"no way there" in run.output(0, "err")
+    assert run.output() == b""
+    assert run.left() == []
+
+
+def test_a_run_that_waits_for_a_checkpoint_can_be_stopped(make: Callable[..., Run]) -> None:
+    ranks = [{"rank": rank, "host": f"node{rank}", "store": f"store{rank}"} for rank in range(2)]  # one takes no part
+    # With a restart left, the job file stays: here both stores have the same one.
+    run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "ranks": ranks, "restarts": 1}).start()
+    until = time.monotonic() + 20
+    while len(run.events("met")) < 2:
+        assert time.monotonic() < until, run.said("events.jsonl")
+        time.sleep(0.02)
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    status = run.wait()
+    assert (status["state"], {rank["state"] for rank in status["ranks"]}) == ("stopped", {"stopped"})
+    assert run.output() == b""
+    assert run.left() == []
+
+
+def test_a_checkpoint_that_cannot_be_brought_is_the_reason_of_the_failure(make: Callable[..., Run]) -> None:
+    run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "restarts": 2})
+    run.home.mkdir(exist_ok=True)
+    (run.home / "checkpoints").write_text("a file where the exchange needs a directory")
+    status = run.start().wait()
+    assert (status["state"], status["first_failure"]["kind"], status["attempt"]) == ("failed", "checkpoint", 0)
+    assert missing(status["reason"], f"here {run.home}/checkpoints") == []
+    assert run.output() == b""

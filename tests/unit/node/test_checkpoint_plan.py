@@ -1,0 +1,146 @@
+"""The newest complete copy of each checkpoint file wins, by what changed since the last exchange and by its time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ipexctl.node.files.checkpoint_plan import (
+    Copy,
+    HostCopies,
+    Known,
+    is_temporary,
+    plan_exchange,
+    read_host_copies,
+)
+from ipexctl.node.run.checkpoint_exchange import describe_exchange
+
+OLD, NEW = "a" * 64, "b" * 64
+
+
+def copy_of(sha256: str, at: int = 1, name: str = "last.pt") -> Copy:
+    return Copy(name, 1000, at, 0o644, sha256)
+
+
+def host(*copies: Copy, incomplete: tuple[str, ...] = (), own: str = "", brought: str = "") -> HostCopies:
+    """`own` and `brought`: the hash of last.pt after the last exchange."""
+    known = {"last.pt": Known(own or brought, bool(brought))} if own or brought else {}
+    return HostCopies({copy.name: copy for copy in copies}, dict.fromkeys(incomplete, "it is empty"), known)
+
+
+def moves(reports: dict[str, HostCopies]) -> set[tuple[str, str, str]]:
+    transfers = plan_exchange(reports).transfers
+    return {(each.source, each.target, copy.sha256[0]) for each in transfers for copy in each.copies}
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ({"node1": host(copy_of(NEW)), "node2": host()}, {("node1", "node2", "b")}),
+        ({"node1": host(copy_of(OLD, 1)), "node2": host(copy_of(NEW, 2))}, {("node2", "node1", "b")}),
+        ({"node1": host(copy_of(NEW, 1)), "node2": host(copy_of(NEW, 9))}, set()),
+        ({"node1": host(), "node2": host()}, set()),
+        # The clock of node2 is ahead, and its copy is the one that node1 wrote before.
+        (
+            {"node1": host(copy_of(NEW, 1), own=OLD), "node2": host(copy_of(OLD, 9), brought=OLD)},
+            {("node1", "node2", "b")},
+        ),
+        # Rank 0 was killed while it wrote; the copy of before is complete.
+        (
+            {"node1": host(incomplete=("last.pt",), own=OLD), "node2": host(copy_of(OLD), brought=OLD)},
+            {("node2", "node1", "a")},
+        ),
+        # Node1 has a new disk.
+        ({"node1": host(), "node2": host(copy_of(OLD), brought=OLD)}, {("node2", "node1", "a")}),
+        # The copy that an exchange had put there was deleted.
+        ({"node1": host(copy_of(OLD), own=OLD), "node2": host(brought=OLD)}, {("node1", "node2", "a")}),
+    ],
+)
+def test_the_newest_complete_copy_goes_to_all(reports: dict[str, HostCopies], expected: set[Any]) -> None:
+    assert moves(reports) == expected
+    assert plan_exchange(reports).removals == {}
+
+
+def test_what_its_writer_has_deleted_is_removed_where_it_was_brought_and_nowhere_else() -> None:
+    reports = {
+        "node1": host(own=OLD),
+        "node2": host(copy_of(OLD), brought=OLD),
+        "node3": host(copy_of(OLD), own=OLD),
+    }
+    plan = plan_exchange(reports)
+    assert (plan.transfers, plan.removals) == ((), {"node2": ("last.pt",)})
+    changed = {**reports, "node2": host(copy_of(NEW), brought=OLD)}
+    assert plan_exchange(changed).removals == {}
+    assert moves(changed) == {("node2", "node1", "b"), ("node2", "node3", "b")}
+
+
+def test_the_writer_keeps_its_file_as_its_own_until_another_host_writes_it() -> None:
+    first = plan_exchange({"node1": host(copy_of(OLD)), "node2": host()}).known
+    assert [first[name]["last.pt"].is_brought for name in ("node1", "node2")] == [False, True]
+    again = {name: HostCopies({"last.pt": copy_of(OLD)}, {}, known) for name, known in first.items()}
+    assert plan_exchange(again).known == first
+    other = {"node1": again["node1"], "node2": again["node2"]._replace(copies={"last.pt": copy_of(NEW)})}
+    second = plan_exchange(other).known
+    assert [second[name]["last.pt"].is_brought for name in ("node1", "node2")] == [True, False]
+
+
+def test_files_of_several_hosts_come_together() -> None:
+    reports = {"node1": host(copy_of(OLD, name="ck/0.pt")), "node2": host(copy_of(NEW, name="ck/1.pt"))}
+    assert moves(reports) == {("node1", "node2", "a"), ("node2", "node1", "b")}
+    lines = describe_exchange("out/ck", reports, plan_exchange(reports))
+    assert [("out/ck/0.pt" in line, "node2" in line) for line in lines] == [(True, True), (False, True)]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "last.pt.tmp",
+        "last.pt.tmp.123",
+        "tmp-checkpoint-500",
+        "tmpabc1",
+        ".tmp-1",
+        "last.pt.part",
+        "last.pt~",
+        ".nfs001",
+    ],
+)
+def test_names_of_files_that_are_being_written(part: str) -> None:
+    assert is_temporary(part)
+
+
+@pytest.mark.parametrize(
+    "part", ["last.pt", ".metadata", "template.json", "checkpoint-500", "__0_0.distcp", "temp-0.7"]
+)
+def test_names_of_checkpoints(part: str) -> None:
+    assert not is_temporary(part)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"copies": [["../last.pt", 1, 1, 0o644, OLD]]},
+        {"copies": [["ck/../../x", 1, 1, 0o644, OLD]]},
+        {"copies": [["/etc/passwd", 1, 1, 0o644, OLD]]},
+        {"copies": [["other/x", 1, 1, 0o644, OLD]]},
+        {"copies": [["ck//x", 1, 1, 0o644, OLD]]},
+        {"copies": [["ck/x\0", 1, 1, 0o644, OLD]]},
+        {"copies": [["ck/x", -1, 1, 0o644, OLD]]},
+        {"copies": [["ck/x", True, 1, 0o644, OLD]]},
+        {"copies": [["ck/x", 1, 1, 0o644, "A" * 64]]},
+        {"copies": [["ck/x", 1, 1]]},
+        {"copies": {}},
+        {"copies": [["ck/x", 1, 1, 0o644, OLD]] * 10_001},
+        {"known": {"../x": [OLD, True]}},
+        {"known": {"ck/x": [1, True]}},
+        {"incomplete": {"../x": "it is empty"}},
+        {"incomplete": []},
+    ],
+)
+def test_a_report_with_a_name_outside_or_a_wrong_value_is_refused(changed: dict[str, Any]) -> None:
+    whole = HostCopies({"ck/x": copy_of(OLD, name="ck/x")}, {"ck/y": "it is empty"}, {"ck/x": Known(OLD, True)})
+    document = json.loads(json.dumps(whole.to_json()))
+    assert read_host_copies(document, "ck") == whole
+    with pytest.raises(ValueError, match=r"\w"):
+        read_host_copies({**document, **changed}, "ck")
