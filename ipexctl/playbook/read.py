@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError
@@ -115,10 +115,14 @@ class _Reader:
 
     def _imported(self, file: PlaybookFile, entry: Entry, entries: Mapping[str, Entry]) -> list[Play]:
         for key, other in entries.items():
-            if other is not entry and key != "name":
+            if other is not entry and key not in ("name", "vars"):
                 raise file.error(other.key_node, f"{entry.key} has no {quoted(key)}", fix="put it into the plays there")
         with self.tasks.open_named_file(file, entry.value, entry.key) as imported:
-            return self.plays(imported)
+            plays = self.plays(imported)
+        if "vars" not in entries:
+            return plays
+        given = variables(file, entries["vars"])
+        return [replace(play, vars={**play.vars, **given}) for play in plays]
 
     def _handlers(
         self, file: PlaybookFile, entries: Mapping[str, Entry], inherited: InheritedKeywords

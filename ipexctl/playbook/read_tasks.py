@@ -31,7 +31,7 @@ from ipexctl.playbook.keywords import (
 from ipexctl.playbook.model import Arg, Block, Flush, Loop, Task
 from ipexctl.playbook.modules import MODULES
 from ipexctl.playbook.options import check_args
-from ipexctl.playbook.playbook_file import JINJA, read_file
+from ipexctl.playbook.playbook_file import JINJA, read_file, shipped
 from ipexctl.playbook.positions import Templated, did_you_mean
 
 if TYPE_CHECKING:
@@ -209,7 +209,10 @@ def _named_path(file: PlaybookFile, node: Node, keyword: str) -> Path:
     if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
         fix = "files are read before any task"
         raise file.error(node, f"{keyword} takes a file's name, not {kind(node)}", fix=fix)
-    return file.base / str(node.value)
+    path = file.base / str(node.value)
+    if keyword.endswith("import_playbook") and not path.is_file():
+        return shipped().get(str(node.value), path)
+    return path
 
 
 def _flush(file: PlaybookFile, meta: Entry, entries: Mapping[str, Entry]) -> Flush:

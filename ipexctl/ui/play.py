@@ -15,6 +15,7 @@ from ipexctl.remote.progress import Notice
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
+from ipexctl.ui.run.lines import PrefixedLines
 
 if TYPE_CHECKING:
     from ipexctl.playbook.prepare import Prepared
@@ -188,10 +189,11 @@ class PlayView:
     def _rank(self, event: RunOutput) -> None:
         data = getattr(event.event, "data", None)
         if isinstance(data, bytes) and not self._quiet:
-            text = data.decode(errors="replace")
+            lines = PrefixedLines(b"")  # of a progress bar, only the last state is shown
+            text = (lines.feed(data) + lines.flush()).decode(errors="replace")
             stream = sys.stderr if self._json or event.event.stream == "stderr" else sys.stdout
             self._head()
-            stream.write("".join(f"[{event.event.rank}] {printable(line)}\n" for line in text.splitlines()))
+            stream.write("".join(f"[{event.event.rank}] {printable(line)}\n" for line in text.split("\n")[:-1]))
             stream.flush()
 
     def _recap(self, report: PlayReport) -> None:

@@ -19,7 +19,7 @@ _FOUND: Final = {
     "projects": "project",
     "wheels": "cached wheel",
     "agent": "agent version",
-    "checkpoints": "note on a checkpoint",
+    "checkpoints": "checkpoint record",
     "temporary": "temporary file",
 }
 _LEFT: Final = {

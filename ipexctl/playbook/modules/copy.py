@@ -148,15 +148,17 @@ def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: 
         before = old_mode.decode(errors="replace")
         diff = f"--- {path}\n+++ {path}\n-mode {before}\n+mode {mode}\n"
         return Result("changed", f"mode {before} → {mode}", data=outcome, diff=diff)
-    return Result("changed", data=outcome, diff=_diff(old, data, path) if call.diff else "")
+    return Result("changed", data=outcome, diff=_diff(old, data, path, is_new=not old_mode) if call.diff else "")
 
 
-def _diff(old: bytes, new: bytes, path: str) -> str:
+def _diff(old: bytes, new: bytes, path: str, *, is_new: bool) -> str:
+    """As `diff -u` prints it; a new file is compared with /dev/null."""
+    before_name, after_name = ("/dev/null", path) if is_new else (f"{path} (before)", f"{path} (after)")
     if b"\0" in old[:8000] or b"\0" in new[:8000] or max(len(old), len(new)) >= _MAX_DIFF:
-        return f"--- {path}\n+++ {path}\n(too long, or no text: {len(old)} bytes → {len(new)} bytes)\n"
+        return f"--- {before_name}\n+++ {after_name}\n(too long, or no text: {len(old)} bytes → {len(new)} bytes)\n"
     before, after = (part.decode(errors="replace").splitlines(keepends=True) for part in (old, new))
-    lines = difflib.unified_diff(before, after, f"{path} (before)", f"{path} (after)", n=2)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ no newline at the end\n" for line in lines)
+    lines = difflib.unified_diff(before, after, before_name, after_name, n=2)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) -> Result:

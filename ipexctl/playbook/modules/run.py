@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.jobs.submit.request import RunRequest, StartFailure
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
+    from ipexctl.playbook.result import Call, Status
 
 _MAX_KEPT: Final = 1 << 20
 """Most characters of the ranks' output kept for `register`, for each stream."""
@@ -136,15 +136,17 @@ def _plan_only(
     from ipexctl.jobs.submit.request import StartFailure
 
     hosts = [call.host for call in calls]
+    # As for exec: a missing file of `creates` shows that it would run, and that later tasks find it changed.
+    status: Status = "skipped" if calls[0].args["creates"] is None else "changed"
     planned = plan_run(hosts, request, context.pool, location, run="RUN", notify=lambda _: None)
     if isinstance(planned, StartFailure):
         # With --check, files that an earlier task would create are missing: not a failure of the playbook.
         message = f"not run: --check ({planned.reason})"
-        return {call.host.name: Result("skipped", message, data=dict(_NOT_RUN), not_run=True) for call in calls}
+        return {call.host.name: Result(status, message, data=dict(_NOT_RUN), not_run=True) for call in calls}
     plan = planned.plan
     message = f"not run: --check; it would be {plan.world_size} ranks"
     data = {**_NOT_RUN, "world_size": plan.world_size}
-    return {call.host.name: Result("skipped", message, data=data, not_run=True) for call in calls}
+    return {call.host.name: Result(status, message, data=data, not_run=True) for call in calls}
 
 
 def _start(

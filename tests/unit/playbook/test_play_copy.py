@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,3 +98,11 @@ def test_a_tree_goes_through_a_link_of_ones_own(place: Path) -> None:
     source = f"{place.parent}/tree/"
     assert copy(place, content=None, src=source, dest=str(place)).status == "changed"
     assert (place / "outside" / "file").read_text() == "1"
+
+
+@pytest.mark.parametrize("content", ["one\ntwo\n", "one\ntwo"])
+def test_the_diff_of_a_new_file_is_that_of_diff(place: Path, content: str) -> None:
+    done = copy(place, dest=str(place / "new"), content=content)
+    argv = ["diff", "-u", "--label", "/dev/null", "/dev/null", "--label", str(place / "new"), str(place / "new")]
+    assert done.diff == subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    assert copy(place, dest=str(place / "new"), content="three\n").diff.startswith(f"--- {place / 'new'}")

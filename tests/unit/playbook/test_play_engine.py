@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.playbook.modules import runner
 from ipexctl.playbook.result import Result
 from ipexctl.remote.progress import Notice
@@ -185,6 +186,25 @@ def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch:
 """
     report, _ = played(tmp_path, play_of(text), check=True)
     assert {result.status for result in report.tasks[0].hosts.values()} == {"skipped"}
+
+
+def test_check_of_a_run_whose_file_is_missing_is_changed_for_later_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipexctl.playbook.modules.run._find_created", lambda *_: "")
+    monkeypatch.setattr("ipexctl.jobs.submit.pipeline.plan_run", lambda *_, **__: StartFailure("nothing is installed"))
+    text = """\
+- run: {cmd: hostname, creates: out.pt}
+  register: guarded
+- debug: {msg: train}
+  when: guarded is changed
+- run: {cmd: hostname}
+  register: plain
+- debug: {msg: train}
+  when: plain is changed
+"""
+    report, _ = played(tmp_path, play_of(text), check=True)
+    assert [task.hosts["node1"].status for task in report.tasks] == ["changed", "ok", "skipped", "skipped"]
 
 
 def test_no_value_of_a_task_with_no_log_is_in_an_event_or_the_report(tmp_path: Path) -> None:

@@ -314,3 +314,15 @@ def test_a_name_nobody_knows_says_which_there_are(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         find_playbook("bootstrp", tmp_path)
     assert "did you mean 'bootstrap'?" in caught.value.fix
+
+
+def test_a_bundled_playbook_is_imported_by_its_name_with_variables(tmp_path: Path) -> None:
+    imported = book(tmp_path, "- import_playbook: bootstrap\n  vars: {stack: torch-2.13}\n")
+    alone = read_playbook(shipped()["bootstrap"], "bootstrap.yml")
+    assert [play.name for play in imported.plays] == [play.name for play in alone.plays]
+    assert {play.vars["stack"] for play in imported.plays} == {"torch-2.13"}
+    (tmp_path / "bootstrap").write_text("- hosts: all\n  name: own\n  vars: {stack: x, kept: y}\n  tasks: []\n")
+    own = book(tmp_path, "- import_playbook: bootstrap\n  vars: {stack: torch-2.13}\n")
+    assert [(play.name, dict(play.vars)) for play in own.plays] == [("own", {"stack": "torch-2.13", "kept": "y"})]
+    error = refusal(tmp_path, "- import_playbook: bootstrap\n  when: false\n")
+    assert "when" in error.message

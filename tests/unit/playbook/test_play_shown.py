@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ipexctl.node.common.frames import Chunk
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.report import TaskDone, TaskStarted
+from ipexctl.playbook.report import RunOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.play import PlayView
 from message_data import missing
@@ -63,3 +64,10 @@ def test_tasks_know_which_part_of_a_block_they_are_in(tmp_path: Path) -> None:
 def test_a_text_among_numbers_is_told_how_to_be_one(tmp_path: Path) -> None:
     report, _ = played(tmp_path, play_of("- assert: {that: 5.0 >= n}\n"), extra=[{"n": "3"}])
     assert "| int" in report.tasks[0].hosts["node1"].fix
+
+
+def test_of_a_progress_bar_the_last_state_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = said(
+        capsys, [RunOutput(Chunk(3, "stdout", b"1%\r50%\r100%\nend\n")), RunOutput(Chunk(3, "stderr", b"5%\r6%"))]
+    )
+    assert (out.strip().splitlines(), err) == (["[3] 100%", "[3] end"], "[3] 6%\n")
