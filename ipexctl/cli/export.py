@@ -95,7 +95,15 @@ def slurm(
     call, planned = _plan(ctx, line)
     cwd, name, iface = str(call.project.root / call.project.subdirectory), _job_name(call), call.request.iface
     interface = iface if iface and "/" not in iface else None
-    exported = to_slurm(planned.plan, cwd, name, planned.context.setup, launcher=launcher.value, iface=interface)
+    exported = to_slurm(
+        planned.plan,
+        cwd,
+        name,
+        planned.context.setup,
+        launcher=launcher.value,
+        iface=interface,
+        env_name=call.request.env,
+    )
     _print(exported, line.output, _lost_options(ctx, call))
 
 
@@ -126,8 +134,12 @@ def mpijob(
     call, planned = _plan(ctx, line)
     cpus = [planned.context.facts[host.name].cpu for host in planned.plan.hosts]
     threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
+    memories = [planned.context.facts[host.name].memory for host in planned.plan.hosts]
+    memory = min((found.limit or found.total for found in memories if found.limit or found.total), default=None)
     restarts = call.request.restarts
-    exported = to_mpijob(planned.plan, _job_name(call), image, threads_per_core=threads, restarts=restarts)
+    exported = to_mpijob(
+        planned.plan, _job_name(call), image, threads_per_core=threads, memory=memory, restarts=restarts
+    )
     _print(exported, line.output, _lost_options(ctx, call))
 
 

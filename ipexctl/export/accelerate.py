@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.export.common import Exported
+from ipexctl.export.common import Exported, header
 from ipexctl.launch.accelerate_env import (
     FIRST_IPEX,
     IPEX,
@@ -32,9 +32,17 @@ def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str) 
     config, notes = _config(plan, packages, version, hostfile)
     head = [f"# {len(plan.hosts)} hosts, {plan.world_size} ranks; for accelerate {version or 'as it is now'}"]
     head += [f"# accelerate launch --config_file THIS {_script(plan)}"]
+    head += header(_requirements(plan))
     if len(plan.hosts) > 1:
         head += [f"# {hostfile}:", *(f"#   {line}" for line in plan.hostfile.splitlines())]
     return Exported("\n".join([*head, yaml.safe_dump(config, sort_keys=True).rstrip()]) + "\n", tuple(notes))
+
+
+def _requirements(plan: LaunchPlan) -> str:
+    needed = "Needed on every host: accelerate, torch and the script's packages"
+    if len(plan.hosts) > 1:
+        needed += "; an mpirun on the path, the script at the same path, and ssh from the first host to the others"
+    return f"{needed}. Call it on the first host." if len(plan.hosts) > 1 else f"{needed}."
 
 
 def _script(plan: LaunchPlan) -> str:

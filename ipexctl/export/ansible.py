@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.export.common import Exported, known_hosts_option
+from ipexctl.export.common import Exported, header, known_hosts_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 SSH_ARGS: Final = "ansible_ssh_common_args"
+REQUIREMENTS: Final = (
+    "Needed on the machine that uses it: ssh to every host, with the keys and ssh files at the paths below; their host "
+    "keys are known there."
+)
 
 
 def to_ansible(hosts: Sequence[Host]) -> Exported:
@@ -35,7 +39,8 @@ def to_ansible(hosts: Sequence[Host]) -> Exported:
         for group_name in own_groups
         if group_name in used_names and own_groups[group_name]
     ]
-    return Exported(yaml.safe_dump(tree, sort_keys=False, default_flow_style=False), tuple(notes))
+    lines = [*header(REQUIREMENTS), yaml.safe_dump(tree, sort_keys=False, default_flow_style=False)]
+    return Exported("\n".join(lines), tuple(notes))
 
 
 def _variables(host: Host) -> dict[str, Any]:

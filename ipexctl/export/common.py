@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -116,6 +117,11 @@ def require_mpirun(plan: LaunchPlan, purpose: str) -> None:
 def title(plan: LaunchPlan) -> str:
     size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
     return f"{printable(portable_command_line(plan))}: {size}, over {plan.backend}"
+
+
+def header(text: str) -> list[str]:
+    """Comment lines that say what the target must have."""
+    return [f"# {line}" for line in textwrap.wrap(printable(text), 118, break_long_words=False, break_on_hyphens=False)]
 
 
 def source(setup: str) -> str:

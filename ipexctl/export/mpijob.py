@@ -11,6 +11,7 @@ from ipexctl.export.common import (
     Exported,
     common_settings,
     differing_settings,
+    header,
     omitted,
     portable_command_line,
     require_mpirun,
@@ -29,17 +30,24 @@ IMAGE: Final = (
     "# The image, the same for both: python and mpirun first on the path; the project in its working directory;",
     "# /usr/sbin/sshd, which the operator starts in the workers, and an ssh that takes their host keys unseen.",
 )
+RESERVE: Final = 0.1
+"""The part of a machine's memory that its pods do not get: Kubernetes and the system need it."""
 
 
-def to_mpijob(plan: LaunchPlan, name: str, image: str, *, threads_per_core: int = 1, restarts: int = 0) -> Exported:
-    """`image` must have the environment, the project in its working directory, mpirun and sshd."""
+def to_mpijob(
+    plan: LaunchPlan, name: str, image: str, *, threads_per_core: int = 1, memory: int | None = None, restarts: int = 0
+) -> Exported:
+    """`image` must have the environment, the project in its working directory, mpirun and sshd. `memory`: the bytes of
+    the smallest host; a worker gets as much of them as its machine can give."""
     import yaml  # costs start-up
 
     require_mpirun(plan, "an MPIJob")
     slots = max(len(host.ranks) for host in plan.hosts)
     cores = max(sum(len(rank.cores) + len(rank.ccl_cores) for rank in host.ranks) for host in plan.hosts) or 1
     # Kubernetes counts threads.
-    cpus = {"limits": {"cpu": cores * threads_per_core}}
+    limits: dict[str, int | str] = {"cpu": cores * threads_per_core}
+    if memory is not None:
+        limits["memory"] = f"{max(1, int(memory * (1 - RESERVE)) >> 30)}Gi"
     job: dict[str, Any] = {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
@@ -54,7 +62,9 @@ def to_mpijob(plan: LaunchPlan, name: str, image: str, *, threads_per_core: int 
             },
             "mpiReplicaSpecs": {
                 "Launcher": _replicas(1, {"name": "launcher", "image": image, "command": _command(plan)}),
-                "Worker": _replicas(len(plan.hosts), {"name": "worker", "image": image, "resources": cpus}),
+                "Worker": _replicas(
+                    len(plan.hosts), {"name": "worker", "image": image, "resources": {"limits": limits}}
+                ),
             },
         },
     }
@@ -71,7 +81,11 @@ def to_mpijob(plan: LaunchPlan, name: str, image: str, *, threads_per_core: int 
     if secret := secrets_of(plan):
         notes.append(f"{', '.join(secret)}: put them into a Secret and name it in both templates")
     text = yaml.dump(job, Dumper=_dumper(), sort_keys=False, width=110)
-    return Exported("\n".join([f"# {title(plan)}", *IMAGE, text]), tuple(notes))
+    cluster = (
+        "Needed in the cluster: the MPI operator of Kubeflow with kubeflow.org/v2beta1, and for each worker a node "
+        f"with {' and '.join(f'{value} of {name}' for name, value in limits.items())} to give."
+    )
+    return Exported("\n".join([f"# {title(plan)}", *IMAGE, *header(cluster), text]), tuple(notes))
 
 
 def label(name: str) -> str:

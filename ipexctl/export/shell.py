@@ -13,6 +13,7 @@ from ipexctl.export.common import (
     common_settings,
     differing_settings,
     fold_line,
+    header,
     known_hosts_option,
     secrets_of,
     source,
@@ -56,7 +57,7 @@ def to_shell(
     plan_hosts = {host.name for host in plan.hosts}
     commands = {host.name: _remote_command(host) for host in hosts if host.name in plan_hosts or host == hosts[0]}
     run_directory = plan.argv[-1].rpartition("/")[0]
-    lines = ["#!/bin/sh", f"# {title(plan)}", *ADDED, "set -eu", ""]
+    lines = ["#!/bin/sh", f"# {title(plan)}", *ADDED, *header(_requirements(plan)), "set -eu", ""]
     lines += [f"nodes={shlex.quote(' '.join(commands))}"]
     if root is not None:
         lines += [f"root={shlex.quote(root)}", f"tree={shlex.quote(tree)}"]
@@ -71,6 +72,13 @@ def to_shell(
     lines += [*_document('  put "$node" rank.sh', "EOF_RANK", _rank(plan, setup)), "done", ""]
     lines += [*_secrets(plan), *_files(plan, first), *_rendezvous(plan, first), *_start(plan, first, setup)]
     return Exported("\n".join(lines) + "\n")
+
+
+def _requirements(plan: LaunchPlan) -> str:
+    needed = f"Needed: ssh from this machine to every node; on every node sh, tar and the Python {plan.python}"
+    if len(plan.hosts) > 1:
+        needed += "; ssh from the first node to the others without a question (ipexctl trust)"
+    return f"{needed}. The hosts, paths, cores and interfaces are those of the plan."
 
 
 def _document(command: str, end: str, lines: Sequence[str]) -> list[str]:

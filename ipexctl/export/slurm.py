@@ -16,6 +16,7 @@ from ipexctl.export.common import (
     commented,
     common_settings,
     differing_settings,
+    header,
     omitted,
     require_mpirun,
     secrets_of,
@@ -55,13 +56,15 @@ def to_slurm(
     *,
     launcher: Launcher = "auto",
     iface: str | None = None,
+    env_name: str = "",
 ) -> Exported:
-    """`cwd`: the project's directory on the nodes. `iface`: an interface name that all nodes have."""
+    """`cwd`: the project's directory on the nodes. `iface`: an interface name that all nodes have. `env_name`: the
+    name of the plan's environment; its directory has a hash, and an install on the nodes may choose another one."""
     if launcher == "auto":
         launcher = "srun" if plan.backend == "gloo" or plan.flavor == "none" else "mpirun"
     if launcher == "mpirun":
         require_mpirun(plan, "--launcher mpirun")
-    lines = ["#!/bin/bash", f"# {title(plan)}", *_sbatch_lines(plan, name), ""]
+    lines = ["#!/bin/bash", f"# {title(plan)}", *header(_requirements(plan, cwd)), *_sbatch_lines(plan, name), ""]
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += ["set -euo pipefail", f"cd {shlex.quote(cwd)}", ""]
@@ -79,7 +82,17 @@ def to_slurm(
         *(_srun(plan) if launcher == "srun" else _mpirun(plan)),
         f"  bash -c 'rank \"$@\"' rank {command_line(plan)}",
     ]
-    return Exported("\n".join(lines) + "\n", tuple(_notes(plan, launcher, iface)))
+    text = "\n".join(lines) + "\n"
+    if plan.env and env_name:
+        text = text.replace(plan.env, env_name)
+    return Exported(text, tuple(_notes(plan, launcher, iface)))
+
+
+def _requirements(plan: LaunchPlan, cwd: str) -> str:
+    return (
+        f"Needed: Slurm 22.05 or newer; on every node that Slurm may choose, the project in {cwd} and the Python "
+        f"{plan.python}, with everything that the script imports (on a shared file system, or on each node)."
+    )
 
 
 def _sbatch_lines(plan: LaunchPlan, name: str) -> list[str]:

@@ -35,7 +35,14 @@ CONTAINER = closed(
     name=NAME,
     image={"type": "string"},
     command=WORDS,
-    resources=closed("limits", limits=closed("cpu", cpu={"type": "integer", "minimum": 1})),
+    resources=closed(
+        "limits",
+        limits=closed(
+            "cpu",
+            cpu={"type": "integer", "minimum": 1},
+            memory={"type": "string", "pattern": r"^[1-9][0-9]*Gi\Z"},
+        ),
+    ),
 )
 REPLICAS = closed(
     "replicas",
@@ -95,6 +102,11 @@ def test_an_mpijob_has_a_worker_for_each_host() -> None:
     assert words[words.index("mpirun") + 1 :][:2] == ["-n", "4"]
     assert words[-4:] == ["python", "train.py", "--epochs", "3"]
     assert words[words.index("CCL_WORKER_COUNT") - 1 :][:3] == ["-genv", "CCL_WORKER_COUNT", "1"]
+
+
+def test_a_worker_may_use_nine_tenths_of_the_smallest_host_s_memory() -> None:
+    worker = job_of(plan(*TWO, env=IPEX), memory=64 << 30)["spec"]["mpiReplicaSpecs"]["Worker"]
+    assert worker["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] == "57Gi"
 
 
 @pytest.mark.parametrize(("flavor", "called"), [("intel", "Intel"), ("openmpi", "OpenMPI"), ("mpich", "MPICH")])

@@ -15,6 +15,7 @@ from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
 
 from ipexctl.errors import UserError
 from ipexctl.export.accelerate import to_accelerate
+from ipexctl.export.ansible import to_ansible
 from ipexctl.export.mpijob import to_mpijob
 from ipexctl.export.shell import to_shell
 from ipexctl.export.slurm import LOCAL_RANK_COUNT, to_slurm
@@ -88,6 +89,28 @@ def test_an_sbatch_file_asks_for_what_the_plan_has() -> None:
     assert "export OMP_NUM_THREADS=2" in found.text
     assert any("GLOO_SOCKET_IFNAME" in note for note in found.notes)
     syntax_of("bash", found.text)
+
+
+def test_a_job_names_the_environment_and_not_its_directory() -> None:
+    made = replace(plan(*TWO, ppn=2), env="torch-2.13-1a2b3c4d")
+    assert f"{ENV}/bin/python" in to_slurm(made, "/x", "train").text
+    text = to_slurm(made, "/x", "train", env_name="default").text
+    assert "1a2b3c4d" not in text
+    assert "/envs/default/bin/python" in text
+
+
+def test_each_text_says_what_it_needs() -> None:
+    made = plan(*TWO, env=IPEX, ppn=2)
+    host = Host("node1", "node1")
+    texts = (
+        to_slurm(made, "/x", "train").text,
+        to_mpijob(made, "train", "me/train").text,
+        to_shell(made, [host], None, "/x").text,
+        to_accelerate(made, {}, "hosts").text,
+        to_ansible([host]).text,
+    )
+    for text in texts:
+        assert re.search(r"^# Needed\b", text, re.MULTILINE), text
 
 
 def test_a_job_asks_for_the_cores_that_a_rank_has_on_every_node() -> None:
