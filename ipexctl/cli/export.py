@@ -135,7 +135,7 @@ def mpijob(
     cpus = [planned.context.facts[host.name].cpu for host in planned.plan.hosts]
     threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
     memories = [planned.context.facts[host.name].memory for host in planned.plan.hosts]
-    memory = min((found.limit or found.total for found in memories if found.limit or found.total), default=None)
+    memory = min((size for found in memories if (size := found.limit or found.total)), default=None)
     restarts = call.request.restarts
     exported = to_mpijob(
         planned.plan, _job_name(call), image, threads_per_core=threads, memory=memory, restarts=restarts
