@@ -38,7 +38,7 @@ class OutputFilter:
         """The chosen lines that this chunk ends; none while the last lines are being looked for."""
         if self._pattern is None and self._last is None:
             return [chunk]
-        lines = self._matching(self._whole_lines(chunk))
+        lines = self._chosen_lines(self._whole_lines(chunk))
         if self._last is None:
             return merged(lines)
         self._keep(self._last, lines)
@@ -48,7 +48,7 @@ class OutputFilter:
         """The last lines of all output so far. With `is_final`, lines without an end are lines, too."""
         rest: list[Chunk] = []
         if is_final or self._pattern is None:
-            rest = self._matching([joined(parts) for parts in self._unfinished.values()])
+            rest = [line for parts in self._unfinished.values() for line in self._chosen_lines(joined(parts))]
             self._unfinished.clear()
         if self._last is not None:
             self._keep(self._last, rest)
@@ -60,36 +60,38 @@ class OutputFilter:
         parts = self._unfinished.get(key)
         return parts[0].offset if parts else end
 
-    def _whole_lines(self, chunk: Chunk) -> list[Chunk]:
+    def _whole_lines(self, chunk: Chunk) -> Chunk:
+        """The lines that this chunk ends, with their beginnings from earlier ones."""
         key = chunk.rank, chunk.stream
-        parts = self._unfinished.setdefault(key, [])
-        parts.append(chunk)
-        if b"\n" not in chunk.data and sum(len(part.data) for part in parts) < MAX_LINE:
-            return []
-        del self._unfinished[key]
+        parts = [*self._unfinished.pop(key, ()), chunk]
+        size = sum(len(part.data) for part in parts)
+        if b"\n" not in chunk.data and size < MAX_LINE:
+            self._unfinished[key] = parts
+            return chunk._replace(data=b"")
         whole = joined(parts)
-        lines: list[Chunk] = []
-        for data in whole.data.split(b"\n"):
-            offset = lines[-1].end if lines else whole.offset
-            lines.append(whole._replace(data=data + b"\n", offset=offset))
-        last = lines.pop()
-        rest = last._replace(data=last.data[:-1])
-        if len(rest.data) >= MAX_LINE:
-            lines.append(rest)
-        elif rest.data:
-            self._unfinished[key] = [rest]
-        return lines
+        cut = whole.data.rfind(b"\n") + 1
+        if len(whole.data) - cut >= MAX_LINE:
+            return whole
+        if cut < len(whole.data):
+            self._unfinished[key] = [whole._replace(data=whole.data[cut:], offset=whole.offset + cut)]
+        return whole._replace(data=whole.data[:cut])
 
-    def _matching(self, lines: list[Chunk]) -> list[Chunk]:
-        if self._pattern is None or not lines:
-            return lines
-        search = self._pattern.search
-        signal.signal(signal.SIGALRM, _on_alarm)
-        signal.setitimer(signal.ITIMER_REAL, SEARCH_TIME)
+    def _chosen_lines(self, whole: Chunk) -> list[Chunk]:
+        search = None if self._pattern is None else self._pattern.search
+        if search is not None:
+            signal.signal(signal.SIGALRM, _on_alarm)
+            signal.setitimer(signal.ITIMER_REAL, SEARCH_TIME)
+        lines: list[Chunk] = []
+        offset = whole.offset
         try:
-            return [line for line in lines if search(_searched_text(line.data))]
+            for line in whole.data.split(b"\n"):
+                data = line + b"\n" if offset + len(line) < whole.end else line
+                if data and (search is None or search(_searched_text(line))):
+                    lines.append(whole._replace(data=data, offset=offset))
+                offset += len(data)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+        return lines
 
     @staticmethod
     def _keep(last: deque[Chunk], lines: list[Chunk]) -> None:
@@ -109,7 +111,8 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def _searched_text(line: bytes) -> str:
     """What a terminal would show of the line."""
-    return last_state(line.rstrip(b"\n"))[:MAX_SEARCHED].decode(errors="replace")
+    shown = last_state(line) if b"\r" in line else line
+    return shown[:MAX_SEARCHED].decode(errors="replace")
 
 
 def _on_alarm(*_: object) -> NoReturn:
