@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.launch.comm_env import over_mpi
 from ipexctl.launch.context import setting_per_node
 from ipexctl.launch.plan import Setting
 
@@ -94,6 +95,8 @@ def _environment(context: LaunchContext) -> Iterator[Setting]:
     env = context.request.env
     place = f"the environment {env.name}" if env.name else "the environment"
     for name, value in env.variables.items():
+        if name == "CCL_OFI_LIBRARY_PATH" and over_mpi(context):
+            continue  # in vain there, and oneCCL prints a warning for each variable
         in_front = name in env.prepended
         reason = f"files of {place} are found first" if in_front else f"env.json of {place} sets it"
         if not env.is_installed:

@@ -230,6 +230,14 @@ def test_oneccl_over_libfabric_by_the_users_variable_is_set_up_as_without_intel_
     assert setting(found, "I_MPI_THREAD_SPLIT") is None
 
 
+def test_the_path_of_libfabric_is_set_only_for_oneccl_over_libfabric() -> None:
+    """oneCCL prints a warning in each rank's output for each variable."""
+    env = replace(IPEX, variables={**IPEX.variables, "CCL_OFI_LIBRARY_PATH": "/lib/libfabric.so.1"})
+    ofi = plan(machine(cpu(8)), env=env, ppn=2, exports=(Export("CCL_ATL_TRANSPORT", "ofi"),))
+    assert value(ofi, "CCL_OFI_LIBRARY_PATH") == "/lib/libfabric.so.1"
+    assert setting(plan(machine(cpu(8)), env=env, ppn=2), "CCL_OFI_LIBRARY_PATH") is None
+
+
 @pytest.mark.parametrize(("workers", "split"), [(0, "0"), (1, "0"), (2, None)])
 def test_intel_mpi_splits_threads_only_where_oneccl_has_several(workers: int, split: str | None) -> None:
     """With a single one it prints a warning in each rank's output."""
