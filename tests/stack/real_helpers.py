@@ -19,6 +19,28 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLES = CHECKOUT / "examples"
 SHORT = ("--samples", "640", "--epochs", "2", "--log-every", "2", "--dtype", "fp32")
 """Ten steps an epoch, and a loss of every other one."""
+ABORT = "terminate called without an active exception"
+"""From a rank that ends while a thread has the last tensors: PyTorch's gloo, where ipexctl did not start the rank, and
+oneCCL 2021.15, in one run of seven, after all work was done."""
+CONFIG = """\
+compute_environment: LOCAL_MACHINE
+debug: false
+distributed_type: MULTI_CPU
+downcast_bf16: 'no'
+machine_rank: 0
+main_process_ip: {first}
+main_process_port: 29511
+main_training_function: main
+mixed_precision: bf16
+mpirun_config:
+  mpirun_ccl: '1'
+  mpirun_hostfile: machines
+num_machines: {machines}
+num_processes: {processes}
+rdzv_backend: static
+same_network: true
+use_cpu: true
+"""
 _LOSS = re.compile(r"epoch (\d+)/\d+ step (\d+)/\d+ loss (\d+\.\d+|nan|inf)")
 
 
@@ -78,6 +100,16 @@ def require_bindings(wheels: Path | None) -> Path:
 def examples_in(directory: Path) -> Path:
     """A project of its own: the examples write beside themselves."""
     return Path(shutil.copytree(EXAMPLES, directory / "examples", ignore=shutil.ignore_patterns("checkpoints")))
+
+
+def mpirun_config(first: str, machines: int, processes: int) -> str:
+    """The configuration of accelerate's guide for CPUs, for hosts whose addresses are in the file `machines`."""
+    return CONFIG.format(first=first, machines=machines, processes=processes)
+
+
+def trainer_losses(lines: list[str]) -> list[float]:
+    """Of one rank, as the Trainer of transformers prints them."""
+    return [float(found[1]) for line in lines if (found := re.search(r"'loss': '?([\d.]+)", line))]
 
 
 def losses(said: str) -> dict[tuple[int, int], float]:

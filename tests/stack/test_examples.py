@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from accelerate_generations import RECORD, ask, wheel_of
 from launch_helpers import IPEX, cpu, machine, plan
-from real_helpers import EXAMPLES, SHORT, examples_in, losses, require_disk, require_package
+from real_helpers import ABORT, EXAMPLES, SHORT, examples_in, losses, require_disk, require_package
 
 from cli_helpers import ipexctl
 from ipexctl.export.accelerate import to_accelerate
@@ -34,8 +34,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 DISK_NEEDED = 12e9
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
-ABORT = "terminate called without an active exception"
-"""From a rank that ends while a thread of PyTorch's gloo has the last tensors; a rank of ipexctl waits for it."""
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "RESTART_COUNT")
 
 

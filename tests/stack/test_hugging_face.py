@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from real_helpers import examples_in, require_disk, require_lab, require_package
+from real_helpers import examples_in, mpirun_config, require_disk, require_lab, require_package, trainer_losses
 
 from cli_helpers import ipexctl
 from ipexctl.lab import LabSpec, down, ssh_argv, up
@@ -32,26 +32,6 @@ ENVS: Final = {
 }
 """The last transformers with --use_ipex wants accelerate 1.10 or later; 1.12 is the last that knows IPEX and oneCCL."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
-CONFIG: Final = """\
-compute_environment: LOCAL_MACHINE
-debug: false
-distributed_type: MULTI_CPU
-downcast_bf16: 'no'
-machine_rank: 0
-main_process_ip: {first}
-main_process_port: 29511
-main_training_function: main
-mixed_precision: bf16
-mpirun_config:
-  mpirun_ccl: '1'
-  mpirun_hostfile: {hostfile}
-num_machines: 2
-num_processes: 4
-rdzv_backend: static
-same_network: true
-use_cpu: true
-"""
-"""What accelerate's guide for CPUs has, for two machines."""
 ALONE: Final = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: 'NO'
@@ -129,7 +109,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         made.put("who.py", WHO)
         made.put("machines", "".join(f"{address}\n" for address in addresses))
         made.put("alone.yaml", ALONE)
-        made.put("config.yaml", CONFIG.format(first=addresses[0], hostfile="machines"))
+        made.put("config.yaml", mpirun_config(addresses[0], machines=2, processes=4))
         yield made
     finally:
         down(lab.name)
@@ -211,7 +191,7 @@ def test_the_trainers_example_trains_with_the_flags_of_both_generations(
     ran = hosts.run(env, "-n", "2", "--ppn", "1", "trainer_bert.py", *words, *steps)
     lines = by_rank(ran.out)[0]
     assert tuple(line for line in lines if line.startswith("--")) == said
-    losses = [float(found[1]) for line in lines if (found := re.search(r"'loss': '?([\d.]+)", line))]
+    losses = trainer_losses(lines)
     assert len(losses) == 6
     assert losses[-1] < losses[0], "it learns nothing"
     assert any(line.startswith("ranks: 2, over gloo; accuracy ") for line in lines)
