@@ -233,14 +233,15 @@ def effective(
 ) -> dict[str, Setting]:
     """The settings of a command from variables and files; `given` are the parameters of the command line."""
     names = spec.names
+    uses_hosts = CLUSTER in names  # `lab up --hosts N` is another option
     of_files, clusters = read_settings(spec, files)
     layers: list[Mapping[str, Setting]] = [
         {name: Setting(environ[variable], f"${variable}")}
         for variable, name in _VARIABLES
-        if environ.get(variable) and name in names
+        if environ.get(variable) and uses_hosts
     ]
     named = cluster or environ.get(CLUSTER_VARIABLE)
-    if named and CLUSTER in names:
+    if named and uses_hosts:
         chosen = _cluster(named, clusters)
         if cluster:
             layers.insert(0, {name: setting._replace(is_chosen=True) for name, setting in chosen.items()})

@@ -131,6 +131,15 @@ def test_every_kind_of_value(project: Path) -> None:
     assert slurm.params["launcher"] == "srun"
 
 
+def test_the_hosts_of_a_lab_are_another_option(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "a")
+    for text, number in (("hosts = 'node1'\n", 3), ("hosts = 'node1'\n[lab]\nhosts = 5\n", 5)):
+        (project / "ipexctl.toml").write_text(text)
+        lab: Any = parse("lab", "up")
+        up = lab.command.get_command(lab, "up").make_context("up", [], parent=lab)
+        assert up.params["hosts"] == number
+
+
 def test_the_file_is_that_of_the_current_directorys_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     below = project / "a/b"
     below.mkdir(parents=True)
