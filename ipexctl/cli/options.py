@@ -293,7 +293,7 @@ class ViewOptions:
 
     def __post_init__(self) -> None:
         if self.plain and self.live:
-            raise UserError("--plain and --live are two views", fix="one of them")
+            raise UserError("--plain and --live exclude each other", fix="use one of them")
         if self.live:
             from ipexctl.ui.run.plain import check_terminal
 

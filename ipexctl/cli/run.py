@@ -174,7 +174,10 @@ def _refuse_ignored_options(
     if line.output.json and not dry_run:
         raise UserError("run has no --json", fix="--summary FILE gets the outcome; --dry-run --json shows the plan")
     if summary is not None and detach:
-        raise UserError("--summary is written at the run's end, and --detach leaves before", fix="ipexctl ps --json")
+        raise UserError(
+            "--summary is written at the end of the run, so it cannot be used with --detach",
+            fix="use ipexctl ps --json",
+        )
     if summary is not None and (problem := _unwritable(summary)):
         raise UserError(f"--summary {summary}: {problem}", fix="a file that can be written")
     named = {name for name in ("stack", "torch") if getattr(line.launch, name)} - line.targets.defaults.keys()

@@ -145,9 +145,7 @@ def read_count(text: str, what: str, column: int, *, most: int = MAX_SLOTS, exam
         raise WordError(f"{what} must be a whole number, not {quoted(text)}", column=column, fix=f"such as {example}")
     number = int(text)
     if not 1 <= number <= most:
-        fix = (
-            "delete the line, or put a # before it, to leave the host out" if number == 0 and most == MAX_SLOTS else ""
-        )
+        fix = "to leave the host out, remove its entry" if number == 0 and most == MAX_SLOTS else ""
         raise WordError(f"{what} must be from 1 to {most}, not {quoted(text)}", column=column, fix=fix)
     return number
 
@@ -165,7 +163,11 @@ def read_path(text: str, base: Path, column: int, *, none: str = "") -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise WordError(f"whose home {quoted(text)} begins with isn't known", column=column) from None
+        raise WordError(
+            f"{quoted(text)}: there is no account {quoted(text[1:].split('/')[0])} on the control machine",
+            column=column,
+            fix="write the path without ~",
+        ) from None
 
 
 def read_ssh_config(text: str, base: Path, column: int) -> Path:

@@ -240,7 +240,7 @@ def _rank(row: Reply) -> RankStacks:
     processes = tuple(_process(process) for process in row.records("processes")) if row.get("processes") else ()
     why = str(row.get("why") or "")
     if not processes and not why:
-        why = "it has no process any more"
+        why = "its process has ended"
     last = row.record("last") if row.get("last") else {}
     seen = str(last.get("process") or ""), str(last.get("waits_in") or "")
     return RankStacks(row.integer("rank"), row.text("host"), row.text("state"), processes, why, *seen)

@@ -73,7 +73,7 @@ def describe_activity(rank: SilentRank) -> str:
     """`computes (98 % of a core)`, `waits for the network`."""
     if rank.cpu is not None and rank.cpu >= _BUSY:
         return f"computes, or spins ({round(rank.cpu, -1):.0f} % of a core)"
-    state = _STATES.get(rank.process or "", "is there")
+    state = _STATES.get(rank.process or "", "is alive, in an unknown state")
     if rank.process in ("S", "D") and rank.waits_in:
         function = printable(rank.waits_in)
         reason = next((reason for part, reason in _KERNEL_FUNCTIONS if part in rank.waits_in), f"in {function}")

@@ -20,8 +20,9 @@ def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> Result |
     if missing and not calls[0].args.get("fewer"):
         remaining = fold([call.host.name for call in calls])
         return failed(
-            f"it would be on {remaining} alone: " + "; ".join(f"{name} {reason}" for name, reason in missing.items()),
-            f"mend {fold(missing)} and play again; fewer: true does it with the hosts that are left",
+            f"{calls[0].task.spec.name} needs all hosts: "
+            + "; ".join(f"{name} {reason}" for name, reason in missing.items()),
+            f"repair {fold(missing)} and play again; to use {remaining} only: fewer: true",
         )
     for name, value in calls[0].args.items():
         if any(call.args[name] != value for call in calls):

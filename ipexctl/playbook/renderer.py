@@ -132,13 +132,16 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
         problem, fix, word = scope.undefined(str(error))
         at = scope.at  # undefined() may have moved it to a variable's own template
     elif isinstance(error, SecurityError):
-        problem, fix = f"not allowed in a template: {error}", "templates see values, not what Python is made of"
+        problem, fix = (
+            f"not allowed in a template: {error}",
+            "templates cannot read files, run commands or reach into Python: use a task, with register",
+        )
     elif isinstance(error, TemplateError):
         problem = str(error)
     else:
         problem = re.sub(r"\s+", " ", str(error)) or type(error).__name__
         if isinstance(error, TypeError) and "'str'" in problem and _NUMBER.search(problem):
-            fix = "what -e and commands say is a text: NAME | int, or | float"
+            fix = "values from -e and from commands are strings: NAME | int, or NAME | float"
     return {"what": problem[:1000], "fix": fix, "at": at, "line": line, "word": word}
 
 

@@ -202,7 +202,7 @@ def _fix_for_name(name: str) -> str:
     if name in HINTS:
         return HINTS[name]
     if _is_ansible_name(name):
-        return "what Ansible gathers as ansible_… is facts.… here: ipexctl doctor --json shows all of it"
+        return "use facts.… in place of Ansible's ansible_… variables: ipexctl doctor --json shows all facts"
     return f"-e {name}=VALUE, or a default: {{{{ {name} | default('') }}}}"
 
 

@@ -125,7 +125,10 @@ def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> LoginDiag
             "correct internal= in the hostfile, or name the network of the hosts: --iface CIDR",
         )
     if user != node.user:
-        return LoginDiagnosis(f"node0 logs in as {printable(user)} instead of {node.user}")
+        return LoginDiagnosis(
+            f"at {address}, node0 logs in to the account {printable(user)} instead of {node.user}",
+            f"look on {address}: getent passwd shows whether two accounts have one uid; or that is another machine",
+        )
     return LoginDiagnosis(
         f"{address} leads node0 to another machine of the same name, {printable(machine)}",
         "correct internal= in the hostfile, or name the network of the hosts: --iface CIDR",
@@ -142,7 +145,7 @@ def _host_key(address: str) -> LoginDiagnosis:
 
 def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
     """The likely reason for a rejected key, from the probe: sshd itself gives no reason."""
-    reason = f"sshd there rejects node0's key for {node.user}, although it is in ~/.ssh/authorized_keys"
+    reason = f"sshd at {address} rejects node0's key for {node.user}, although it is in ~/.ssh/authorized_keys"
     too_open = [
         path
         for path, mode in (
@@ -185,8 +188,9 @@ def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
         )
     return LoginDiagnosis(
         reason,
-        f"either NAT changes node0's address on the way to {address}, so that from= doesn't match; or sshd_config there"
-        " has AuthorizedKeysFile, AllowUsers or Match Address (sshd -T)",
+        f"on {address}, as root, see sshd's reason: journalctl -u ssh -u sshd -n 30; if it names another address than "
+        "node0's, NAT changes it and from= doesn't match; else see what limits logins: sshd -T | grep -iE "
+        "'AuthorizedKeysFile|AllowUsers|AllowGroups|Deny'",
     )
 
 

@@ -106,7 +106,7 @@ class Destination:
                 return MissingPart(entry)
             there = _stat(directory, name)
             if there is not None and stat.S_ISDIR(there.st_mode):
-                raise WriteRefused("there is a directory of that name here; move it away")
+                raise WriteRefused("there is a directory of that name on the control machine; move it away")
             if entry.kind == "l":
                 self._create_link(directory, name, entry)
                 return None
@@ -295,7 +295,9 @@ class Destination:
                 if error.errno not in _THROUGH:
                     raise
                 here = os.path.join(self.root, *parts[: depth + 1])
-                raise WriteRefused(f"{here} is no directory here, and nothing is written through a link") from None
+                raise WriteRefused(
+                    f"{here} is not a directory on the control machine, and nothing is written through a link"
+                ) from None
             self._path_descriptors.append((names[depth], number))
             mode = stat.S_IMODE(os.fstat(number).st_mode)
             if mode & 0o700 != 0o700:

@@ -13,9 +13,13 @@ from typing import Final
 _BLANK: Final = " \t\r\n"
 
 
+_FIX: Final = "JSON needs double quotes around names and texts, and has no comma after the last item"
+
+
 class JsonSyntaxError(Exception):
-    def __init__(self, what: str, at: int) -> None:
+    def __init__(self, what: str, at: int, fix: str = _FIX) -> None:
         super().__init__(what)
+        self.fix = fix
         self.what = what
         self.at = at
 
@@ -38,9 +42,9 @@ def read(text: str) -> JsonNode:
     except json.JSONDecodeError as error:
         raise JsonSyntaxError(error.msg[:1].lower() + error.msg[1:], error.pos) from None
     except RecursionError:
-        raise JsonSyntaxError("nested too deeply", 0) from None
+        raise JsonSyntaxError("nested too deeply", 0, "write a list of rows, as docs/versions.md shows it") from None
     except ValueError:
-        raise JsonSyntaxError("a number of too many digits", 0) from None
+        raise JsonSyntaxError("a number of too many digits", 0, "write a shorter number") from None
 
 
 def _value(text: str, at: int) -> tuple[JsonNode, int]:
@@ -61,7 +65,7 @@ def _value(text: str, at: int) -> tuple[JsonNode, int]:
             key, end = _DECODER.raw_decode(text, end)
             value, end = _value(text, _skip(text, _skip(text, end) + 1))
             if key in nodes:
-                raise JsonSyntaxError(f"{key!r} is there twice", key_at)
+                raise JsonSyntaxError(f"{key!r} is there twice", key_at, "remove one of them")
             nodes[key] = JsonNode(value.value, value.at, key_at)
             end = _after_comma(text, end)
         return JsonNode(nodes, at), end + 1

@@ -82,11 +82,7 @@ class _Reader:
         try:
             document = read(self._text)
         except JsonSyntaxError as error:
-            self._fail(
-                error.what,
-                error.at,
-                "JSON needs double quotes around names and texts, and has no comma after the last item",
-            )
+            self._fail(error.what, error.at, error.fix)
         if not isinstance(document.value, list):
             self._fail("the file must be a list of rows", document.at, '[{"name": "ipex-2.8", ...}]')
         found = {name: row_from(row) for name, row in self._ours.items()}

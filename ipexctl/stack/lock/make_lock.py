@@ -49,6 +49,8 @@ class LockMaker:
     """The home directory there, with tmp and the store."""
     uv: str | Wheel
     """A path there, or a file of its store."""
+    name: str = "the control machine"
+    """For messages."""
 
     @property
     def store(self) -> str:
@@ -113,7 +115,7 @@ def make_lock(
     }
     reply = _run(maker, "env.lock", "compile", request, cancel=cancel, timeout=_TIME + 30)
     if reply.get("pylock") is None:
-        raise explain(str(reply.get("said") or ""), plan, wanted, origins or {}, index_answer)
+        raise explain(str(reply.get("said") or ""), plan, wanted, origins or {}, index_answer, maker.name)
     try:
         wheels = pylock.read(reply["pylock"], plan.python, plan.glibc, reply.get("on_disk") or {})
     except pylock.NoWheel as package:

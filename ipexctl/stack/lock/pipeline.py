@@ -283,7 +283,7 @@ def _maker(context: InstallContext, uv: Wheel | None, index_answer: IndexAnswer,
                 [(uv.stored_file, Path(uv.path))],
                 cancel=context.pool.cancel,
             )
-        return LockMaker(session, python, context.home, uv)
+        return LockMaker(session, python, context.home, uv, host.name)
     binary = uv_here()
     if binary is None:
         raise HostError(

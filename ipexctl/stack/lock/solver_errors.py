@@ -31,26 +31,41 @@ _MAX_WIDTH: Final = 200
 
 
 def explain(
-    messages: str, plan: StackPlan, extras: Iterable[str], origins: Mapping[str, str], index_answer: IndexAnswer
+    messages: str,
+    plan: StackPlan,
+    extras: Iterable[str],
+    origins: Mapping[str, str],
+    index_answer: IndexAnswer,
+    machine: str,
 ) -> HostError | UserError:
-    """The error for what uv printed; `origins` says where the user wrote each requirement of `extras`."""
+    """The error for what uv printed on that machine; `origins` says where the user wrote each of `extras`."""
     messages = re.sub(r"://[^/@\s]+@", "://", messages)
     text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
     quote = _quote(messages)
     user_lines = [f"{line} (from {origins.get(line, '--with')})" for line in extras if _mentions(text, line)]
     needed_by = f", needed for {', '.join(user_lines)}" if user_lines else f", needed for {plan.row.name}"
     if _FULL.search(text):
-        return HostError(f"uv has no disk space to make the lock{quote}", "make room there, or use --home DIR")
+        return HostError(
+            f"uv on {machine} has no disk space to make the lock{quote}", "make room there, or use --home DIR"
+        )
     if found := _FETCH.search(text):
         url = without_credentials(found[1])
         source = next(
             (s.label for s in index_answer.sources if url.startswith(without_credentials(s.url).rstrip("/") + "/")), url
         )
         if "certificate" in text:
-            fix = "set the CA bundle for pip on the machine that asks: pip config set global.cert FILE"
+            fix = (
+                "if your site has its own certificate authority, get its file from your administrator; then on "
+                f"{machine}: pip config set global.cert FILE"
+            )
+        elif re.search(r"\b40[13] (?:Unauthorized|Forbidden)", text):
+            fix = (
+                f"put the name and password of that index into ~/.netrc on {machine} (mode 0600), or use another "
+                "index: --index-url URL"
+            )
         else:
             fix = "run the same command again, or use another index: --index-url URL"
-        return HostError(f"fetching from {source} failed{quote}", fix)
+        return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
     if found := _NO_WHEEL.search(text) or _OTHER_PYTHON.search(text):
         package = found[1]
         return HostError(

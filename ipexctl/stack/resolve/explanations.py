@@ -199,7 +199,7 @@ def missing_wheels(variant: Variant, targets: Sequence[Target], wheels: Wheels) 
         built_for = next(iter(other_builds.values()))
         reasons.append(
             f"{subject} as a CPU wheel for Python {pythons} and glibc {targets[0].glibc}"
-            + (f" (there are those of Python {', '.join(built_for)})" if built_for else "")
+            + _other_wheels(built_for, targets)
         )
     if variant.ccl and not row.oneccl:
         reasons.append(f"oneCCL bindings for CPUs were never published for torch {row.line}")
@@ -212,6 +212,15 @@ def missing_wheels(variant: Variant, targets: Sequence[Target], wheels: Wheels) 
         "name a directory or an index that has it: --wheelhouse DIR, --index-url URL",
         brief="; ".join([*nowhere, *reasons[1:]]) if absent else "",
     )
+
+
+def _other_wheels(built_for: Sequence[str], targets: Sequence[Target]) -> str:
+    """The wheels that there are: of another Python, or of the same with a newer glibc or with CUDA."""
+    if not built_for:
+        return ""
+    if {target.python for target in targets} <= set(built_for):
+        return f" (its wheels of Python {', '.join(built_for)} need a newer glibc, or are builds with CUDA)"
+    return f" (there are those of Python {', '.join(built_for)})"
 
 
 def _parts(variant: Variant) -> dict[str, list[str]]:
@@ -272,7 +281,8 @@ def refusal(
     if fits is not None and problem.hosts:
         fixes.append(f"--stack {fits.name}")
     if gloo is not None:
-        fixes.append(f"remove --require-oneccl to get {gloo.name} with gloo")
+        option = f"--oneccl {constraints.oneccl}" if constraints.oneccl else "--require-oneccl"
+        fixes.append(f"remove {option} to get {gloo.name} with gloo")
     if stock is not None and variant.row.ipex:
         same = stock.line == variant.row.line
         fixes.append(f"--stack {stock.name}" if constraints.named and same else "--stack torch")

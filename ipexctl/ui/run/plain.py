@@ -48,7 +48,7 @@ def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = 
 def check_terminal() -> None:
     """Raise a UserError if stdout is no terminal."""
     if not sys.stdout.isatty():
-        raise UserError("--live needs a terminal, and stdout is none", fix="leave --live out")
+        raise UserError("--live needs a terminal, and stdout is not one", fix="remove --live, or use --plain")
 
 
 def format_time(at: float | None) -> str:

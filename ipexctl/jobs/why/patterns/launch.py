@@ -139,7 +139,13 @@ LAUNCH: Final = (
         "ipexctl trust gives node0 the keys that the control machine has verified",
         "anywhere",
     ),
-    KnownError("ssh.denied", (r"Permission denied \(publickey",), "a node refuses node0's key", _TRUST, "anywhere"),
+    KnownError(
+        "ssh.denied",
+        (r"Permission denied \(publickey",),
+        "a node refuses node0's key (mpirun does not say which; ipexctl doctor finds it)",
+        _TRUST,
+        "anywhere",
+    ),
     KnownError(
         "ssh.no_name",
         (r"Could not resolve hostname (?P<name>[^\s:]+)",),
