@@ -56,7 +56,7 @@ def order_of_run(
             raise UserError(f"run {record.id} has no rank {rank}", fix=f"its ranks are 0 to {record.world_size - 1}")
         if not record.ranks:
             raise UserError(
-                f"which host rank {rank} of {record.id} was on isn't known here", fix="--from HOST names it"
+                f"the host of rank {rank} of {record.id} is unknown on the control machine", fix="name it: --from HOST"
             )
         host = record.ranks[rank]
     chosen = record.node0

@@ -371,7 +371,7 @@ def how_it_ended(first: Failure | RankStatus) -> str:
     if first.oom:
         return "was killed by the kernel: out of memory"
     if first.exit_code is None and first.signal is None:
-        return "does not respond any more"
+        return "stopped responding"
     if first.signal:
         return _SIGNALS.get(first.signal) or f"was ended by {signal_name(first.signal)}"
     return f"ended with exit code {first.exit_code}"

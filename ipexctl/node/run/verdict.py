@@ -237,10 +237,10 @@ def describe_loss(
         return gone, reason, False
     on_first_host = [peer for peer in gone if peer.host == first.host]
     if all(peer in gone for peer in alive if peer.host == first.host):
-        return on_first_host, f"{first.host} does not respond any more ({format_ranks(on_first_host)})", True
+        return on_first_host, f"{first.host} stopped responding ({format_ranks(on_first_host)})", True
     return (
         on_first_host,
-        f"{ranks_on_hosts(on_first_host)} {'does' if len(on_first_host) == 1 else 'do'} not respond any more",
+        f"{ranks_on_hosts(on_first_host)} stopped responding",
         True,
     )
 

@@ -203,7 +203,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         Text("process.floating_point", exit_code=136, signal=signal.SIGFPE),
         Text("process.told_to_go", exit_code=143, signal=signal.SIGTERM, kind="signal"),
         Text("limit.cpu_time", exit_code=152, signal=signal.SIGXCPU),
-        Text("node.lost", "node2 does not respond any more (rank 1)", by="supervisor", exit_code=None, kind="lost"),
+        Text("node.lost", "node2 stopped responding (rank 1)", by="supervisor", exit_code=None, kind="lost"),
         Text(
             "node.wrapper_killed",
             "rank 1 on node2 disconnected: its wrapper process was killed",

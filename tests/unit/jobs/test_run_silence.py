@@ -48,7 +48,7 @@ def test_a_status_of_this_kind_is_read_and_what_is_odd_in_it_is_left_out() -> No
     document = {
         "id": "r",
         "state": "failed",
-        "reason": "node2 is not heard any more (ranks 2-3)",
+        "reason": "node2 stopped responding (ranks 2-3)",
         "silent": {"since": 5, "after": 2.5, "ranks": [{"rank": 1, "host": "b", "last": "x", "process": "S"}, 7]},
         "first_failure": {"kind": "lost", "rank": None, "host": None, "ranks": [2, 3, "x"], "oom": None},
         "ranks": [{"rank": 0, "oom": {"by": "cgroup", "limit": 5}, "lost": 9}],

@@ -242,7 +242,7 @@ def test_the_first_line_says_who_where_how_and_when(first: dict[str, Any], data:
 
 
 def headline_of(first: dict[str, Any]) -> str:
-    reason = "node2 is not heard any more (rank 1)" if first.get("kind") == "lost" else ""
+    reason = "node2 stopped responding (rank 1)" if first.get("kind") == "lost" else ""
     return judged([(STOPPED, ""), (FAILED, "")], first={**FIRST, **first}, reason=reason).headline
 
 
@@ -356,7 +356,7 @@ def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
         (STOPPED, ""),
         ({"state": "lost"}, ""),
     ]
-    verdict = judged(rows, first=first, reason="node2 is not heard any more (ranks 1, 4)")
+    verdict = judged(rows, first=first, reason="node2 stopped responding (ranks 1, 4)")
     assert cause_id(verdict) == "node.lost"
     assert [each.ranks for each in verdict.others] == [(0, 2, 3)]
 
