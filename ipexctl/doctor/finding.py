@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 Level = Literal["ok", "info", "warn", "fail"]
 HostStatus = Literal["ok", "warn", "fail", "unreachable"]
+_EXCLUDED: Final = re.compile("'!NAME(,!NAME)?'")
 LEVELS: Final[tuple[Level, ...]] = ("ok", "info", "warn", "fail")
 
 
@@ -28,6 +30,11 @@ class Finding:
     fix: str = ""
     """The command or the change that solves it."""
     hosts: tuple[str, ...] = ()
+
+    @property
+    def pasteable_fix(self) -> str:
+        """The fix with the names of the hosts in `--limit`, where the rules write the same NAME for all."""
+        return _EXCLUDED.sub("'" + ",".join(f"!{name}" for name in self.hosts) + "'", self.fix)
 
 
 def worst(findings: Iterable[Finding]) -> Level:

@@ -43,7 +43,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
         for finding in findings:
             if finding.level == level:
                 brief = level in ("info", "ok") and not verbose
-                fix = "" if brief else finding.fix
+                fix = "" if brief else finding.pasteable_fix
                 lines += paragraph(level, finding.id, finding.hosts, finding.message, fix, brief=brief)
     if not quiet:
         lines += _advice(report.recommendation)
@@ -181,4 +181,4 @@ def _summary(report: DoctorReport) -> str:
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {**asdict(finding), "hosts": list(finding.hosts)}
+    return {**asdict(finding), "fix": finding.pasteable_fix, "hosts": list(finding.hosts)}

@@ -57,3 +57,9 @@ def test_columns_is_obeyed_in_a_pipe_and_a_shortened_line_says_how_to_see_it_who
     whole = " ".join(line.strip() for line in shown(capfd, finding, verbose=True))
     assert LONG in whole
     assert WORD not in whole
+
+
+def test_a_fix_that_leaves_hosts_out_names_them(capfd: pytest.CaptureFixture[str]) -> None:
+    fix = "train without them (--limit '!NAME,!NAME')"
+    lines = shown(capfd, Finding("cluster.example", "warn", "Slow", fix, ("node1", "node4")))
+    assert any("(--limit '!node1,!node4')" in line for line in lines)
