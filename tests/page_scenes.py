@@ -31,7 +31,6 @@ REASONS = {
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
     "trains for minutes": "transformers and a model of theirs",
     "removes what other pages need": "tests/lab/test_uninstall.py does, on hosts of its own",
-    "the values depend on the directory": "tests/unit/cli has the values of `config`",
 }
 """Why a block may be left out, and nothing else is a reason."""
 
@@ -103,6 +102,7 @@ SCENES = (
     Scene("README.md", REAL_HERE, frozenset({2}), before={2: (SHORT,)}),
     Scene("CONTRIBUTING.md", PACKAGE),
     Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
+    Scene("docs/config.md", CLUSTER, hosts=4, take={"ipexctl.toml": ("toml", 0)}, before={1: ("rm ipexctl.toml",)}),
     Scene("docs/doctor.md", CLUSTER, hosts=4),
     Scene(
         "docs/dump.md",
@@ -150,7 +150,8 @@ SCENES = (
             0: PREPARED,
             1: (uses("imports_tqdm.py", as_name="train.py"), LACKS.format("touch")),
             2: (LACKS.format("rm"), LONG),
-            4: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
+            4: (TRAIN,),
+            5: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
         },
     ),
     Scene(
@@ -172,6 +173,7 @@ SCENES = (
         before={4: ("until ipexctl logs last -r 0 | grep -q 'step 40'; do sleep 1; done",)},
     ),
     Scene("docs/trust.md", CLUSTER, hosts=4, before={0: ("ipexctl trust --revoke",)}, after=("ipexctl trust",)),
+    Scene("docs/uninstall.md", CLUSTER),
     Scene("docs/versions.md", CLUSTER),
     Scene(
         "docs/playbooks.md",

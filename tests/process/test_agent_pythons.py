@@ -10,7 +10,8 @@ import pytest
 import ipexctl.node
 from agent_helpers import agent_file, all_pythons
 
-FOLDERS = ("env", "files", "network", "run")
+FOLDERS = {"env": "env", "files": "files", "network": "network", "run": "run files", "uninstall": "uninstall"}
+"""Each folder, and the folders of the zip that it is sent in; a run with --checkpoint has those of `files` too."""
 NOT_IMPORTED = ("run.sitecustomize",)
 """It runs in a rank and changes the interpreter that imports it."""
 
@@ -23,7 +24,7 @@ def test_every_module_can_be_imported(python: str, folder: str) -> None:
         f"{path.parent.name}.{path.stem}" for part in ("common", folder) for path in (directory / part).glob("*.py")
     ]
     modules = [f"ipexctl.node.{name.replace('.__init__', '')}" for name in names if name not in NOT_IMPORTED]
-    program = f"import sys; sys.path.insert(0, {agent_file(folder)!r})\nimport {', '.join(modules)}"
+    program = f"import sys; sys.path.insert(0, {agent_file(FOLDERS[folder])!r})\nimport {', '.join(modules)}"
     done = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 

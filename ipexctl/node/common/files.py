@@ -204,4 +204,6 @@ def free_space(path: str) -> int:
 def format_size(size: float) -> str:
     if size >= 1e9:
         return f"{size / 1e9:.1f} GB"
-    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
+    if size >= 1e5:
+        return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e3:.1f} kB" if size >= 1e3 else f"{size:.0f} bytes"
