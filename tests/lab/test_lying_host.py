@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -253,12 +254,10 @@ class LyingLab:
                 env=env,
                 start_new_session=True,
             )
-            hung, killed = False, False
-            while True:
-                pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            hung, killed, memory = False, False, 0
+            while process.poll() is None:
                 seconds = time.monotonic() - started
-                if pid:
-                    break
+                memory = max(memory, _peak_memory(process.pid))
                 if not hung and seconds > MOST_SECONDS:
                     hung = True
                     process.send_signal(signal.SIGINT)
@@ -266,12 +265,19 @@ class LyingLab:
                     killed = True
                     process.send_signal(signal.SIGABRT)
                 time.sleep(0.01)
-            process.returncode = os.waitstatus_to_exitcode(status)
+            seconds = time.monotonic() - started
             out.seek(0)
             err.seek(0)
             texts = [file.read().decode(errors="replace") for file in (out, err)]
         log = (_root(self.lab.hosts[lie.liar]) / "run/lie/log").read_text(errors="replace")
-        return Outcome(process.returncode, texts[0], texts[1], seconds, usage.ru_maxrss, hung, log)
+        return Outcome(process.returncode, texts[0], texts[1], seconds, memory, hung, log)
+
+
+def _peak_memory(pid: int) -> int:
+    """Of the program, in kB, or 0 if it has ended: rusage would count the memory of the process that forked it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    line = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(line[1]) if line else 0
 
 
 def _root(host: LabHost) -> Path:
@@ -334,7 +340,8 @@ def _report(lie: Lie, outcome: Outcome, problems: list[str]) -> str:
 @pytest.fixture(scope="module")
 def lying(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingLab]:
     base = session_dir(tmp_path_factory)
-    lab = lab_with_mpi(make_lab(LabSpec(hosts=4)), base)
+    # Of its own: a host that lies is no host for other tests.
+    lab = lab_with_mpi(make_lab(LabSpec(hosts=4, name=f"lies-{os.getpid()}")), base)
     program = (Path(__file__).parent / "lying_shell.py").read_text()
     for host in lab.hosts[:2]:
         shell = _root(host) / "usr/local/bin/lying-shell"
