@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import comm_env, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import LaunchRequest
 
 
+MAX_RANKS_PER_CORE: Final = 64
+"""Beyond it starting the ranks alone can stop a host from answering."""
+
+
 def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
     """The plan of a run on these hosts."""
     if (refusal := check_request(request)) is not None:
@@ -41,6 +46,15 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
         return distribution
     distribution = replace(distribution, why=options.sources.get("ranks", distribution.why))
     counts = {host.name: count for host, count in zip(request.hosts, distribution.counts, strict=True) if count}
+    cores = {name: cores_of(request.facts[name].cpu).count for name in counts}
+    crowded = tuple(name for name, count in counts.items() if count > MAX_RANKS_PER_CORE * cores[name])
+    if crowded:
+        most = min(cores[name] for name in crowded)
+        return LaunchRefusal(
+            f"more than {MAX_RANKS_PER_CORE} ranks for each core of {fold(crowded)} would only wait for one another",
+            f"--ppn {most} gives each rank a core",
+            crowded,
+        )
     world_size = sum(counts.values())
     cores_per_rank = min(cores_of(request.facts[name].cpu).count // count for name, count in counts.items())
     choice = choose_backend(request, len(counts), world_size, cores_per_rank)

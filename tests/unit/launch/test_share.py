@@ -86,6 +86,13 @@ def test_by_default_every_host_gets_as_many_ranks_as_the_smallest_has_numa_nodes
     assert counts(plan(machine("lab-sapphirerapids", 1))) == [8]
 
 
+def test_a_mistyped_number_of_ranks_is_refused_before_it_stops_the_hosts() -> None:
+    found = refusal(machine(SMALL, 1), machine(SMALL, 2), ppn=5000)
+    assert found.hosts == ("node1", "node2")
+    assert found.fix.startswith("--ppn ")
+    assert plan(machine(SMALL), ppn=64).world_size == 64
+
+
 def test_ranks_are_numbered_host_after_host() -> None:
     found = plan(machine(BIG, 1), machine(SMALL, 2), slots=(3, 2))
     assert [(rank.rank, rank.local_rank, rank.host) for rank in found.ranks] == [
