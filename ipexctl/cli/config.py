@@ -16,7 +16,15 @@ from typer.main import get_command
 
 from ipexctl.cli import complete
 from ipexctl.cli.config_file import PROJECT_FILE, config_files, user_file
-from ipexctl.cli.defaults import CLUSTER, CommandSpec, ConfiguredCommand, Setting, effective, refusal, shared_options
+from ipexctl.cli.defaults import (
+    CLUSTER,
+    CommandSpec,
+    ConfiguredCommand,
+    ConfiguredValue,
+    effective,
+    refusal,
+    shared_options,
+)
 from ipexctl.cli.options import Home, Output, Targets, grouped, option
 from ipexctl.errors import UserError
 
@@ -67,14 +75,14 @@ def config_command(
     if what is not None and what not in commands:
         raise UserError(f"there is no command {what!r} with options of files", fix=f"one of: {', '.join(commands)}")
     files = () if ctx.find_root().params.get("no_config") else config_files(os.environ)
-    given = {param.name: Setting(ctx.params[param.name], "command line") for param in _given(ctx).values()}
+    given = {param.name: ConfiguredValue(ctx.params[param.name], "command line") for param in _given(ctx).values()}
     cluster = targets.cluster if CLUSTER in given else None
     values = []
     for label, spec in (spec for name in ([what] if what else commands) for spec in _specs(name)):
         own = {name: setting for name, setting in given.items() if name in spec.shared}
         settings = own | effective(spec, own, cluster, files, os.environ)
         for key, param in spec.params.items():
-            setting = settings.get(param.name) or Setting(param.default, "built-in")
+            setting = settings.get(param.name) or ConfiguredValue(param.default, "built-in")
             values.append(OptionValue(label, key, _plain(setting.value), setting.source, setting.line, setting.table))
     output.print_report(values, partial(as_json, files=[file.source.path for file in files]), show)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ipexctl.errors import FileError
 
 
-class Setting(NamedTuple):
+class ConfiguredValue(NamedTuple):
     """The value of an option, and where it comes from."""
 
     value: Any
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
         return bool(self.table) and not self.table.startswith(f"{CLUSTER}.")
 
 
-Defaults: TypeAlias = Mapping[str, Setting]
+Defaults: TypeAlias = Mapping[str, ConfiguredValue]
 """The options of a call that have their value from a file, by parameter name."""
 
 Param: TypeAlias = Any
@@ -230,13 +230,13 @@ def effective(
     cluster: str | None,
     files: Sequence[ConfigFile],
     environ: Mapping[str, str],
-) -> dict[str, Setting]:
+) -> dict[str, ConfiguredValue]:
     """The settings of a command from variables and files; `given` are the parameters of the command line."""
     names = spec.names
     uses_hosts = CLUSTER in names  # `lab up --hosts N` is another option
     of_files, clusters = read_settings(spec, files)
-    layers: list[Mapping[str, Setting]] = [
-        {name: Setting(environ[variable], f"${variable}")}
+    layers: list[Mapping[str, ConfiguredValue]] = [
+        {name: ConfiguredValue(environ[variable], f"${variable}")}
         for variable, name in _VARIABLES
         if environ.get(variable) and uses_hosts
     ]
@@ -246,15 +246,15 @@ def effective(
         if cluster:
             layers.insert(0, {name: setting._replace(is_chosen=True) for name, setting in chosen.items()})
         else:
-            layers.insert(0, {**chosen, CLUSTER: Setting(named, f"${CLUSTER_VARIABLE}")})
+            layers.insert(0, {**chosen, CLUSTER: ConfiguredValue(named, f"${CLUSTER_VARIABLE}")})
     return _first_of([*layers, *of_files], set(given), [group for group in _ALTERNATIVES if group <= names])
 
 
 def _first_of(
-    layers: Iterable[Mapping[str, Setting]], given: set[str], alternatives: Sequence[set[str]]
-) -> dict[str, Setting]:
+    layers: Iterable[Mapping[str, ConfiguredValue]], given: set[str], alternatives: Sequence[set[str]]
+) -> dict[str, ConfiguredValue]:
     """For each option the setting of the first layer that has it or an alternative of it."""
-    result: dict[str, Setting] = {}
+    result: dict[str, ConfiguredValue] = {}
     taken = given
     for layer in layers:
         set_aside = taken.union(*(group for group in alternatives if group & taken))
@@ -264,7 +264,7 @@ def _first_of(
     return result
 
 
-def _cluster(name: str, clusters: Mapping[str, Mapping[str, Setting]]) -> Mapping[str, Setting]:
+def _cluster(name: str, clusters: Mapping[str, Mapping[str, ConfiguredValue]]) -> Mapping[str, ConfiguredValue]:
     if name in clusters:
         return clusters[name]
     near = get_close_matches(name, clusters, n=1)
@@ -277,10 +277,10 @@ def _cluster(name: str, clusters: Mapping[str, Mapping[str, Setting]]) -> Mappin
 
 def read_settings(
     spec: CommandSpec, files: Sequence[ConfigFile]
-) -> tuple[list[dict[str, Setting]], dict[str, dict[str, Setting]]]:
+) -> tuple[list[dict[str, ConfiguredValue]], dict[str, dict[str, ConfiguredValue]]]:
     """The settings of each file for this command, first its table, then the top; and the clusters of all files."""
-    of_files: list[dict[str, Setting]] = []
-    clusters: dict[str, dict[str, Setting]] = {}
+    of_files: list[dict[str, ConfiguredValue]] = []
+    clusters: dict[str, dict[str, ConfiguredValue]] = {}
     errors: list[FileError] = []
     for file in files:
         reader = _FileReader(file, errors)
@@ -299,7 +299,7 @@ class _FileReader:
         self._file = file
         self._errors = errors
 
-    def of_top(self, spec: CommandSpec) -> dict[str, Setting]:
+    def of_top(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
         """The settings at the top of the file, as far as the command has them."""
         from ipexctl.cli.app import COMMANDS
 
@@ -320,7 +320,7 @@ class _FileReader:
         shared = spec.shared
         return {name: setting for name, setting in settings.items() if name in shared}
 
-    def of_table(self, spec: CommandSpec) -> dict[str, Setting]:
+    def of_table(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
         """The settings of the command's table."""
         values = self._file.tables.get(spec.table)
         if not isinstance(values, dict):
@@ -328,7 +328,7 @@ class _FileReader:
         settings = self._settings(spec.table, values, spec.table_params)
         return {name: setting for name, setting in settings.items() if name in spec.names}
 
-    def clusters(self) -> dict[str, dict[str, Setting]]:
+    def clusters(self) -> dict[str, dict[str, ConfiguredValue]]:
         tables = self._file.tables.get(CLUSTER)
         targets, home, _ = shared_options()
         result = {}
@@ -341,7 +341,7 @@ class _FileReader:
 
     def _settings(
         self, table: str, values: Mapping[str, object], options: Mapping[str, Param], tables: Iterable[str] = ()
-    ) -> dict[str, Setting]:
+    ) -> dict[str, ConfiguredValue]:
         result = {}
         for key, value in values.items():
             param = options.get(key)
@@ -359,7 +359,7 @@ class _FileReader:
             else:
                 value = _resolved(param, value, self._file.source.base)
                 line = self._file.line_of(table, key)
-                result[param.name] = Setting(value, self._file.source.path, line, table, self._file.is_found)
+                result[param.name] = ConfiguredValue(value, self._file.source.path, line, table, self._file.is_found)
         return result
 
     def _add(self, table: str, key: str, problem: str, fix: str) -> None:

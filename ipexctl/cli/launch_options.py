@@ -16,7 +16,7 @@ from ipexctl.cli.options import Home, Output, SyncOptions, Targets, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.hosts.host import Host
@@ -278,8 +278,8 @@ class LaunchCall:
     request: RunRequest
     project: ProjectLocation
     exports: Exports
-    note: str
-    """A note to print for the user."""
+    notes: tuple[str, ...]
+    """Notes to print for the user."""
     host_options: str
     """The command line options that select the same hosts, for suggested commands."""
     project_hostfile: Path | None = None
@@ -360,10 +360,23 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         request,
         locate_project(request, cwd),
         exports,
-        parsed.note,
+        tuple(note for note in (parsed.note, note_on_arguments(ctx, parsed.kind, parsed.argv)) if note),
         host_options(targets, home, Path(found.hostfile) if found and found.hostfile else selection.project_hostfile),
         selection.project_hostfile,
     )
+
+
+def note_on_arguments(ctx: typer.Context, kind: CommandKind, argv: Sequence[str]) -> str:
+    """A note if arguments of the script are options of the command that the script does not name; else empty."""
+    if kind != "script" or not Path(argv[0]).is_file():
+        return ""
+    options = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
+    arguments = [word for word in argv[1:] if word.partition("=")[0] in options]
+    text = Path(argv[0]).read_text(errors="replace") if arguments else ""
+    arguments = [word for word in arguments if word.partition("=")[0] not in text]
+    if not arguments:
+        return ""
+    return f"{', '.join(arguments)} goes to {argv[0]}; options of {ctx.command.name} stand before the script"
 
 
 def plan_launch(

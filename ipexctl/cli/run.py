@@ -83,8 +83,8 @@ def run_command(
     _refuse_ignored_options(line, install=install, detach=detach, dry_run=dry_run, summary=summary)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
     hosts, request = launch_call.hosts, launch_call.request
-    if launch_call.note:
-        output.print_note(f"note: {launch_call.note}")
+    for note in launch_call.notes:
+        output.print_note(f"note: {note}")
     start_time = time.monotonic()
     # Signals are handled to the end: a Ctrl-C between the start of a run and the first follow stops that run.
     with session_pool(targets, output) as (pool, interrupt):

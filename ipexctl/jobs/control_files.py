@@ -26,7 +26,7 @@ COMPLETIONS: Final = (
     ".zfunc/_ipexctl",
     ".config/fish/completions/ipexctl.fish",
 )
-"""What `--install-completion` writes below the home directory; for bash also a line of `.bashrc`."""
+"""The files that `--install-completion` writes below the home directory; for bash also a line of `.bashrc`."""
 
 
 @dataclass(frozen=True, slots=True)

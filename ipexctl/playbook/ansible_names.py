@@ -37,7 +37,7 @@ HINTS: Final = {
     "inventory_dir": "playbook_dir, or here",
     "role_path": "playbook_dir",
 }
-"""What to write in place of a fact that has no value here."""
+"""The text for a fact that has no value here."""
 
 UNSUPPORTED: Final = {
     "roles": "put the role's tasks in a file: include_tasks: FILE",

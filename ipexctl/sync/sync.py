@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DISTRIBUTE_SIZE: Final = 8_000_000
 """Bytes. Less is sent from this machine to every host, because going by the first host takes a round trip more."""
 _ROUNDS: Final = 4
-"""How often a host may answer that files are missing: usually once, if no earlier manifest of it is cached."""
+"""The number of times a host may answer that files are missing: usually once, if no earlier manifest is cached."""
 
 
 def query_project(

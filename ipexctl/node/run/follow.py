@@ -53,7 +53,7 @@ class FollowedFile:
         self._number = -1
 
     def chunks(self, end: int, at: float | None) -> Iterator[Chunk]:
-        """Output up to that offset, as far as it is there."""
+        """OutputReader up to that offset, as far as it is there."""
         while self.offset < end and self._is_open():
             data = os.pread(self._number, min(CHUNK_SIZE, end - self.offset), self.offset)
             if not data:
@@ -77,7 +77,7 @@ class FollowedFile:
         return True
 
 
-class Output:
+class OutputReader:
     """The output of the chosen ranks, in order of time."""
 
     def __init__(self, files: dict[OutputKey, FollowedFile], times: TimesReader, *, is_live: bool) -> None:
@@ -156,7 +156,7 @@ def read_copy(rundir: str) -> StoredStatus:
 class OutputSender:
     """Sends the new output that the filter chooses, and the times of it."""
 
-    def __init__(self, output: Output, chosen: OutputFilter, writer: CompressedFrameWriter) -> None:
+    def __init__(self, output: OutputReader, chosen: OutputFilter, writer: CompressedFrameWriter) -> None:
         self.is_caught_up = False
         """All output that was there at the beginning is sent."""
         self._output, self._chosen, self._writer = output, chosen, writer
@@ -197,7 +197,7 @@ def follow(request: Json, _: object = None) -> Json:
     first = read_copy(rundir) if is_copy else read_status_file(rundir)
     files = files_of(request, rundir, first.status.world_size)
     times = TimesReader(os.path.join(rundir, "output.times"), len(files), exact=bool(request.get("exact")))
-    output = Output(files, times, is_live=not (is_copy or first.status.is_over))
+    output = OutputReader(files, times, is_live=not (is_copy or first.status.is_over))
     tail = request.get("tail")
     chosen = OutputFilter(str(request.get("grep") or ""), tail)
     with emit_frames() as writer:
@@ -220,7 +220,9 @@ def send_all(sender: OutputSender) -> None:
     sender.send_last_lines(is_final=True)
 
 
-def forward_run(output: Output, sender: OutputSender, statuses: StatusWatcher, writer: CompressedFrameWriter) -> Json:
+def forward_run(
+    output: OutputReader, sender: OutputSender, statuses: StatusWatcher, writer: CompressedFrameWriter
+) -> Json:
     """Send output and status until the run has ended; returns the last status."""
     parent, sent_at, sent_dump = os.getppid(), time.monotonic(), ""
     while True:

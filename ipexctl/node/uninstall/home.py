@@ -65,7 +65,7 @@ class Part:
             remove_directory(above)
 
 
-class Tree(Part):
+class TreePart(Part):
     """A project's tree."""
 
     def __init__(self, home: str, name: str) -> None:
@@ -92,7 +92,7 @@ class Tree(Part):
         super().remove(with_results=with_results)
 
 
-class Run(Part):
+class RunPart(Part):
     """The files of a run on this host."""
 
     def __init__(self, home: str, name: str) -> None:
@@ -128,8 +128,10 @@ class HomeContents:
         self.home = home_of(request)
         self.takes_results = bool(request["results"])
         check_owner(self.home)
-        self.runs = [Run(self.home, path.name) for path in self._directories("runs")]
-        self.trees = [Tree(self.home, path.name) for path in self._directories("code") if _TREE.fullmatch(path.name)]
+        self.runs = [RunPart(self.home, path.name) for path in self._directories("runs")]
+        self.trees = [
+            TreePart(self.home, path.name) for path in self._directories("code") if _TREE.fullmatch(path.name)
+        ]
 
     def _directories(self, name: str) -> list[Path]:
         entries = list_directory(Path(self.home, name))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 
 Route = Literal["there", "server", "here"]
-"""How the files came: they were there already, from a host's server, through the control machine."""
+"""The source of the files: they were there already, from a host's server, through the control machine."""
 
 
 def _ignore(host: Host, done: int, total: int | None) -> None:

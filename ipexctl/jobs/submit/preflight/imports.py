@@ -304,7 +304,7 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     if not guessed:
         return install
     noun = "is the package" if len(guessed) == 1 else "are the packages"
-    return f"check on pypi.org that {_and(guessed)} {noun} you mean, then: {install}"
+    return f"check on PyPI that {_and(guessed)} {noun} you mean, then: {install}"
 
 
 def install_command(record: EnvRecord | None, name: str) -> str:

@@ -54,7 +54,7 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     if top in _PACKAGES or module in _PACKAGES:
         fix += f"if it is a package: {install}"
     else:
-        fix += f"if it is a package, check its name on pypi.org, then: {install}"
+        fix += f"if it is a package, check its name on PyPI, then: {install}"
     return sentence, f"{fix}; to see which hosts lack it: {look}" if quiet else fix
 
 
