@@ -21,9 +21,10 @@ from ipexctl.stack.lock import pylock
 from ipexctl.stack.lock.indexes import lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.solver_errors import explain, no_index_error
+from ipexctl.stack.lock.wheels import tag_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from packaging.tags import Tag
 
@@ -69,8 +70,9 @@ def uv_here() -> str | None:
 
 def uv_for_node(availability: Availability | None, glibc: str) -> Wheel | None:
     """uv for a node: the newest of its indexes, else that of the control machine; None if neither runs on the node."""
-    ranks = set(pylock.tags("3.8", glibc))
-    found = [candidate for candidate in (availability.of("uv") if availability else ()) if _is_usable(candidate, ranks)]
+    fitting = tag_ranks("3.8", glibc)
+    candidates = availability.of("uv") if availability else ()
+    found = [candidate for candidate in candidates if _is_usable(candidate, fitting)]
     if found:
         newest = max(found, key=lambda candidate: Version(candidate.version))
         return Wheel("uv", newest.version, newest.filename, newest.sha256 or "", newest.size, newest.url)
@@ -175,7 +177,7 @@ def _uv_request(maker: LockMaker) -> str | dict[str, str]:
     return {"store": maker.store, "sha256": maker.uv.sha256, "name": maker.uv.filename}
 
 
-def _is_usable(candidate: Candidate, fitting: set[Tag]) -> bool:
+def _is_usable(candidate: Candidate, fitting: Container[Tag]) -> bool:
     try:
         name, version, _, named = parse_wheel_filename(candidate.filename)
     except (InvalidWheelFilename, InvalidVersion):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from ipexctl.stack.lock.indexes import without_credentials
 from ipexctl.stack.lock.lock import Wheel
+from ipexctl.stack.lock.wheels import OLDEST_GLIBC, glibc_minor, tag_ranks
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -19,13 +18,12 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from packaging.tags import Tag
 
-_PLATFORMS: Final = (17, 28, *range(31, 41))
+_PLATFORMS: Final = (OLDEST_GLIBC, 28, *range(31, 41))
 """The minor versions of glibc for which uv has a platform name."""
-_LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 class NoWheel(Exception):
@@ -34,9 +32,8 @@ class NoWheel(Exception):
 
 def platform_for(glibc: str) -> str:
     """uv's name of the newest platform for that glibc: `x86_64-manylinux_2_28`."""
-    minor = _glibc_minor(glibc)
-    known = [number for number in _PLATFORMS if number <= minor]
-    return f"x86_64-manylinux_2_{max(known, default=_PLATFORMS[0])}"
+    known = [number for number in _PLATFORMS if number <= glibc_minor(glibc)]
+    return f"x86_64-manylinux_2_{max(known, default=OLDEST_GLIBC)}"
 
 
 def read(text: str, python: str, glibc: str, on_disk: Mapping[str, Mapping[str, Any]]) -> tuple[Wheel, ...]:
@@ -44,7 +41,7 @@ def read(text: str, python: str, glibc: str, on_disk: Mapping[str, Mapping[str, 
 
     `on_disk`: what is known of those that lie on the machine that made the lock, by URL.
     """
-    ranks = {tag: rank for rank, tag in enumerate(tags(python, glibc))}
+    ranks = tag_ranks(python, glibc)
     made = []
     for package in tomllib.loads(text).get("packages", ()):
         files = package.get("wheels") or [package[kind] for kind in ("archive",) if kind in package]
@@ -53,19 +50,6 @@ def read(text: str, python: str, glibc: str, on_disk: Mapping[str, Mapping[str, 
             raise NoWheel(package["name"])
         made.append(_wheel(package, min(fitting, key=lambda pair: pair[0])[1], on_disk))
     return tuple(sorted(made, key=lambda wheel: wheel.name))
-
-
-def tags(python: str, glibc: str) -> Iterator[Tag]:
-    """The tags that CPython on Linux x86_64 with that glibc can install, best first."""
-    version = tuple(int(part) for part in python.split(".")[:2])
-    platforms = []
-    for minor in range(_glibc_minor(glibc), 4, -1):
-        platforms.append(f"manylinux_2_{minor}_x86_64")
-        if minor in _LEGACY:
-            platforms.append(f"{_LEGACY[minor]}_x86_64")
-    platforms.append("linux_x86_64")
-    yield from cpython_tags(version, platforms=platforms)
-    yield from compatible_tags(version, f"cp{version[0]}{version[1]}", platforms)
 
 
 def filename_of(file: Mapping[str, Any]) -> str:
@@ -97,8 +81,3 @@ def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], on_disk: Mapping
         url=None if known else without_credentials(url),
         path=(known or {}).get("path"),
     )
-
-
-def _glibc_minor(glibc: str) -> int:
-    found = re.match(r"2\.(\d+)", glibc)
-    return int(found[1]) if found else _PLATFORMS[0]

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from ipexctl.stack.catalog.table import version_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from packaging.tags import Tag
 
     from ipexctl.stack.resolve.model import Availability, Candidate
 
-_LEGACY: Final = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
+OLDEST_GLIBC: Final = 17
+"""The minor version that counts for a host whose glibc is not known."""
+_LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 _SMALLEST_CUDA: Final = 350_000_000
 """Bytes. PyPI's builds of torch with CUDA have 600 MB and more, builds for CPUs about 200 MB."""
 _LOCALS: Final = ("cpu", None)
@@ -100,11 +104,12 @@ class Wheels:
     def _runnable(self, project: str, target: Target) -> Iterator[tuple[Candidate, Version]]:
         if self.availability is None:
             return
+        fitting = tag_ranks(target.python, target.glibc)
         for candidate in self.availability.of(project):
             if (read := _read(candidate.filename)) is None:
                 continue
             known, tags = read
-            if runs_on(tags, target) and _allows(candidate.requires_python, target.python):
+            if any(tag in fitting for tag in tags) and _allows(candidate.requires_python, target.python):
                 yield candidate, known
 
 
@@ -131,31 +136,25 @@ def _version(text: str) -> Version | None:
         return None
 
 
-def runs_on(tags: frozenset[Tag], target: Target) -> bool:
-    return any(_python_fits(tag, target.python) and _platform_fits(tag.platform, target.glibc) for tag in tags)
+@lru_cache(maxsize=64)
+def tag_ranks(python: str, glibc: str) -> Mapping[Tag, int]:
+    """The tags that CPython on Linux x86_64 with that glibc can install, each with its rank: 0 is the best."""
+    version = tuple(int(part) for part in python.split(".")[:2])
+    interpreter = f"cp{version[0]}{version[1]}"
+    platforms = []
+    for minor in range(glibc_minor(glibc), 4, -1):
+        platforms.append(f"manylinux_2_{minor}_x86_64")
+        if minor in _LEGACY:
+            platforms.append(f"{_LEGACY[minor]}_x86_64")
+    platforms.append("linux_x86_64")
+    abis = [interpreter, f"{interpreter}m"] if version < (3, 8) else [interpreter]
+    tags = (*cpython_tags(version, abis, platforms), *compatible_tags(version, interpreter, platforms))
+    return {tag: rank for rank, tag in enumerate(dict.fromkeys(tags))}
 
 
-def _python_fits(tag: Tag, python: str) -> bool:
-    number = python.replace(".", "")
-    if tag.interpreter == f"cp{number}":
-        return tag.abi in (f"cp{number}", f"cp{number}m", "abi3", "none")
-    if tag.interpreter.startswith("cp3") and tag.abi == "abi3":
-        return int(tag.interpreter[3:] or 0) <= int(python.split(".")[1])
-    if tag.interpreter in ("py3", f"py{number}"):
-        return tag.abi == "none"
-    if tag.interpreter.startswith("py3") and tag.interpreter[3:].isdigit():
-        return tag.abi == "none" and int(tag.interpreter[3:]) <= int(python.split(".")[1])
-    return False
-
-
-def _platform_fits(platform: str, glibc: str) -> bool:
-    if platform in ("any", "linux_x86_64"):
-        return True
-    if not platform.startswith("manylinux") or not platform.endswith("_x86_64"):
-        return False
-    name = platform.removesuffix("_x86_64")
-    floor = _LEGACY.get(name) or ".".join(name.split("_")[1:])
-    return bool(version_key(floor)) and version_key(floor) <= version_key(glibc)
+def glibc_minor(glibc: str) -> int:
+    found = re.match(r"2\.(\d+)", glibc)
+    return int(found[1]) if found else OLDEST_GLIBC
 
 
 @lru_cache(maxsize=1024)

@@ -95,7 +95,7 @@ LAUNCH: Final = (
         _DOCTOR_WAYS,
         "anywhere",
     ),
-    KnownError("mpi.proxy_ended", (_NODE + r"(?P<status>\d+)\)",), "", "", "anywhere", tell=_proxy_ended),
+    KnownError("mpi.proxy_ended", (_NODE + r"(?P<status>\d+)\)",), weight="anywhere", tell=_proxy_ended),
     KnownError(
         "mpi.no_interface",
         (r"unable to find interface (?P<iface>\S+)",),
@@ -258,9 +258,7 @@ LAUNCH: Final = (
     KnownError(
         "mpi.gave_up",
         (r"Fatal error in (?:internal_|P)?(?P<call>MPI_\w+)",),
-        "",
-        "",
-        "vague",
+        weight="vague",
         tell=_mpirun_ended,
     ),
     KnownError(
@@ -279,9 +277,7 @@ LAUNCH: Final = (
                 r"(?:.*\n){0,2}?.*KILLED BY SIGNAL: (?P<number>\d+)"
             ),
         ),
-        "",
-        "",
-        "vague",
+        weight="vague",
         tell=_rank_killed,
     ),
     KnownError(
@@ -335,8 +331,6 @@ LAUNCH: Final = (
     KnownError(
         "library.missing",
         (r"(?P<library>lib[\w.+-]+\.so[\w.]*): cannot open shared object file",),
-        "",
-        "",
         tell=_no_library,
     ),
 )

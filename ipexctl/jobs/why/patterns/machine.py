@@ -93,8 +93,6 @@ MACHINE: Final = (
             r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: (?P<by>[^.]+)(?P<more>.*)",
             r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) exited unexpectedly",
         ),
-        "",
-        "",
         tell=_worker_killed,
     ),
     KnownError(
@@ -126,8 +124,6 @@ MACHINE: Final = (
     KnownError(
         "disk.full",
         (r"No space left on device", r"\bENOSPC\b", r"Disk quota exceeded"),
-        "",
-        "",
         tell=_full,
     ),
     KnownError(
@@ -164,8 +160,6 @@ MACHINE: Final = (
     KnownError(
         "cpu.illegal_instruction",
         (r"Illegal instruction", r"Please verify that both the operating system and the processor support"),
-        "",
-        "",
         signals=(signal.SIGILL,),
         tell=_illegal,
     ),
@@ -180,8 +174,6 @@ MACHINE: Final = (
     KnownError(
         "process.crashed",
         (r"Fatal Python error: Segmentation fault", r"^Segmentation fault"),
-        "",
-        "",
         confidence="possible",
         signals=(signal.SIGSEGV,),
         tell=_segfault,

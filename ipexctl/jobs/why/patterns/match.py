@@ -153,8 +153,8 @@ class KnownError:
 
     id: str
     texts: tuple[str, ...]
-    sentence: str
-    fix: str
+    sentence: str = ""
+    fix: str = ""
     weight: Weight = "end"
     confidence: Confidence = "likely"
     signals: tuple[int, ...] = ()

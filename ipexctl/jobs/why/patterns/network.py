@@ -121,8 +121,6 @@ NETWORK: Final = (
                 r"\((?P<place>[^,]+), (?P<port>\d+)\)"
             ),
         ),
-        "",
-        "",
         tell=_timed_out,
     ),
     KnownError(
@@ -133,8 +131,6 @@ NETWORK: Final = (
                 r"(?P<there>\d+)/(?P<all>\d+) clients joined"
             ),
         ),
-        "",
-        "",
         tell=_joined,
     ),
     KnownError(
@@ -144,8 +140,6 @@ NETWORK: Final = (
             r"EADDRINUSE",
             r"Address already in use",
         ),
-        "",
-        "",
         tell=_port_busy,
     ),
     KnownError(

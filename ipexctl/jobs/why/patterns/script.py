@@ -120,15 +120,11 @@ SCRIPT: Final = (
             _IPEX_WANTS,
             r"module 'os' has no attribute 'exit'",
         ),
-        "",
-        "",
         tell=_module_ipex,
     ),
     KnownError(
         "stack.undefined_symbol",
         (r"(?<![^\s:])(?P<library>[^\s:]+\.so[\w.]*): undefined symbol: (?P<symbol>\S+)",),
-        "",
-        "",
         tell=_no_symbol,
     ),
     KnownError(
@@ -157,8 +153,6 @@ SCRIPT: Final = (
     KnownError(
         "script.no_module",
         (r"No module named '?(?P<module>[\w.]+)'?",),
-        "",
-        "",
         tell=_no_module,
     ),
     KnownError(
@@ -194,8 +188,6 @@ SCRIPT: Final = (
             ),
             r"Some specified arguments are not used by the HfArgumentParser: \['(?P<name>[^']+)'",
         ),
-        "",
-        "",
         tell=_argument,
     ),
     KnownError(
@@ -299,15 +291,11 @@ SCRIPT: Final = (
     KnownError(
         "file.not_there",
         (r"(?:FileNotFoundError: )?\[Errno 2\] No such file or directory: '(?P<path>[^']+)'",),
-        "",
-        "",
         tell=_no_file,
     ),
     KnownError(
         "file.denied",
         (r"\[Errno 13\] Permission denied: '(?P<path>[^']+)'",),
-        "",
-        "",
         tell=_denied,
     ),
     KnownError(
