@@ -22,11 +22,12 @@ from ipexctl.cli.defaults import (
     ConfiguredCommand,
     ConfiguredValue,
     effective,
+    raise_all,
     refusal,
     shared_options,
 )
 from ipexctl.cli.options import Home, Output, Targets, grouped, option
-from ipexctl.errors import UserError
+from ipexctl.errors import FileError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,12 +79,18 @@ def config_command(
     given = {param.name: ConfiguredValue(ctx.params[param.name], "command line") for param in _given(ctx).values()}
     cluster = targets.cluster if CLUSTER in given else None
     values = []
-    for label, spec in (spec for name in ([what] if what else commands) for spec in _specs(name)):
+    errors: dict[str, FileError] = {}
+    for label, spec in (spec for name in ([what] if what else commands) for spec in command_specs(name)):
         own = {name: setting for name, setting in given.items() if name in spec.shared}
-        settings = own | effective(spec, own, cluster, files, os.environ)
+        try:
+            settings = own | effective(spec, own, cluster, files, os.environ)
+        except FileError as error:
+            errors |= {found.message: found for found in (error, *error.more)}
+            continue
         for key, param in spec.params.items():
             setting = settings.get(param.name) or ConfiguredValue(param.default, "built-in")
             values.append(OptionValue(label, key, _plain(setting.value), setting.source, setting.line, setting.table))
+    raise_all(list(errors.values()))
     output.print_report(values, partial(as_json, files=[file.source.path for file in files]), show)
 
 
@@ -105,7 +112,7 @@ def _plain(value: Any) -> Any:
     return _LOGIN.sub("://", value) if isinstance(value, str) else value
 
 
-def _specs(name: str) -> Iterator[tuple[str, CommandSpec]]:
+def command_specs(name: str) -> Iterator[tuple[str, CommandSpec]]:
     """Each command of that name, as `export` has several, with its options."""
     command: Any = get_command(import_module(f"ipexctl.cli.{name}").app)
     below: Mapping[str, Any] = getattr(command, "commands", {})

@@ -286,10 +286,18 @@ def read_settings(
         reader = _FileReader(file, errors)
         of_files += [reader.of_table(spec), reader.of_top(spec)]
         clusters = {**reader.clusters(), **clusters}
-    if errors:
-        errors[0].more = tuple(errors[1:])
-        raise errors[0]
+    raise_all(errors)
     return of_files, clusters
+
+
+def raise_all(errors: Sequence[FileError]) -> None:
+    """Raise the first error, with the others in it; nothing without errors."""
+    first, *others = errors or (None,)
+    for other in others:
+        other.more = ()
+    if first is not None:
+        first.more = tuple(others)
+        raise first
 
 
 class _FileReader:
@@ -348,12 +356,14 @@ class _FileReader:
             where = f"[{table}]" if table else "the top of the file"
             if param is None:
                 near = get_close_matches(key, [*options, *tables], n=1)
-                fix = f"did you mean {near[0]!r}?" if near else _known(table)
+                fix = _right_place(key) or (f"did you mean {near[0]!r}?" if near else _known(table))
                 self._add(table, key, f"{where} has no option {key!r}", fix)
             elif param.name in _NO_DEFAULTS:
                 self._add(table, key, f"{key} has no default", _NO_DEFAULTS[param.name])
             elif problem := _problem(param, value):
                 self._add(table, key, f"{key}: {problem}", f"as on the command line: ipexctl {table or 'run'} --help")
+            elif (error := _later_error(param, value)) is not None:
+                self._add(table, key, f"{key}: {error.message}", error.fix)
             elif self._file.is_found and (reason := refusal(param, value)):
                 self._add(table, key, f"{key} {reason}, and this file was found, not named", _refusal_fix(param, table))
             else:
@@ -364,6 +374,15 @@ class _FileReader:
 
     def _add(self, table: str, key: str, problem: str, fix: str) -> None:
         self._errors.append(self._file.error(table, key, printable(problem), fix=fix))
+
+
+def _right_place(key: str) -> str:
+    """The tables of the commands that have this option, or empty."""
+    from ipexctl.cli.app import COMMANDS
+    from ipexctl.cli.config import command_specs
+
+    having = [f"[{name}]" for name in COMMANDS if any(key in spec.params for _, spec in command_specs(name))]
+    return f"{key} belongs under {' or '.join(having)}: move it below such a line" if having else ""
 
 
 def _known(table: str) -> str:
@@ -383,6 +402,17 @@ def _problem(param: Param, value: object) -> str:
     except typer.BadParameter as error:
         return error.message
     return ""
+
+
+def _later_error(param: Param, value: Any) -> UserError | None:
+    """What the command would find wrong with the value before it contacts a host, or None."""
+    from ipexctl.cli.value_checks import check_value  # few files have such values
+
+    try:
+        check_value(param, value)
+    except UserError as error:
+        return error
+    return None
 
 
 def _expected(param: Param) -> tuple[tuple[type, ...], str]:

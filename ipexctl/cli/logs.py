@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(cls=ConfiguredCommand, no_args_is_help=True)
+@app.command(cls=ConfiguredCommand)
 @grouped
 def logs_command(
     *,
-    run: RunArgument,
+    run: RunArgument = "last",
     ranks: RanksOption = "all",
     follow: Annotated[bool, option("--follow", "-f", help="Follow the logs until the run ends.")] = False,
     stderr: Annotated[bool, option("--stderr", help="Print only the stderr of the ranks, to stdout.")] = False,
@@ -67,7 +67,7 @@ def logs_command(
 
     if output.json and follow:
         raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")
-    _check_pattern(grep)
+    check_pattern(grep)
     record = RunRegistry().find(run)
     wanted_ranks = chosen_ranks(record, ranks)
     lines = LineChoice(tail, grep, exact=timestamps or output.json)
@@ -114,7 +114,8 @@ def logs_command(
     raise typer.Exit(code)
 
 
-def _check_pattern(pattern: str) -> None:
+def check_pattern(pattern: str) -> None:
+    """Raise a UserError for a text that is no regular expression."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

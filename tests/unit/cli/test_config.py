@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from typer.main import get_command
 
 from ipexctl.cli import config_file
 from ipexctl.cli.app import COMMANDS, app
-from ipexctl.cli.config import _specs
+from ipexctl.cli.config import command_specs
 from ipexctl.cli.defaults import REFUSED, ConfiguredCommand, defaults_of, shared_options
 from ipexctl.cli.hosts import host_options, select
 from ipexctl.cli.options import Home, Targets
@@ -85,7 +86,7 @@ def targets_of(context: Any) -> Targets:
 
 def leaves() -> Iterator[tuple[str, Any]]:
     for name in COMMANDS:
-        yield from _specs(name)
+        yield from command_specs(name)
 
 
 def test_no_file_changes_nothing(project: Path) -> None:
@@ -177,7 +178,19 @@ def test_the_file_is_that_of_the_current_directorys_project(project: Path, monke
         ("[run]\nstack = {name = 'torch'}\n", 2, 1, "--help"),
         ("forks = 0\n", 1, 1, "--help"),
         ("[cluster.lab]\nhost = 'a'\n", 2, 1, "hosts"),
-        ("[cluster.lab]\nppn = 2\n", 2, 1, "--help"),
+        ("[cluster.lab]\nppn = 2\n", 2, 1, "[run]"),
+        ("ppn = 2\n", 1, 1, "[run]"),
+        ("forks = 2\nupgrade = true\n", 2, 1, "[install]"),
+        ("[run]\nupgrade = true\n", 2, 1, "[install]"),
+        ("[run]\nmpi = 'foo'\n", 2, 1, "openmpi"),
+        ("[run]\nppn = 0\n", 2, 1, "--ppn 1"),
+        ("[run]\nstack = 'foo'\n", 2, 1, "torch"),
+        ("[run]\nranks = 'a-'\n", 2, 1, "0-3,8"),
+        ("[run]\ncheckpoint = 'a//b'\n", 2, 1, "--checkpoint"),
+        ("iface = '10.0.0.0/99'\n", 1, 1, "eth1"),
+        ("hosts = 'node['\n", 1, 1, "node[1-4]"),
+        ("user = 'a b'\n", 1, 1, ""),
+        ("timeout = 1e9\n", 1, 1, ""),
         ("[cluster]\nhosts = 'a'\n", 2, 1, "[cluster.NAME]"),
         ("run = 3\n", 1, 1, "[run]"),
         ("json = true\n", 1, 1, "--json"),
@@ -204,6 +217,20 @@ def test_every_mistake_of_the_files_is_named(project: Path) -> None:
     assert {(error.line, Path(error.path).name) for error in (caught.value, *caught.value.more)} == {
         (1, "ipexctl.toml"), (3, "ipexctl.toml"), (2, "config.toml"),
     }  # fmt: skip
+
+
+def test_config_names_every_wrong_value(project: Path) -> None:
+    (project / "ipexctl.toml").write_text(
+        "[run]\nmpi = 'foo'\nbackend = 'nccl'\n[install]\npython = 'abc'\n[logs]\ngrep = '('\n"
+    )
+    write_user(project, "[run]\npython = 'venv'\n")
+    done = call("config", "-q")
+    assert done.returncode == 2
+    found = re.findall(r"^(\S+):(\d+): (\w+): ", done.stderr, re.MULTILINE)
+    assert sorted((Path(path).name, int(line), key) for path, line, key in found) == [
+        ("config.toml", 2, "python"),
+        *(("ipexctl.toml", line, key) for line, key in [(2, "mpi"), (3, "backend"), (5, "python"), (7, "grep")]),
+    ]
 
 
 @pytest.mark.parametrize("data", [b"a = '\xff'\n", b"a = " + b"[" * 100_000, b"#" * 1_000_001])
@@ -445,8 +472,10 @@ def test_config_shows_every_option_with_its_source(project: Path, monkeypatch: p
     assert (run["home"]["value"], run["home"]["source"]) == ("/scratch", "$IPEXCTL_HOME")
     assert (run["port"]["value"], run["port"]["source"]) == (23, "command line")
     assert (run["backend"]["value"], run["backend"]["source"]) == ("auto", "built-in")
-    assert report["commands"].keys() == {label for name in COMMANDS if name != "config" for label, _ in _specs(name)}
-    assert set(run) == set(dict(_specs("run"))["run"].params)
+    assert report["commands"].keys() == {
+        label for name in COMMANDS if name != "config" for label, _ in command_specs(name)
+    }
+    assert set(run) == set(dict(command_specs("run"))["run"].params)
     shown = call("config", "run").stdout
     assert "ipexctl.toml:3" in shown
     assert "doctor" not in shown
