@@ -11,6 +11,7 @@ from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import WordError, check_host, quoted
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand
+from ipexctl.hosts.source import naming
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def _pbs(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     if not path:
         return None
     try:
-        hosts = read_hosts_file(Path(path), shown=f"$PBS_NODEFILE ({path})", found=path)
+        hosts = read_hosts_file(Path(path), shown=f"$PBS_NODEFILE ({path})", found=naming(Path(path), Path()))
     except FileError:
         raise
     except UserError as error:

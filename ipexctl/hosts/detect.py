@@ -51,11 +51,11 @@ def detect(text: str, suffix: str = "") -> Format:
 def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
     """Every host of a file in any format; `shown` is the file's name in messages.
 
-    `found` is the path for -H if the file was found and not named by the user: see `source`.
+    `found` is how to name the file if it was found and not named by the user: see `source`.
     """
     shown = printable(str(path) if shown is None else shown)
     if found and path.exists() and not (path.is_file() or path.is_dir()):  # reading a fifo or device would never end
-        raise UserError(f"{shown}: this is no regular file", fix=f"remove it, or name it: -H {shlex.quote(found)}")
+        raise UserError(f"{shown}: this is no regular file", fix=f"remove it, or name it: {found}")
     data = _read_bytes(path, shown)
     text = _decode(data, path, shown)
     if text.startswith("#!"):

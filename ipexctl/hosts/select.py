@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import WordError, check_user
+from ipexctl.hosts.source import naming
 from ipexctl.text import printable, tilde_path
 
 if TYPE_CHECKING:
@@ -78,9 +79,9 @@ def _from_first_source(
     if named is not None:
         return (*named, None)
     if _is_hostfile(cwd / DEFAULT_FILE):
-        return _read(Path(DEFAULT_FILE), cwd, found=DEFAULT_FILE), f"./{DEFAULT_FILE}", None
+        return _read(Path(DEFAULT_FILE), cwd, found=naming(Path(DEFAULT_FILE), cwd)), f"./{DEFAULT_FILE}", None
     if project is not None and _is_hostfile(path := project / DEFAULT_FILE):
-        return _read(path, cwd, found=str(path)), tilde_path(path), path
+        return _read(path, cwd, found=naming(path, cwd)), tilde_path(path), path
     return (LOCAL,), "this machine alone", None
 
 
@@ -93,11 +94,11 @@ def _from_named_source(
 
         return read_host_list(request.hosts), "--hosts"
     if request.hostfile is not None:
-        found = str(request.hostfile) if request.hostfile_found else ""
+        found = naming(request.hostfile, cwd) if request.hostfile_found else ""
         return _read(request.hostfile, cwd, found=found), tilde_path(request.hostfile)
     if request.accelerate_hostfile is not None:
         path = request.accelerate_hostfile
-        found = str(path) if request.accelerate_found else ""
+        found = naming(path, cwd, by_variable=False) if request.accelerate_found else ""
         return _read(path, cwd, found=found), f"{printable(str(path))}, named by the accelerate config"
     if environ.get(ENVIRONMENT):
         path = Path(environ[ENVIRONMENT])

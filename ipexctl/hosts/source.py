@@ -27,7 +27,7 @@ class SourceFile:
     """The directory of relative paths in the file."""
     lines: Sequence[str]
     found: str = ""
-    """The path for -H if the file was found and not named by the user; then some settings are refused."""
+    """How to name the file if it was found and not named by the user (`naming`); then some settings are refused."""
 
     def error(self, number: int, column: int, what: str, *, fix: str = "") -> FileError:
         """An error at a position; line and column count from 1 and are clamped to the file."""
@@ -45,12 +45,20 @@ class SourceFile:
             column,
             f"{setting} {reason}, and this file was found, not named",
             fix="read the file first: this setting can run a program here or accept any host; if you trust the file, "
-            f"name it: -H {shlex.quote(self.found)}",
+            f"name it: {self.found}",
         )
 
     def word_error(self, number: int, error: WordError) -> FileError:
         """A WordError as an error of the file; its column already counts from the start of the line."""
         return self.error(number, error.column, error.message, fix=error.fix)
+
+
+def naming(path: Path, cwd: Path, *, by_variable: bool = True) -> str:
+    """How to name this hostfile in one call, and in all calls of a shell unless another source wins over that."""
+    one_call = f"-H {shlex.quote(str(path))}"
+    if not by_variable:
+        return one_call
+    return f"{one_call} in the call, or for all calls: export IPEXCTL_HOSTFILE={shlex.quote(str(cwd / path))}"
 
 
 def _window(text: str, column: int) -> tuple[str, int]:
