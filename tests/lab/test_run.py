@@ -89,7 +89,9 @@ sys.stdout.buffer.write(b"no \\xff utf-8\\nstep 1\\rstep 2\\rstep 3\\n" + b"y" *
     )
     ran = cluster.run("--ppn", "2", "--summary", cluster.state.parent / "summary.json", "talk.py")
     lines, warnings = by_rank(ran.out), by_rank(ran.err)
-    run = json.loads((cluster.state.parent / "summary.json").read_text())["id"]
+    summary = json.loads((cluster.state.parent / "summary.json").read_text())
+    run = summary["id"]
+    assert (summary["state"], summary["exit_code"]) == ("ok", 0)
     for rank in range(6):
         said = [f"{rank} says {n} " + "x" * (n % 90) for n in range(700)]
         assert lines[rank][:700] == said

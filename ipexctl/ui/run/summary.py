@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import Failure, RankStatus, RunStatus
+
+_CODES_OF_IPEXCTL: Final = (2, 3)
+"""Exit codes of a call without a run: a wrong call, and an unreachable host."""
 
 
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
@@ -49,7 +52,10 @@ def _verdict(status: RunStatus, exit_code: int) -> list[str]:
         hint = f"  its output: ipexctl logs {printable(status.id)}"
     else:
         hint = f"  output of that rank: ipexctl logs {printable(status.id)} -r {first.rank}"
-    return [f"{subject} failed{took}{attempts}{why}", hint]
+    lines = [f"{subject} failed{took}{attempts}{why}", hint]
+    if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
+        lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
+    return lines
 
 
 def how_it_ended(rank: Failure | RankStatus) -> str:

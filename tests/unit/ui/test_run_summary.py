@@ -27,6 +27,13 @@ def test_a_run_that_failed_says_why_and_where_to_look(
     assert second.endswith(look)
 
 
+@pytest.mark.parametrize(("code", "is_noted"), [(1, False), (2, True), (3, True)])
+def test_an_exit_code_of_the_script_that_ipexctl_has_too_is_noted(code: int, is_noted: bool) -> None:
+    failure = Failure(0, "node1", code, kind="exit")
+    lines = end_lines(RunStatus("run1", "failed", world_size=1, nodes=1, first_failure=failure), code)
+    assert any(not missing(line, f"{code} --summary") for line in lines) == is_noted
+
+
 def test_how_often_it_was_begun_and_what_is_missing_are_told_of_one_that_ended_well_too() -> None:
     ranks = (RankStatus(0, "a", lost=1000), RankStatus(1, "a"), RankStatus(2, "b", lost=234))
     status = RunStatus("run1", "ok", world_size=3, nodes=2, ranks=ranks, attempt=2, restarts=3)
