@@ -5,20 +5,20 @@ from __future__ import annotations
 import typer
 
 from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Output, RanksOption, RunArgument, ViewOptions, grouped
+from ipexctl.cli.options import NamedRun, RanksOption, TextOutput, ViewOptions, grouped
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(cls=ConfiguredCommand, no_args_is_help=True)
+@app.command(cls=ConfiguredCommand)
 @grouped
 def attach_command(
     *,
-    run: RunArgument,
+    run: NamedRun = None,
     ranks: RanksOption = "all",
     view: ViewOptions,
-    output: Output,
+    output: TextOutput,
 ) -> None:
     """Watch a run from its first line until it ends; Ctrl-C stops the run, `q` detaches.
 
@@ -31,6 +31,6 @@ def attach_command(
 
     if output.json:
         raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")
-    record = RunRegistry().find(run)
+    record = RunRegistry().find_named(run, "attach")
     chosen = parse_ranks(ranks).within(record.world_size)
     raise typer.Exit(watch_run(record, view, chosen, output))

@@ -12,11 +12,11 @@ from ipexctl.cli.options import Output, RanksOption, RunArgument, Timeout, group
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(cls=ConfiguredCommand, no_args_is_help=True)
+@app.command(cls=ConfiguredCommand)
 @grouped
 def dump_command(
     *,
-    run: RunArgument,
+    run: RunArgument = "last",
     ranks: RanksOption = "all",
     everything: Annotated[
         bool, option("--all", "-a", help="Show every thread and process, and all calls of deep stacks.")

@@ -28,9 +28,19 @@ Command = TypeVar("Command", bound="Callable[..., None]")
 
 RunArgument: TypeAlias = Annotated[
     str,
+    typer.Argument(
+        metavar="[RUN]",
+        show_default=False,
+        help="Run id, a unique prefix of it, or `last` (default: last).",
+        autocompletion=complete.runs,
+    ),
+]
+"""The argument RUN of commands that only read."""
+NamedRun: TypeAlias = Annotated[
+    str | None,
     typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `last`.", autocompletion=complete.runs),
 ]
-"""The argument RUN of every command for one run."""
+"""The argument RUN of commands that can end the run: without it the call is refused, and the last run is named."""
 
 RanksOption: TypeAlias = Annotated[
     str,
@@ -242,6 +252,20 @@ class Output:
 
         if not self.quiet:
             print_message(text)
+
+
+@dataclass(frozen=True)
+class PlanOutput(Output):
+    """For `run`, whose plan is its only JSON document."""
+
+    json: Annotated[bool, option("--json", help="With --dry-run: print the plan as one JSON document.")] = False
+
+
+@dataclass(frozen=True)
+class TextOutput(Output):
+    """For commands that refuse --json and name the command that has it."""
+
+    json: Annotated[bool, option("--json", hidden=True)] = False
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_launch, read_launch_call
-from ipexctl.cli.options import Output, Packages, Requirements, ViewOptions, grouped, option
+from ipexctl.cli.options import Output, Packages, PlanOutput, Requirements, ViewOptions, grouped, option
 from ipexctl.errors import UserError
 from ipexctl.text import counted
 
@@ -36,6 +36,13 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 """Exit codes of a run that succeeded or was detached: its job files are not removed from the nodes."""
+
+
+@dataclass(frozen=True)
+class RunLine(LaunchLine):
+    """The options of `run` that `export` has, too."""
+
+    output: PlanOutput
 
 
 @app.command(cls=ScriptCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
@@ -60,7 +67,7 @@ def run_command(
         Path | None,
         option("--summary", readable=False, metavar="FILE", help="Write the outcome to this file as JSON."),
     ] = None,
-    line: LaunchLine,
+    line: RunLine,
 ) -> None:
     """Run a script on every rank of every node.
 
@@ -223,12 +230,13 @@ def _show_plan(planned: PlannedRun, output: Output) -> None:
 
 
 def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: float) -> bool:
-    """Write the outcome for a script; the id is null if no run started. Returns whether the file was written."""
+    """Write the outcome for a script; id and state are null if no run started. Returns whether it was written."""
     from ipexctl.ui.messages import print_message
 
     document = {
         "schema": "ipexctl.run/1",
         "id": record.id if record is not None else None,
+        "state": None if record is None else _final_state(record),
         "exit_code": code,
         "world_size": record.world_size if record is not None else 0,
         "hosts": list(record.hosts) if record is not None else [],
@@ -240,6 +248,15 @@ def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: flo
         print_message(f"--summary {path}: {error.strerror or error}; it is not written")
         return False
     return True
+
+
+def _final_state(record: RunRecord) -> str:
+    """The state as in `ps`: `unknown` if the run was not followed to its end."""
+    from ipexctl.jobs.local_copy import read_copy
+    from ipexctl.jobs.registry import RunRegistry
+
+    copy = read_copy(RunRegistry().directory / record.id)
+    return copy.status.state if copy is not None and copy.is_complete else "unknown"
 
 
 def _install_first(

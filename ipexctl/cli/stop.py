@@ -5,19 +5,19 @@ from __future__ import annotations
 import typer
 
 from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Output, RunArgument, Timeout, grouped
+from ipexctl.cli.options import NamedRun, TextOutput, Timeout, grouped
 from ipexctl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(cls=ConfiguredCommand, no_args_is_help=True)
+@app.command(cls=ConfiguredCommand)
 @grouped
 def stop_command(
     *,
-    run: RunArgument,
+    run: NamedRun = None,
     timeout: Timeout = None,
-    output: Output,
+    output: TextOutput,
 ) -> None:
     """Stop a run on every node; ranks that do not end within 4 seconds are killed.
 
@@ -34,7 +34,7 @@ def stop_command(
         raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")
     check_seconds("--timeout", timeout)
     seconds = timeout or ANSWER_TIMEOUT
-    record = RunRegistry().find(run)
+    record = RunRegistry().find_named(run, "stop")
     result = call_node0(record, output, lambda session, cancel: stop(session, record, timeout=seconds, cancel=cancel))
     show_stopped(record, result, quiet=output.quiet)
     raise typer.Exit(0 if result.is_over else 1)

@@ -12,11 +12,11 @@ from ipexctl.cli.options import Output, RunArgument, Timeout, grouped
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(cls=ConfiguredCommand, no_args_is_help=True)
+@app.command(cls=ConfiguredCommand)
 @grouped
 def why_command(
     *,
-    run: RunArgument,
+    run: RunArgument = "last",
     timeout: Timeout = None,
     output: Output,
 ) -> None:

@@ -144,6 +144,14 @@ class RunRegistry:
             return records[-1]
         return _only(word, records)
 
+    def find_named(self, word: str | None, command: str) -> RunRecord:
+        """As `find`; a call of `command` without a run is refused, and the last run is named."""
+        if word is None:
+            last = self.find("last")
+            began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.started))
+            raise UserError(f"which run? The last one is {last.id} of {began}", fix=f"ipexctl {command} {last.id}")
+        return self.find(word)
+
     def knows(self, word: str) -> bool:
         """Whether `find` finds exactly one run, even if its record can't be read."""
         try:

@@ -14,6 +14,8 @@ import pytest
 
 import ipexctl
 from ipexctl.cli.app import COMMANDS
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord, RunRegistry
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -159,6 +161,20 @@ def test_with_json_a_call_that_was_interrupted_is_a_document_too(command: str, t
     out, _ = called.communicate(timeout=30)
     said = json.loads(out)
     assert (called.returncode, said["schema"], said["status"]) == (130, f"ipexctl.{command}/1", "interrupted")
+
+
+@pytest.mark.parametrize("command", ["stop", "attach", "why", "logs", "dump"])
+def test_without_a_run_the_last_one_is_read_and_none_is_ended(command: str, tmp_path: Path) -> None:
+    registry = RunRegistry(tmp_path / "ipexctl/runs")
+    for number, run in enumerate(("a-1120-100000-aaaa", "b-1120-110000-bbbb")):
+        here = Host(name="localhost", address="localhost")
+        registry.save(RunRecord(run, here, str(tmp_path / "home"), sys.executable, started=float(number)))
+    done = call(command, env={"XDG_STATE_HOME": str(tmp_path)})
+    assert "Usage:" not in done.stdout + done.stderr
+    asks = command in ("stop", "attach")
+    assert done.returncode == (2 if asks else 1)
+    assert (f"  ipexctl {command} b-1120-110000-bbbb\n" in done.stderr) == asks
+    assert call(command, env={"XDG_STATE_HOME": str(tmp_path / "none")}).returncode == 2
 
 
 def test_with_json_a_bad_line_of_a_hostfile_has_its_place(tmp_path: Path) -> None:

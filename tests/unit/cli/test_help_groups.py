@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from ipexctl.cli import export, run
+from ipexctl.cli import attach, export, run, stop, why
 from ipexctl.cli.app import COMMANDS, GROUPS
 from ipexctl.cli.launch_options import PANELS, ScriptCommand
 from ipexctl.errors import UserError
@@ -35,6 +35,17 @@ def test_the_help_has_every_option(command: Any) -> None:
     text = command.get_help(command.make_context("x", ["--", "train.py"]))
     options = [option for param in command.params if param.name != "words" for option in param.opts]
     assert [option for option in options if option not in text] == []
+
+
+def test_help_shows_json_only_where_it_prints_something() -> None:
+    def help_of_json(module: Any) -> str:
+        command: Any = get_command(module.app)
+        param = next(param for param in command.params if param.name == "json")
+        return "" if param.hidden else str(param.help)
+
+    assert "--dry-run" in help_of_json(run)
+    assert [help_of_json(module) for module in (stop, attach)] == ["", ""]
+    assert "--dry-run" not in help_of_json(why)
 
 
 @pytest.mark.parametrize(
