@@ -26,7 +26,7 @@ _SINGLE_VALUES: Final = ("user", "port", "internal", "identity", "known_hosts", 
 
 
 class RosterError(UserError):
-    """Two lines that contradict each other; `place` is the number of the second."""
+    """Two lines that contradict each other; `line` is the number of the second."""
 
     def __init__(self, message: str, *, line: int, fix: str = "") -> None:
         super().__init__(message, fix=fix)
@@ -36,7 +36,11 @@ class RosterError(UserError):
 class Roster:
     def __init__(self) -> None:
         self._hosts: dict[str, Host] = {}
-        self._lines: dict[str, int] = {}
+        self._first_lines: dict[str, int] = {}
+        self._last_lines: dict[str, int] = {}
+        """Of repeated hosts."""
+        self._value_lines: dict[tuple[str, str], int] = {}
+        """The line of a host's value that its first line does not have."""
         self._slots: dict[str, int] = {}
         self._has_slots = False
         self._entries = 0
@@ -52,8 +56,9 @@ class Roster:
         first = self._hosts.get(host.name)
         if first is None:
             self._hosts[host.name] = host
-            self._lines[host.name] = line
+            self._first_lines[host.name] = line
             return
+        self._last_lines[host.name] = line
         self._slots[host.name] = self._slots.get(host.name, first.slots or 1) + (host.slots or 1)
         if host != first:
             self._hosts[host.name] = self._merge(first, host, line)
@@ -72,9 +77,11 @@ class Roster:
         if slots == host.slots:
             return host
         if slots is not None and host.max_slots is not None and slots > host.max_slots:
+            first, last = self._first_lines[host.name], self._last_lines[host.name]
+            since = "" if first == last else f" from line {first} to here"
             raise RosterError(
-                f"the slots of {quoted(host.name)} add up to {slots}, more than max_slots={host.max_slots}",
-                line=self._lines[host.name],
+                f"the slots of {quoted(host.name)} add up to {slots}{since}, more than max_slots={host.max_slots}",
+                line=last,
             )
         return replace(host, slots=slots)
 
@@ -89,15 +96,18 @@ class Roster:
         return replace(first, **changes)
 
     def _merge_value(self, key: str, first_value: Any, second_value: Any, name: str, line: int) -> Any:
-        if None not in (first_value, second_value) and first_value != second_value:
-            before = self._lines[name]
+        if second_value is None or first_value == second_value:
+            return first_value
+        if first_value is not None:
+            before = self._value_lines.get((name, key), self._first_lines[name])
             raise RosterError(
                 f"{quoted(name)} has {key} {quoted(str(second_value))} here and {quoted(str(first_value))} "
                 + ("before" if before == line else f"in line {before}"),
                 line=line,
                 fix="if these are two machines, give them two names and say address=",
             )
-        return first_value if first_value is not None else second_value
+        self._value_lines[name, key] = line
+        return second_value
 
 
 MAX_SLOTS: Final = 99_999

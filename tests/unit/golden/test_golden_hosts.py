@@ -49,7 +49,7 @@ def files(tmp_path: Path) -> list[Case]:
     ]
     lines = rows_of(hostfile.test_a_line_that_cannot_be_read_says_what_where_and_what_to_do)
     cases += [refusal(f"hostfile {short(line)}", read_hostfile, line, "FILE") for line, *_ in lines]
-    for second in rows_of(hostfile.test_a_host_that_is_said_in_two_ways_is_an_error_naming_the_first_line):
+    for second in rows_of(hostfile.test_a_host_that_is_said_in_two_ways_is_an_error_naming_both_lines):
         first = "x@a port=22 address=b1 internal=10.0.0.1 identity=k1 known_hosts=g ssh_config=d"
         cases.append(refusal(f"hostfile, two ways: {second}", read_hostfile, f"{first}\n{second}", "FILE"))
     more = ("b\na slots=2 max_slots=2\na", "\n".join(f"h{n}x[1-100000]" for n in range(11)))

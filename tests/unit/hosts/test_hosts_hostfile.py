@@ -143,17 +143,27 @@ def test_repeats_complete_each_other_and_limits_add_up() -> None:
     "second",
     ["y@a", "a port=23", "a address=b2", "a internal=10.0.0.2", "a identity=k2", "a known_hosts=h", "a ssh_config=c"],
 )
-def test_a_host_that_is_said_in_two_ways_is_an_error_naming_the_first_line(second: str) -> None:
+def test_a_host_that_is_said_in_two_ways_is_an_error_naming_both_lines(second: str) -> None:
     first = "x@a port=22 address=b1 internal=10.0.0.1 identity=k1 known_hosts=g ssh_config=d"
     error = file_error(read_hostfile, f"{first}\n\n  {second}")
     assert (error.line, error.column) == (3, 3)
     assert missing(error.what, "1") == []
 
 
-def test_more_slots_by_repeats_than_the_limit_allows_is_an_error() -> None:
-    error = file_error(read_hostfile, "b\na slots=2 max_slots=2\na")
-    assert error.line == 2
-    assert missing(error.what, "3 2") == []
+@pytest.mark.parametrize(
+    ("text", "key_line"),
+    [("a\na user=x\na user=y", "2"), ("a\n\na\nx@a\na\na user=y", "4"), ("a port=22\nx@a\na user=y", "2")],
+)
+def test_the_first_line_of_a_conflict_is_the_one_with_the_value(text: str, key_line: str) -> None:
+    error = file_error(read_hostfile, text)
+    assert error.line == text.count("\n") + 1
+    assert missing(error.what, f"'y' 'x' line {key_line}") == []
+
+
+def test_more_slots_by_repeats_than_the_limit_allows_is_an_error_naming_both_lines() -> None:
+    error = file_error(read_hostfile, "b\na slots=2 max_slots=2\na\nb")
+    assert error.line == 3
+    assert missing(error.what, "3 2 line 2") == []
 
 
 @pytest.mark.parametrize(
