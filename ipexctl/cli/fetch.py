@@ -63,7 +63,7 @@ def fetch_command(
     from ipexctl.jobs.fetch.fetch import fetch
     from ipexctl.jobs.fetch.manifest import FetchResult, parse_source
     from ipexctl.remote.outcome import Cancelled, HostError
-    from ipexctl.ui.fetch import show, show_json
+    from ipexctl.ui.fetch import show, show_json, show_other_hosts
     from ipexctl.ui.progress_view import ProgressView
 
     if rank is not None and host is not None:
@@ -90,9 +90,11 @@ def fetch_command(
         except HostError as error:
             result = FetchResult(request.host, error.status, error.reason, error.fix, dest=request.dest)
     if output.json:
-        show_json(result)
+        show_json(result, request.other_hosts)
     else:
         show(result, quiet=output.quiet)
+        if request.other_hosts and not output.quiet:
+            show_other_hosts(request)
     sys.stdout.flush()
     raise interrupt.or_exit(result.exit_code)
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import counted, printable, readable
-from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import print_json, show_failures
+from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.results import fold_names, print_json, show_failures
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.jobs.fetch.fetch import FetchRequest
     from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure
 
 _MOST_NAMED: Final = 10
 _MIN_BYTES_FOR_RATE: Final = 1_000_000
 
 
-def as_json(result: FetchResult) -> dict[str, Any]:
+def as_json(result: FetchResult, other_hosts: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "schema": "ipexctl.fetch/1",
         "status": result.status,
@@ -30,6 +34,7 @@ def as_json(result: FetchResult) -> dict[str, Any]:
         "received_bytes": result.received,
         "failed": [_failure_json(failure) for failure in result.failed],
         "left_out": [_failure_json(failure) for failure in result.left_out],
+        "other_hosts": [printable(name) for name in other_hosts],
         "reason": printable(result.reason),
         "fix": printable(result.fix),
         "seconds": round(result.seconds, 3),
@@ -40,9 +45,21 @@ def _failure_json(failure: FileFailure) -> dict[str, str]:
     return {"name": printable(failure.name), "reason": printable(failure.reason)}
 
 
-def show_json(result: FetchResult) -> None:
+def show_json(result: FetchResult, other_hosts: Sequence[str]) -> None:
     show_failures([result] if result.reason else ())
-    print_json(as_json(result))
+    print_json(as_json(result, other_hosts))
+
+
+def show_other_hosts(request: FetchRequest) -> None:
+    """Print which other hosts may have such files, and the command that fetches those of the first."""
+    first, *_ = request.other_hosts
+    path = request.requested.path
+    source = request.requested.run if path is None else f"{request.requested.run}:{path}"
+    directory = f"./{first}/" if request.dest in (".", "./") else f"{request.dest.rstrip('/')}-{first}/"
+    print_with_fix(
+        f"note: these are the files of {printable(request.host.name)}; {fold_names(request.other_hosts)} may have more",
+        shlex.join(("ipexctl", "fetch", source, directory, "--from", first)),
+    )
 
 
 def show(result: FetchResult, *, quiet: bool = False) -> None:

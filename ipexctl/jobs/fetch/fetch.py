@@ -41,6 +41,8 @@ class FetchRequest:
     home: str
     """The home of ipexctl on the host: its environments may have a Python."""
     python: str = ""
+    other_hosts: tuple[str, ...] = ()
+    """Hosts of the run with a home of their own, where the call names no host: they may have such files too."""
 
     @property
     def requested(self) -> Requested:
@@ -75,7 +77,8 @@ def order_of_run(
         "record": chosen == record.node0,
         "path": path,
     }
-    return FetchRequest(chosen, request, dest, record.home, record.python)
+    other_hosts = tuple(name for name in record.stores if name != chosen.name) if host is None else ()
+    return FetchRequest(chosen, request, dest, record.home, record.python, other_hosts)
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from ipexctl.jobs.registry import RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.ui.fetch import show_other_hosts
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -384,6 +386,24 @@ def test_the_node_of_a_rank_is_found_without_asking_node0() -> None:
     for rank, host in ((4, None), (None, "c")):
         with pytest.raises(UserError):
             order_of_run(record, "x", ".", rank=rank, host=host, others=())
+
+
+def test_other_hosts_of_a_run_are_named_with_the_command_for_one(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    hosts = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(3))
+    record = RunRecord("r-1", hosts[0], "/h", "", world_size=3, nodes=hosts, stores=("n0", "n1", "n2"))
+    order = order_of_run(record, "my ck/", "./out", rank=None, host=None, others=())
+    assert order.other_hosts == ("n1", "n2")
+    show_other_hosts(order)
+    note = capfd.readouterr().err
+    assert missing(note, "n0 n[1-2]") == []
+    assert "ipexctl fetch 'r-1:my ck/' ./out-n1/ --from n1" in note
+    show_other_hosts(order_of_run(record, None, ".", rank=None, host=None, others=()))
+    assert "ipexctl fetch r-1 ./n1/ --from n1" in capfd.readouterr().err
+    shared = replace(record, stores=("n0",))
+    assert order_of_run(shared, "x", ".", rank=None, host=None, others=()).other_hosts == ()
+    assert order_of_run(record, "x", ".", rank=None, host="n1", others=()).other_hosts == ()
 
 
 def test_a_host_is_one_of_the_calls() -> None:
