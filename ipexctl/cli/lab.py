@@ -95,9 +95,10 @@ def up(
 def down(
     *,
     lab: LabName = None,
+    remove_all: Annotated[bool, option("--all", help="Remove all labs of this machine.")] = False,
     output: Output,
 ) -> None:
-    """Remove a lab; without --lab, all labs and the remains of crashed ones.
+    """Remove a lab and the remains of crashed ones; with several labs, --lab or --all says which.
 
     \b
     Example: ipexctl lab down --lab lab2
@@ -105,7 +106,7 @@ def down(
     from ipexctl.lab import down as remove
     from ipexctl.ui import lab as ui
 
-    ui.show_removed(remove(lab), json=output.json, quiet=output.quiet)
+    ui.show_removed(remove(lab, remove_all=remove_all), json=output.json, quiet=output.quiet)
 
 
 @app.command("list", cls=ConfiguredCommand)

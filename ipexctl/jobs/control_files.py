@@ -119,7 +119,7 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
             f"you wrote it; to remove it: rm -r {shlex.quote(str(config))}",
         )
     if os.access(LABS, os.F_OK):
-        yield FileGroup("labs", 1, 0, str(LABS), "ipexctl lab down removes the labs of this machine")
+        yield FileGroup("labs", 1, 0, str(LABS), "ipexctl lab down --all removes the labs of this machine")
 
 
 def _completion_files() -> list[Path]:

@@ -26,17 +26,12 @@ class RemovedLabs:
     hosts: int = 0
 
 
-def down(name: str | None = None) -> RemovedLabs:
-    """Remove one lab, or with None all labs of this machine and all their remains."""
+def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
+    """Remove the named lab, the only one, or all labs; without a name, also the remains of crashed ones."""
     system.require()
-    names = _known()
-    if name is not None:
-        if name not in names:
-            listed = ", ".join(sorted(names)) or "none"
-            raise UserError(f"there is no lab {name!r} on this machine (there are: {listed})", fix="ipexctl lab list")
-        names = {name}
+    names = labs_to_remove(_known(), name, remove_all=remove_all)
     hosts = 0
-    for lab_name in sorted(names):
+    for lab_name in names:
         with lab_lock(lab_name):
             hosts += remove(lab_name)
     if name is None:
@@ -44,7 +39,24 @@ def down(name: str | None = None) -> RemovedLabs:
         for directory in (state.LABS, state.LABS.parent):
             with suppress(OSError):
                 directory.rmdir()
-    return RemovedLabs(tuple(sorted(names)), hosts)
+    return RemovedLabs(names, hosts)
+
+
+def labs_to_remove(known: Collection[str], name: str | None, *, remove_all: bool) -> tuple[str, ...]:
+    """The labs that a call means; an unknown name, or no name where there are several, is a user error. Pure."""
+    listed = ", ".join(sorted(known)) or "none"
+    if name is not None:
+        if remove_all:
+            raise UserError("--lab and --all exclude each other", fix=f"ipexctl lab down --lab {name}")
+        if name not in known:
+            raise UserError(f"there is no lab {name!r} on this machine (there are: {listed})", fix="ipexctl lab list")
+        return (name,)
+    if len(known) > 1 and not remove_all:
+        raise UserError(
+            f"there are {len(known)} labs on this machine ({listed}): which one is to be removed?",
+            fix=f"one of them: ipexctl lab down --lab {min(known)}; all of them: ipexctl lab down --all",
+        )
+    return tuple(sorted(known))
 
 
 def _known() -> set[str]:

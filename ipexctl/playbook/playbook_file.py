@@ -40,7 +40,8 @@ def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
         return known[name], f"{name}.yml"
     if path.is_dir():
         raise UserError(f"{quoted(name)} is a directory", fix="name the playbook in it")
-    fix = did_you_mean(name, known, f"a file, or one that comes with ipexctl: {', '.join(known)}")
+    files = [str(Path(name).with_name(file.name)) for file in sorted(path.parent.glob("*.y*ml"))]
+    fix = did_you_mean(name, [*files, *known], f"a file, or one that comes with ipexctl: {', '.join(known)}")
     raise UserError(f"there is no playbook {quoted(name)}", fix=fix)
 
 

@@ -142,11 +142,17 @@ def test_labs_made_at_once_share_neither_name_nor_network() -> None:
 code = "from ipexctl.lab import LabSpec, up; lab = up(LabSpec(hosts=1)); print(lab.name, lab.block)"
 makings = [child(code) for _ in range(3)]
 result["made"] = sorted(making.communicate(timeout=40)[0].strip() for making in makings)
-result["removed"] = lab.down().labs
+try:
+    lab.down()
+except UserError as error:
+    result["said"] = error.message
+result["left"] = sorted(made.name for made in lab.list_labs())
+result["removed"] = lab.down(remove_all=True).labs
 """)
     assert sorted(line.split()[0] for line in answer["made"]) == ["lab", "lab2", "lab3"]
     assert len({line.split()[1] for line in answer["made"]}) == 3
-    assert answer["removed"] == ["lab", "lab2", "lab3"]
+    assert missing(answer["said"], "lab lab2 lab3") == []
+    assert answer["left"] == answer["removed"] == ["lab", "lab2", "lab3"]
     assert left_behind(answer) == {}
 
 

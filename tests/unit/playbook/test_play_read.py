@@ -316,6 +316,15 @@ def test_a_name_nobody_knows_says_which_there_are(tmp_path: Path) -> None:
     assert "did you mean 'bootstrap'?" in caught.value.fix
 
 
+@pytest.mark.parametrize(("there", "typed"), [("site.yml", "site.yaml"), ("plays/site.yaml", "plays/site.yml")])
+def test_a_file_with_the_other_ending_is_named(tmp_path: Path, there: str, typed: str) -> None:
+    (tmp_path / "plays").mkdir()
+    (tmp_path / there).write_text("- hosts: all\n")
+    with pytest.raises(UserError) as caught:
+        find_playbook(typed, tmp_path)
+    assert f"did you mean '{there}'?" in caught.value.fix
+
+
 def test_a_bundled_playbook_is_imported_by_its_name_with_variables(tmp_path: Path) -> None:
     imported = book(tmp_path, "- import_playbook: bootstrap\n  vars: {stack: torch-2.13}\n")
     alone = read_playbook(shipped()["bootstrap"], "bootstrap.yml")
