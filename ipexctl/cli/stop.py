@@ -26,15 +26,20 @@ def stop_command(
     """
     from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import call_node0
+    from ipexctl.jobs.local_copy import save_final_status
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.stop import ANSWER_TIMEOUT, stop
+    from ipexctl.node.common.records import FINAL
     from ipexctl.ui.ps import show_stopped
 
     if output.json:
         raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")
     check_seconds("--timeout", timeout)
     seconds = timeout or ANSWER_TIMEOUT
-    record = RunRegistry().find_named(run, "stop")
+    registry = RunRegistry()
+    record = registry.find_named(run, "stop")
     result = call_node0(record, output, lambda session, cancel: stop(session, record, timeout=seconds, cancel=cancel))
+    if result.status.state in FINAL:
+        save_final_status(registry.directory / record.id, result.status)
     show_stopped(record, result, quiet=output.quiet)
     raise typer.Exit(0 if result.is_over else 1)

@@ -3,19 +3,21 @@
     RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
     RUNS/ID/output.times                when node0 received which of it
     RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
+    RUNS/ID/ended.json                  the final status as `stop` received it, without the output
 
 Every byte is written at its own offset, so two followers at once write the same content.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.node.common.files import make_private_directory, write_json_atomically
+from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.node.common.frames import SUFFIXES
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.run.output_times import TimesWriter
@@ -141,6 +143,22 @@ def read_copy(directory: Path) -> ReadCopy | None:
     except (OSError, ValueError):
         return None
     return ReadCopy(directory, read_status(document), seen) if isinstance(document, dict) else None
+
+
+def save_final_status(directory: Path, status: RunStatus) -> None:
+    """Save how a run ended that no one followed to its end. If that fails, node0 is asked next time, as before."""
+    with contextlib.suppress(OSError):
+        make_private_directory(directory)
+        write_json_atomically(directory / "ended.json", status.to_json(), durable=False)
+
+
+def read_final_status(directory: Path) -> RunStatus | None:
+    """How a run ended, as far as this machine knows."""
+    for name in ("status.json", "ended.json"):
+        status = read_status(read_json(str(directory / name)))
+        if status.state in FINAL:
+            return status
+    return None
 
 
 def remove_copy(runs: Path, run: str) -> None:

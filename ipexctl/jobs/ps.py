@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.local_copy import read_copy
+from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.node.common.records import read_status
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
@@ -91,12 +91,10 @@ def query_runs(
 
 
 def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
-    """The runs; where node0 can't be reached, the final status is read from a complete local copy."""
-    found = []
-    for run in runs:
-        copy = read_copy(directory / run.record.id) if run.status is None else None
-        found.append(replace(run, status=copy.status) if copy is not None and copy.is_complete else run)
-    return found
+    """The runs; where node0 can't be reached, with the final status that the control machine has."""
+    return [
+        replace(run, status=read_final_status(directory / run.record.id)) if run.status is None else run for run in runs
+    ]
 
 
 def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:

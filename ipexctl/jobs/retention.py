@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.local_copy import read_copy, remove_copy
+from ipexctl.jobs.local_copy import read_final_status, remove_copy
 from ipexctl.node.common.files import disk_usage
-from ipexctl.node.common.records import FINAL
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult
@@ -154,8 +153,7 @@ def prune_local(
     sizes = {record.id: disk_usage(register.directory / record.id) for record in records}
     total, gone = sum(sizes.values()), []
     for record in records[: max(0, len(records) - keep.newest)]:
-        copy = read_copy(register.directory / record.id)
-        if record.id not in over and (copy is None or copy.status.state not in FINAL):
+        if record.id not in over and read_final_status(register.directory / record.id) is None:
             continue
         age = (now - record.started) / 86400
         if age > keep.days * _RECORDS:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.local_copy import read_copy
+from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
 from ipexctl.jobs.retention import prune_local, read_limits
 from ipexctl.jobs.submit.context import gather
@@ -419,8 +419,7 @@ def _release_tree(
 
 def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:
     """Remove token and secrets from the nodes of a run that failed or was stopped before all ranks had read them."""
-    copy = read_copy(RunRegistry().directory / record.id)
-    names = hosts_with_job_files(record, copy.status if copy is not None and copy.is_complete else None)
+    names = hosts_with_job_files(record, read_final_status(RunRegistry().directory / record.id))
     clean_up([host for host in hosts if host.name in names], f"rm -f {shlex.quote(record.rundir)}/job.json", pool)
 
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.hosts.host import Host
+from ipexctl.jobs.local_copy import read_copy, save_final_status
 from ipexctl.jobs.ps import query_runs, with_copies
 from ipexctl.jobs.registry import RunRecord
+from ipexctl.node.common.records import read_status
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
@@ -52,7 +54,9 @@ def test_fifty_runs_of_three_hosts_are_three_questions(tmp_path: Path) -> None:
 
 def test_how_a_followed_run_ended_is_known_without_its_node0(tmp_path: Path) -> None:
     host = Host("node0", "node0")
-    records = [RunRecord(name, host, "/home/me/.ipexctl", sys.executable) for name in ("ended", "left", "never")]
+    names = ("ended", "left", "never", "stopped")
+    records = [RunRecord(name, host, "/home/me/.ipexctl", sys.executable) for name in names]
+    save_final_status(tmp_path / "stopped", read_status({"state": "stopped", "exit_code": 143}))
     for name, state in (("ended", "failed"), ("left", "running")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "status.json").write_text(json.dumps({"state": state, "exit_code": 3}))
@@ -61,7 +65,8 @@ def test_how_a_followed_run_ended_is_known_without_its_node0(tmp_path: Path) -> 
         raise Unreachable(f"no answer from {record.node0.name}", "look")
 
     found = with_copies(query_runs(records, open_session, Cancel()), tmp_path)
-    assert [run.state for run in found] == ["failed", "unknown", "unknown"]
+    assert [run.state for run in found] == ["failed", "unknown", "unknown", "stopped"]
+    assert read_copy(tmp_path / "stopped") is None, "it has no output"
     assert all("no answer" in run.reason for run in found)
 
 
