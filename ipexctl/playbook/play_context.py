@@ -63,6 +63,8 @@ class PlayContext:
     """All hosts of the hostfile, also those that --limit excludes."""
     fixed: set[str] = field(default_factory=set)
     """Ids of doctor findings that earlier tasks have fixed, or would have fixed without --check."""
+    not_run: set[tuple[str, str]] = field(default_factory=set)
+    """Hosts and variables registered there by a task that --check did not run: their values are not known."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -87,6 +87,7 @@ def combine_items(results: Sequence[Result], items: Sequence[Any], var: str) -> 
         failure.fix if failure else "",
         {"results": entries, **({"changed": True} if any(result.changed for result in results) else {})},
         "".join(result.diff for result in results),
+        not_run=any(result.not_run for result in results),
     )
 
 

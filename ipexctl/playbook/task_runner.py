@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ipexctl.playbook.report import TaskReport
 
 _POLL_SECONDS = 0.05
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass
@@ -87,7 +89,7 @@ class TaskRunner:
                 condition_job = Job(host.name, when=self._task.inherited.when, local=self._vars())
                 (condition,) = self._templater.fill([condition_job])
                 is_skipped = isinstance(condition, Filled) and not condition.held
-                result = Result("skipped", f"when: {condition.by}") if is_skipped else _template_failure(answer)  # type: ignore[union-attr]
+                result = self._skip(host, condition.by) if is_skipped else _template_failure(answer)  # type: ignore[union-attr]
                 self._items[host.name] = [_WorkItem(host, result=result)]
                 continue
             items = answer.values["items"]
@@ -135,9 +137,16 @@ class TaskRunner:
                 work_item.result = _template_failure(answer)
                 work_item.ignored = inherited.ignore_errors is True
             elif not answer.held:
-                work_item.result = Result("skipped", f"when: {answer.by}")
+                work_item.result = self._skip(work_item.host, answer.by)
             else:
                 self._prepare(work_item, answer)
+
+    def _skip(self, host: Host, condition: str) -> Result:
+        """The result where a condition does not hold; it names registered results that --check has none of."""
+        words = dict.fromkeys(_WORD.findall(condition))
+        unknown = [word for word in words if (host.name, word) in self._context.not_run]
+        note = f" (--check did not run the task that registers {', '.join(unknown)})" if unknown else ""
+        return Result("skipped", f"when: {condition}{note}")
 
     def _prepare(self, work_item: _WorkItem, answer: Filled) -> None:
         task, inherited, values = self._task, self._task.inherited, answer.values
@@ -392,10 +401,14 @@ class TaskRunner:
             for work_item in work_items:
                 if work_item.result is not None and work_item.result.status == "ok":
                     facts.update(work_item.result.data.get("ansible_facts", {}))
-        if self._task.register:
-            facts[self._task.register] = result.to_variable()
+        hosts = self._names if self._task.inherited.run_once else [name]
+        if register := self._task.register:
+            facts[register] = result.to_variable()
+            registered = {(host, register) for host in hosts}
+            self._context.not_run -= registered
+            self._context.not_run |= registered if result.not_run else set()
         if facts:
-            for host in self._names if self._task.inherited.run_once else [name]:
+            for host in hosts:
                 self._engine.remember(host, facts)
 
     def _spread_failure(self, first: str, failed_names: set[str]) -> set[str]:

@@ -208,6 +208,32 @@ def test_check_of_a_run_whose_file_is_missing_is_changed_for_later_tasks(
     assert [task.hosts["node1"].status for task in report.tasks] == ["changed", "ok", "skipped", "skipped"]
 
 
+def test_a_condition_on_a_result_that_check_does_not_have_says_so(tmp_path: Path) -> None:
+    text = """\
+- command: cat version
+  register: found
+- command: cat {{ item }}
+  loop: [a, b]
+  register: looped
+- set_fact: {mode: x}
+  register: known
+- debug:
+  when: found.stdout == 'new'
+- debug:
+  when: looped.results[0].stdout == 'new'
+- debug:
+  when: found.rc == 0
+- debug:
+  when: known is changed
+"""
+    report, _ = played(tmp_path, play_of(text), check=True)
+    results = [task.hosts["node2"] for task in report.tasks]
+    assert [result.status for result in results] == [*["skipped"] * 2, "ok", *["skipped"] * 2, "ok", "skipped"]
+    assert missing(results[3].reason, "--check found") == []
+    assert missing(results[4].reason, "--check looped") == []
+    assert "--check" not in results[6].reason
+
+
 def test_no_value_of_a_task_with_no_log_is_in_an_event_or_the_report(tmp_path: Path) -> None:
     text = play_of("""\
 - name: set {{ word }}
