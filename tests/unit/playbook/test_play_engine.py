@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.playbook.modules import runner
+from ipexctl.playbook.play_context import PlayContext
 from ipexctl.playbook.result import Result
 from ipexctl.remote.progress import Notice
 from message_data import missing
@@ -208,7 +210,10 @@ def test_check_of_a_run_whose_file_is_missing_is_changed_for_later_tasks(
     assert [task.hosts["node1"].status for task in report.tasks] == ["changed", "ok", "skipped", "skipped"]
 
 
-def test_a_condition_on_a_result_that_check_does_not_have_says_so(tmp_path: Path) -> None:
+def test_a_condition_on_a_result_that_check_does_not_have_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PlayContext, "session", lambda *_: nullcontext())
     text = """\
 - command: cat version
   register: found
