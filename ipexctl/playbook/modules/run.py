@@ -113,6 +113,10 @@ def _run_request(context: PlayContext, call: Call) -> tuple[RunRequest, dict[str
         data=tuple(args["data"] or ()),
         allow_big=args["allow_big"],
         timeout=call.timeout,
+        restarts=args["max_restarts"],
+        checkpoint=os.path.normpath(args["checkpoint"]) if args["checkpoint"] is not None else "",
+        hang_after=args["hang_after"],
+        on_hang=args["on_hang"],
     )
     return request, dict(call.environment)
 
@@ -167,6 +171,8 @@ def _start(
     if isinstance(started, StartFailure):
         return _not_started(calls, started)
     record, plan = started.record, started.plan
+    for note in started.notes:
+        context.watch(Notice(f"note: {note}"))
     context.watch(Notice(f"run {record.id}: {plan.world_size} ranks on {len(plan.hosts)} hosts, over {plan.backend}"))
     data: dict[str, Any] = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if calls[0].args["detach"]:

@@ -7,15 +7,22 @@ import json
 import re
 import shlex
 from base64 import b64encode, urlsafe_b64encode
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
 import pytest
+from typer.main import get_command
 
+from ipexctl.cli import run
+from ipexctl.cli.launch_options import PANELS
+from ipexctl.hosts.host import Host
 from ipexctl.playbook.masks import HIDDEN, masked, masked_value, secrets_in, shown
 from ipexctl.playbook.modules import MODULES, runner
+from ipexctl.playbook.modules.run import _run_request
 from ipexctl.playbook.options import OMIT, BadOption, Option, converted, filled, filled_environment
-from ipexctl.playbook.result import Result, combine_items
+from ipexctl.playbook.result import Call, Result, combine_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,3 +174,40 @@ def test_of_a_loop_the_worst_counts() -> None:
     assert (all_of_it.status, all_of_it.reason) == ("failed", "no")
     assert [each["item"] for each in all_of_it.data["results"]] == ["a", "b", "c"]
     assert combine_items([], [], "item").status == "skipped"
+
+
+def test_options_of_the_task_run_are_those_of_the_command() -> None:
+    """Of the command's other options, some belong to the call of `play`, and some are the tasks install and fetch."""
+    command: Any = get_command(run.app)
+    params = {param.name: param for param in command.params}
+    of_call = {*PANELS["Where"], *PANELS["Watching"], *PANELS["Connection"], "dry_run", "iface"} - {"detach"}
+    other = {
+        "words",
+        "install",
+        "stack",
+        "torch",
+        "packages",
+        "requirements",
+        "export",
+        "env_file",
+        "accelerate_config",
+    }
+    options = MODULES["run"].options
+    assert params.keys() - of_call - other == (options.keys() & params.keys()) - {"home"}
+    for name in options.keys() & params.keys():
+        param, option = params[name], options[name]
+        default = getattr(param.default, "value", param.default)
+        assert (name, option.default) == (name, default if default not in ((), None) else None)
+        assert (name, option.choices) == (name, tuple(getattr(param.type, "choices", ())))
+
+
+def test_the_task_run_passes_its_restarts_and_what_to_do_when_it_hangs() -> None:
+    given = {"script": "train.py", "max_restarts": "2", "checkpoint": "out/../ckpt", "hang_after": 5, "on_hang": "stop"}
+    task: Any = SimpleNamespace(base=Path("/p"))
+    context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
+    here = Host(name="localhost", address="localhost")
+    request, _ = _run_request(context, Call(here, here, task, filled(MODULES["run"], given)))
+    assert (request.restarts, request.checkpoint, request.hang_after, request.on_hang) == (2, "ckpt", 5.0, "stop")
+    with pytest.raises(BadOption) as caught:
+        filled(MODULES["run"], {"script": "train.py", "on_hang": "end"})
+    assert "report, dump, stop" in caught.value.fix
