@@ -18,6 +18,7 @@ from run_helpers import FOR_EVER
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
+from ipexctl.node.run.rank_connections import RECONNECT_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,6 +186,20 @@ def test_a_rank_that_sends_nothing_else_is_lost(make: Callable[..., Run]) -> Non
     zero.end()
     status = run.wait()
     assert (status["state"], status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("failed", "lost", 1)
+
+
+def test_a_rank_that_leaves_a_slow_supervisor_is_not_taken_for_killed(make: Callable[..., Run]) -> None:
+    run = make("", launch=NO_RANKS).start()
+    ranks = [FakeRank(run, 0), FakeRank(run, 1)]
+    for rank in ranks:
+        rank.send({"t": "start", "pid": 1})
+    ranks[1].send({"t": "leave"})
+    ranks[1].socket.close()
+    time.sleep(RECONNECT_TIME + 1.5)  # one whose wrapper was killed is lost by then
+    ranks[1] = FakeRank(run, 1)
+    for rank in ranks:
+        rank.end()
+    assert run.wait()["state"] == "ok"
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"\0\0\0\2J{}", b"\0\0\0\1Jx"])

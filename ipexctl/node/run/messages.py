@@ -96,13 +96,19 @@ class Rewound(NamedTuple):
     """The output that follows was sent before, and was refused."""
 
 
+class Leaving(NamedTuple):
+    """The rank closes a connection that works, because the supervisor is too slow, and will connect again."""
+
+
 class End(NamedTuple):
     """All output has been sent."""
 
     ends: Ends
 
 
-Message = Union[Connected, Malformed, Beat, Started, Mismatch, OutsideSignal, Exit, Stuck, Stacks, Rewound, End]
+Message = Union[
+    Connected, Malformed, Beat, Started, Mismatch, OutsideSignal, Exit, Stuck, Stacks, Rewound, Leaving, End
+]
 
 
 def read_hello(payload: bytes) -> Hello:
@@ -152,6 +158,7 @@ _READERS: dict[str, Callable[[Json], Message]] = {
     "stuck": _stuck,
     "stacks": _stacks,
     "rewound": lambda _: Rewound(),
+    "leave": lambda _: Leaving(),
     "end": lambda fields: End(_ends(fields)),
 }
 

@@ -32,7 +32,7 @@ MAX_OF_ONE_ADDRESS = 32
 SILENT = 25.0
 """Seconds without a message until a rank counts as lost: it sends one every two seconds."""
 RECONNECT_TIME = 3.0
-"""Seconds for a rank whose connection has broken to reconnect."""
+"""Seconds for a rank whose connection has broken to reconnect; one that announced it has SILENT."""
 DISK_CHECK_INTERVAL = 1.0
 """Seconds between two checks of a full disk for free space."""
 CATCH_UP_TIME = 5.0
@@ -58,6 +58,8 @@ class RankConnection:
         self.last_received = time.monotonic()
         self.closed_by_peer = False
         """The host still answers: it closed the connection, so the wrapper ended, not the machine."""
+        self.is_leaving = False
+        """It has announced that it closes its connection, and connects again."""
         self.lost_at = 0.0
         self.outside_signal: int | None = None
         """A signal that its wrapper got, and that the supervisor did not send."""
@@ -162,7 +164,8 @@ class RankConnections:
                 continue
             patience = SILENT if peer.status.pid is not None else self.setup_time
             is_silent = peer.link is not None and now - peer.link.last_received > patience
-            if is_silent or (peer.disconnected_at is not None and now - peer.disconnected_at > RECONNECT_TIME):
+            limit = SILENT if peer.is_leaving else RECONNECT_TIME
+            if is_silent or (peer.disconnected_at is not None and now - peer.disconnected_at > limit):
                 if peer.link is not None:
                     self._drop(peer.link)
                 peer.lost_at = (peer.disconnected_at or now) if peer.closed_by_peer else peer.last_received
@@ -260,6 +263,8 @@ class RankConnections:
                 message = messages.read_message(payload)
                 if isinstance(message, messages.Rewound):
                     self._accept_output(peer)
+                elif isinstance(message, messages.Leaving):
+                    peer.is_leaving = True
                 self._on_message(peer, message)
             else:
                 self._write_output(peer, decode_chunk(kind, payload))
@@ -295,6 +300,7 @@ class RankConnections:
         del self._unauthenticated[link]
         self._peers[link] = peer
         peer.link, peer.disconnected_at, peer.closed_by_peer, peer.instance = link, None, False, hello.life
+        peer.is_leaving = False
         peer.status = peer.status._replace(wrapper=hello.pid)
         for sink in peer.sinks.values():
             sink.full = sink.full and self.disk_full
@@ -315,5 +321,5 @@ class RankConnections:
                 None,
                 time.monotonic(),
                 link.last_received,
-                closed_by_peer,
+                closed_by_peer and not peer.is_leaving,
             )
