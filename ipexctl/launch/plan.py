@@ -61,6 +61,8 @@ class HostPlan:
     """The interface with the address; None if none is known."""
     tier: str | None = None
     """The tier of its instruction set."""
+    cores: int = 0
+    """The cores that its ranks share; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,8 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
         RankPlan(node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory)
         for local_rank, slot in enumerate(node.binding.slots)
     )
-    return HostPlan(node.name, node.address, node.ssh_name, ranks, node.iface, node.facts.cpu.tier)
+    tier, cores = node.facts.cpu.tier, node.cores.count
+    return HostPlan(node.name, node.address, node.ssh_name, ranks, node.iface, tier, cores)
 
 
 def _command(request: LaunchRequest) -> tuple[str, ...]:

@@ -64,9 +64,10 @@ class RunContext:
             name: (facts.home.store if facts.home else None) or f"alone:{name}" for name, facts in self.facts.items()
         }
 
-    def env_record(self, name: str | None) -> EnvRecord | None:
+    def env_records(self, name: str | None) -> tuple[EnvRecord, ...]:
+        """The records of that environment, in the order of the hosts."""
         records = (record for facts in self.facts.values() for _, record in records_of(facts))
-        return next((record for record in records if record.name == name), None)
+        return tuple(record for record in records if record.name == name)
 
 
 def gather(
@@ -128,7 +129,7 @@ def _common_python(facts: Mapping[str, Facts]) -> str:
 
 
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts] | StartFailure:
-    """The facts of all hosts: a run needs every one of them, with the same home. Pure."""
+    """The facts of all hosts, in their order: a run needs every one of them, with the same home. Pure."""
     facts: dict[str, Facts] = {}
     for answer in answers:
         if answer.facts is None or answer.status != "ok" or answer.facts.home is None:
@@ -141,7 +142,7 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
     homes = {name: host_facts.home.path for name, host_facts in facts.items() if host_facts.home}
     if refusal := check_same_home(homes, [host_facts.account.user for host_facts in facts.values()]):
         return StartFailure(refusal.reason, refusal.fix, refusal.hosts)
-    return facts
+    return {host.name: facts[host.name] for host in hosts}  # the answers come in any order
 
 
 def existing_environment(

@@ -364,7 +364,7 @@ def _launch_spec(
     secrets: Mapping[str, str],
     retention: RetentionLimits,
 ) -> LaunchSpec:
-    install = install_command(context.env_record(plan.env), request.env) if plan.env else ""
+    install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
     document = json.dumps({**to_json(plan), "install": install}, indent=1)
     ranks = sorted(plan.ranks, key=lambda rank: rank.rank)
     start = StartRequest(

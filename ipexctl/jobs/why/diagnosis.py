@@ -18,6 +18,7 @@ from ipexctl.jobs.why.patterns.network import NETWORK
 from ipexctl.jobs.why.patterns.script import SCRIPT
 from ipexctl.node.common.records import OutOfMemory
 from ipexctl.node.run.verdict import format_limit, signal_name
+from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -381,6 +382,8 @@ def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) 
     """The cause in the first failure's own output, unless it follows from another; then the best of any rank."""
     context = snapshot.context
     own: Cause | None = None
+    if first is not None and (too_many := _too_many_ranks(snapshot, first)) is not None:
+        return too_many
     if first is not None and first.rank is not None:
         out_of_memory = _out_of_memory(snapshot, first)
         if out_of_memory is not None:
@@ -409,6 +412,36 @@ def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) 
 
 
 _VAGUE: Final = 3
+_OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
+"""Causes whose texts are also printed if ranks do not get their turn in time."""
+
+
+def _too_many_ranks(snapshot: RunSnapshot, first: Failure) -> Cause | None:
+    """The cause of ranks that did not answer in time, if a host has far more ranks than cores."""
+    context = snapshot.context
+    if first.kind not in ("lost", "not-begun") or _has_killed_wrapper(snapshot):
+        return None
+    of_mpirun = cause_of(context.mpirun, context, _CAUSES)
+    if of_mpirun is not None and of_mpirun.is_good and of_mpirun.id not in _OF_SLOW_RANKS:
+        return None
+    hosts = (first.host,) if first.kind == "lost" and first.host else context.hosts
+    shares = {host: share for host in hosts if (share := context.ranks_per_core(host)) is not None}
+    if not shares:
+        return None
+    host, (ranks, cores) = max(shares.items(), key=lambda item: item[1][0] / item[1][1])
+    return Cause(
+        "run.too_many_ranks",
+        f"{ranks} ranks share {counted(cores, 'core')} on {host}: they were too slow to answer in time",
+        f"fewer ranks for each host: ipexctl run --ppn {cores} …; to check whether it is up: ipexctl doctor -l {host}",
+        "possible",
+        first.rank,
+        host,
+    )
+
+
+def _has_killed_wrapper(snapshot: RunSnapshot) -> bool:
+    """By the supervisor's reason; that for a rank that does not respond is another one."""
+    return " was killed" in snapshot.status.reason or " were killed" in snapshot.status.reason
 
 
 def _out_of_memory(snapshot: RunSnapshot, first: Failure) -> Cause | None:
@@ -435,8 +468,7 @@ def _lost_cause(snapshot: RunSnapshot, first: Failure) -> Cause:
             "ipexctl doctor checks the network between the nodes; then run it again",
             "possible",
         )
-    reason = snapshot.status.reason
-    if " was killed" in reason or " were killed" in reason:  # a node or a rank that does not respond has another reason
+    if _has_killed_wrapper(snapshot):
         return Cause(
             "node.wrapper_killed",
             f"the wrapper process of rank {first.rank} was killed on {first.host}, not by ipexctl: by a user, or by "

@@ -89,8 +89,10 @@ def plan_of(path: str) -> Json:
     if not plan:
         return {}
     try:
-        tiers = {host["name"]: host.get("tier") for host in plan.get("hosts") or ()}
-        return {"tiers": tiers, **{name: plan.get(name) for name in PLAN_FIELDS}}
+        hosts = plan.get("hosts") or ()
+        tiers = {host["name"]: host.get("tier") for host in hosts}
+        shares = {host["name"]: [len(host.get("ranks") or ()), host.get("cores") or 0] for host in hosts}
+        return {"tiers": tiers, "shares": shares, **{name: plan.get(name) for name in PLAN_FIELDS}}
     except (AttributeError, KeyError, TypeError):
         return {}
 

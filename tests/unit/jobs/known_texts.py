@@ -40,6 +40,8 @@ class Text:
     master: str = "10.0.0.1"
     state: str = "failed"
     oom: Any = None
+    share: tuple[int, int] = (1, 8)
+    """The ranks of node2, and its cores."""
 
 
 CCL = "RuntimeError: oneCCL: api_wrapper.cpp:39 api_wrappers_init: EXCEPTION: "
@@ -204,6 +206,14 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
         Text("process.told_to_go", exit_code=143, signal=signal.SIGTERM, kind="signal"),
         Text("limit.cpu_time", exit_code=152, signal=signal.SIGXCPU),
         Text("node.lost", "node2 stopped responding (rank 1)", by="supervisor", exit_code=None, kind="lost"),
+        Text(
+            "run.too_many_ranks",
+            "node2 stopped responding (ranks 1-64)",
+            by="supervisor",
+            exit_code=None,
+            kind="lost",
+            share=(64, 2),
+        ),
         Text(
             "node.wrapper_killed",
             "rank 1 on node2 disconnected: its wrapper process was killed",
@@ -435,7 +445,12 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
         [(row_state(text, rank), text.text if rank in text.said_by and text.by == "rank" else "") for rank in range(3)],
         first=first if has_first and not running else None,
         mpirun=text.text.splitlines() if text.by == "mpirun" else [],
-        plan={"backend": text.backend, "python": "/env/bin/python", "tiers": {"node1": "amx", "node2": "avx2"}},
+        plan={
+            "backend": text.backend,
+            "python": "/env/bin/python",
+            "tiers": {"node1": "amx", "node2": "avx2"},
+            "shares": {"node2": list(text.share)},
+        },
         state=text.state,
         reason=text.text if text.by == "supervisor" else "",
         master={"addr": text.master, "port": 29500},

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from doctor_rules_helpers import healthy
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.facts.gather import HostFacts
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.submit.context import complete_facts
 from ipexctl.jobs.submit.preflight.imports import (
     Import,
     ScriptFile,
@@ -202,8 +207,20 @@ def test_the_command_that_makes_an_environment_again_repeats_what_was_asked() ->
         prepended=(),
     )
     said = "ipexctl install --env mine --torch 2.13 --stack torch --require-oneccl --with 'peft>=0.17'"
-    assert install_command(record, "mine") == said
-    assert install_command(None, "default") == "ipexctl install"
+    assert install_command([record], "mine") == said
+    assert install_command([], "default") == "ipexctl install"
+    bare = replace(record, requests=({"extras": []},))
+    for records in ([bare, record], [record, bare], [replace(record, requests=(asked, {}))]):
+        assert install_command(records, "mine") == said
+    assert install_command([bare], "default") == "ipexctl install"
+
+
+def test_facts_are_in_the_order_of_the_hosts_whichever_answers_first() -> None:
+    hosts = [Host(name=name, address=name) for name in ("node1", "node2", "node3")]
+    answers = [HostFacts(host, "ok", facts=healthy()) for host in hosts]
+    found = complete_facts(hosts, reversed(answers))
+    assert isinstance(found, dict)
+    assert list(found) == ["node1", "node2", "node3"]
 
 
 def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

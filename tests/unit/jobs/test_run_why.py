@@ -31,6 +31,7 @@ GONE = "Traceback (most recent call last):\nRuntimeError: [pair.cc:534] Connecti
 OTHERS_OWN = {
     "memory.oom",
     "node.lost",
+    "run.too_many_ranks",
     "node.wrapper_killed",
     "node.cut_off",
     "script.raised",
@@ -89,6 +90,48 @@ def test_a_package_is_added_to_the_environment_as_it_was_asked_for(plan: dict[st
     verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)], plan=plan)
     assert verdict.cause is not None
     assert f"{said} frobnicate" in verdict.cause.fix
+
+
+@pytest.mark.parametrize(
+    "text", ["A module that was compiled using NumPy 1.x cannot be run in NumPy 2.3.0", "sh: x: not found"]
+)
+def test_the_advice_to_install_keeps_the_stack(text: str) -> None:
+    plan = {"install": "ipexctl install --stack torch"}
+    verdict = judged([(STOPPED, ""), (FAILED, text)], plan=plan)
+    assert verdict.cause is not None
+    assert "ipexctl install --stack torch --with " in verdict.cause.fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "mpirun", "wanted"),
+    [
+        ("lost", "node2 stopped responding (rank 1)", "", "run.too_many_ranks"),
+        ("lost", "rank 1 on node2 disconnected: its wrapper process was killed", "", "node.wrapper_killed"),
+        ("not-begun", "rank 1 on node2 did not begin within 120 s", "", "run.too_many_ranks"),
+        (
+            "not-begun",
+            "mpirun ended (exit code 111) before ranks 0-2 began",
+            "ipexctl: node2: the supervisor at 10.0.0.1:4711 can't be reached from here: it has not answered",
+            "run.too_many_ranks",
+        ),
+        (
+            "not-begun",
+            "mpirun ended (exit code 1) before ranks 0-2 began",
+            "Permission denied (publickey).",
+            "ssh.denied",
+        ),
+    ],
+)
+def test_ranks_without_time_to_answer_are_not_taken_for_killed_ones(
+    kind: str, reason: str, mpirun: str, wanted: str
+) -> None:
+    first = {**FIRST, "exit_code": None, "kind": kind}
+    more: dict[str, Any] = {
+        "reason": reason,
+        "mpirun": [mpirun] if mpirun else [],
+        "plan": {"shares": {"node2": [64, 2]}},
+    }
+    assert cause_id(judged([(STOPPED, ""), ({"state": "lost"}, "")], first=first, **more)) == wanted
 
 
 @pytest.mark.parametrize("state", ["ok", "running", "stopped"])

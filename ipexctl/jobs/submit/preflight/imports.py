@@ -238,7 +238,7 @@ def with_environment(script: ScriptFile, request: RunRequest, context: RunContex
         doubt = doubt or f"{request.setup} may set where Python looks for modules"
     own = context.env.name is not None
     if own:
-        install = install_command(context.env_record(context.env.name), request.env)
+        install = install_command(context.env_records(context.env.name), request.env)
     else:
         install = f"ipexctl exec -- {shlex.quote(str(context.env.python))} -m pip install"
     return replace(script, doubt=doubt, own=own, install=install)
@@ -307,11 +307,20 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     return f"check on PyPI that {_and(guessed)} {noun} you mean, then: {install}"
 
 
-def install_command(record: EnvRecord | None, name: str) -> str:
-    """The command that makes the environment as it is; `--with PKG` may be appended."""
+_STACK_CHOICES: Final = ("torch", "stack", "ipex", "oneccl")
+
+
+def install_command(records: Sequence[EnvRecord], name: str) -> str:
+    """The command that makes the environment as it is; `--with PKG` may be appended.
+
+    Hosts got it by different requests, which all make the same environment: the last one that chooses the stack is
+    taken.
+    """
     argv = ["ipexctl", "install", *(["--env", name] if name != "default" else [])]
-    request = record.requests[-1] if record is not None and record.requests else {}
-    for option in ("torch", "stack", "ipex", "oneccl", "python"):
+    requests = [request for record in records for request in reversed(record.requests)]
+    choosing = (request for request in requests if any(request.get(option) for option in _STACK_CHOICES))
+    request = next(choosing, requests[0] if requests else {})
+    for option in (*_STACK_CHOICES, "python"):
         if request.get(option):
             argv += [f"--{option}", str(request[option])]
     if request.get("require_oneccl"):

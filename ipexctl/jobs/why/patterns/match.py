@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.node.common.job import Master
+from ipexctl.node.common.records import as_dict, as_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
 - aside: is printed in healthy runs too
 """
 
+RANKS_PER_CORE: Final = 8
+"""With more ranks for a core, a rank or the supervisor may not get its turn in time."""
 _PREFIX: Final = re.compile(r"^\[rank\d+\]:(?: |$)")
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -114,12 +117,18 @@ class FailureContext:
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(output.host for output in self.outputs))
 
+    def ranks_per_core(self, host: str) -> tuple[int, int] | None:
+        """The ranks of a host and the cores that they share, if these are too few for them to answer in time."""
+        share = as_list(as_dict(self.plan.get("shares")).get(host))
+        ranks, cores = share if len(share) == 2 and all(type(number) is int for number in share) else (0, 0)
+        return (ranks, cores) if 0 < cores * RANKS_PER_CORE < ranks else None
+
     @property
     def python(self) -> str:
         return str(self.plan.get("python") or "python3")
 
     def install(self, package: str) -> str:
-        """The command that installs that package in addition to those of the last install."""
+        """The command that adds that package to the environment of the run, with its stack."""
         if self.plan.get("install") == "":
             return f"ipexctl exec -- {self.python} -m pip install {shlex.quote(package)}"
         return f"{self.plan.get('install') or 'ipexctl install'} --with {shlex.quote(package)}"
@@ -149,7 +158,8 @@ class PatternMatch:
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
-    """A known error text. `sentence` and `fix` may contain `{host}`, `{rank}`, `{run}`, `{python}` and groups."""
+    """A known error text. `sentence` and `fix` may contain `{host}`, `{rank}`, `{run}`, `{python}`, `{install}` and
+    groups."""
 
     id: str
     texts: tuple[str, ...]
@@ -157,6 +167,8 @@ class KnownError:
     fix: str = ""
     weight: Weight = "end"
     confidence: Confidence = "likely"
+    package: str = ""
+    """The package that `{install}` in the fix adds."""
     signals: tuple[int, ...] = ()
     """Signals that alone are a match, without a text."""
     tell: Callable[[PatternMatch], tuple[str, str] | None] | None = None
@@ -172,6 +184,7 @@ class KnownError:
         output = found.output
         fields = _Fields(found.groups)
         fields.update(rank=output.rank, host=output.host, run=found.context.run, python=found.context.python)
+        fields["install"] = found.context.install(self.package)
         return self.sentence.format_map(fields), self.fix.format_map(fields)
 
 

@@ -109,7 +109,7 @@ def _no_symbol(found: PatternMatch) -> tuple[str, str]:
     library = found.groups["library"].rpartition("/")[2]
     return (
         (f"{library} was built for another version of a library that it needs, most often because pip replaced torch"),
-        f"{_ROWS}; add packages of your own with ipexctl install --with PKG, which keeps torch",
+        f"{_ROWS}; add packages of your own with {found.context.install('PKG')}, which keeps torch",
     )
 
 
@@ -135,7 +135,8 @@ SCRIPT: Final = (
             r"numpy\.core\.multiarray failed to import",
         ),
         "a package was built for NumPy 1, and NumPy 2 is installed",
-        "ipexctl install --with 'numpy<2', with the options of the last install",
+        "{install}",
+        package="numpy<2",
     ),
     KnownError(
         "stack.old_glibc",
@@ -148,7 +149,8 @@ SCRIPT: Final = (
         (r"^(?:/bin/|/usr/bin/)?(?:sh|bash|dash|env): (?:(?:line )?\d+: )?(?P<what>[^:\n]+): (?:command )?not found",),
         "{host} has no program {what}",
         "to see which hosts have it: ipexctl exec --shell 'command -v {what}'; a program of a "
-        "Python package: ipexctl install --with PKG",
+        "Python package: {install}",
+        package="PKG",
     ),
     KnownError(
         "script.no_module",
@@ -159,13 +161,15 @@ SCRIPT: Final = (
         "script.no_trainer",
         (r"Using the `Trainer` with `PyTorch` requires `accelerate",),
         "the HF Trainer needs the package accelerate; the environment has none, or an old version",
-        "ipexctl install --with 'transformers[torch]'",
+        "{install}",
+        package="transformers[torch]",
     ),
     KnownError(
         "script.no_name",
         (r"cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)'",),
         "{module} has no {name}: the script was written for another version",
-        "ipexctl envs shows the versions; ipexctl install --with 'PKG==VERSION' installs another",
+        "ipexctl envs shows the versions; {install} installs another",
+        package="PKG==VERSION",
     ),
     KnownError(
         "hf.ccl_workers",
