@@ -61,6 +61,11 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 """click's UsageError, which typer does not export."""
 
 
+def load_command(name: str) -> Any:
+    """The command of a module of this package, or its group of commands."""
+    return get_command(getattr(import_module(f"ipexctl.cli.{name}"), f"{name}_command"))
+
+
 class _Commands(TyperGroup):
     _only_named = False
 
@@ -74,7 +79,7 @@ class _Commands(TyperGroup):
             return None
         if self._only_named:
             return TyperCommand(cmd_name, short_help=COMMANDS[cmd_name])
-        command = get_command(import_module(f"ipexctl.cli.{cmd_name}").app)
+        command = load_command(cmd_name)
         command.name = cmd_name
         return command
 

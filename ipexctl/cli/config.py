@@ -7,26 +7,23 @@ import os
 import re
 from enum import Enum
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.main import get_command
 
 from ipexctl.cli import complete
 from ipexctl.cli.config_file import PROJECT_FILE, config_files, user_file
 from ipexctl.cli.defaults import (
     CLUSTER,
     CommandSpec,
-    ConfiguredCommand,
     ConfiguredValue,
     effective,
     raise_all,
     refusal,
     shared_options,
 )
-from ipexctl.cli.options import Home, Output, Targets, grouped, option
+from ipexctl.cli.options import Home, Output, Targets, command, option
 from ipexctl.errors import FileError, UserError
 
 if TYPE_CHECKING:
@@ -34,13 +31,11 @@ if TYPE_CHECKING:
 
     from ipexctl.doctor.finding import DoctorReport
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 INIT: Final = "init"
 _LOGIN: Final = re.compile(r"://[^/\s]*@")
 
 
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def config_command(
     *,
     ctx: typer.Context,
@@ -114,7 +109,9 @@ def _plain(value: Any) -> Any:
 
 def command_specs(name: str) -> Iterator[tuple[str, CommandSpec]]:
     """Each command of that name, as `export` has several, with its options."""
-    command: Any = get_command(import_module(f"ipexctl.cli.{name}").app)
+    from ipexctl.cli.app import load_command
+
+    command = load_command(name)
     below: Mapping[str, Any] = getattr(command, "commands", {})
     for label, leaf in below.items():
         yield f"{name} {label}", CommandSpec.in_table(name, leaf, below.values())

@@ -8,11 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, Targets, grouped, option
+from ipexctl.cli.options import Home, Output, Targets, command, option
 from ipexctl.errors import Interrupted
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 class Tier(str, Enum):
@@ -22,9 +19,8 @@ class Tier(str, Enum):
     amx = "amx"
 
 
-@app.command(cls=ConfiguredCommand)
-@grouped
-def doctor(
+@command()
+def doctor_command(
     *,
     require: Annotated[
         Tier | None,

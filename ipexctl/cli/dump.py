@@ -6,14 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Output, RanksOption, RunArgument, Timeout, grouped, option
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+from ipexctl.cli.options import Output, RanksOption, RunArgument, Timeout, command, option
 
 
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def dump_command(
     *,
     run: RunArgument = "last",

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from ipexctl.cli import complete
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, Targets, grouped, option
+from ipexctl.cli.options import Home, Output, Targets, command, option
 from ipexctl.errors import UserError
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def envs_command(
     *,
     remove: Annotated[

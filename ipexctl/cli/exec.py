@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, Targets, grouped, option
+from ipexctl.cli.options import Home, Output, Targets, command, option
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
 
 _TEST_SECONDS: Final = 20.0
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-
-@app.command(cls=ConfiguredCommand, no_args_is_help=True)
-@grouped
+@command(no_args_is_help=True)
 def exec_command(
     *,
     command: Annotated[
@@ -44,7 +40,7 @@ def exec_command(
     ] = False,
     stdin: Annotated[
         Path | None,
-        option("--stdin", readable=False, metavar="FILE", help="File to pass to the command's stdin on every host."),
+        option("--stdin", metavar="FILE", help="File to pass to the command's stdin on every host."),
     ] = None,
     targets: Targets,
     home: Home,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.export.common import Exported
     from ipexctl.jobs.submit.pipeline import PlannedRun
 
-app = typer.Typer(
+export_command = typer.Typer(
     help="Print the plan of a run for another launcher.\n\n\b\n"
     "Example: ipexctl export shell -H hostfile train.py > train.sh",
     no_args_is_help=True,
@@ -47,7 +47,7 @@ class SlurmLauncher(str, Enum):
     mpirun = "mpirun"
 
 
-@app.command("accelerate", cls=ScriptCommand, context_settings=SETTINGS)
+@export_command.command("accelerate", cls=ScriptCommand, context_settings=SETTINGS)
 @grouped
 def accelerate(
     *,
@@ -74,7 +74,7 @@ def accelerate(
     _print(to_accelerate(planned.plan, planned.context.env.packages, hostfile), line.output, _lost_options(ctx, call))
 
 
-@app.command("slurm", cls=ScriptCommand, context_settings=SETTINGS)
+@export_command.command("slurm", cls=ScriptCommand, context_settings=SETTINGS)
 @grouped
 def slurm(
     *,
@@ -107,7 +107,7 @@ def slurm(
     _print(exported, line.output, _lost_options(ctx, call))
 
 
-@app.command("mpijob", cls=ScriptCommand, context_settings=SETTINGS)
+@export_command.command("mpijob", cls=ScriptCommand, context_settings=SETTINGS)
 @grouped
 def mpijob(
     *,
@@ -143,7 +143,7 @@ def mpijob(
     _print(exported, line.output, _lost_options(ctx, call))
 
 
-@app.command("shell", cls=ScriptCommand, context_settings=SETTINGS)
+@export_command.command("shell", cls=ScriptCommand, context_settings=SETTINGS)
 @grouped
 def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     """Print a readable shell script that does the steps of run.
@@ -160,7 +160,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     _print(exported, line.output, _lost_options(ctx, call))
 
 
-@app.command("ansible", cls=ConfiguredCommand)
+@export_command.command("ansible", cls=ConfiguredCommand)
 @grouped
 def ansible(*, targets: Targets, home: Home, output: Output) -> None:
     """Print the hosts as an Ansible inventory.

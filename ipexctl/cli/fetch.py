@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, Targets, grouped, option
+from ipexctl.cli.options import Home, Output, Targets, command, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,11 +19,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.connector import ConnectOptions
     from ipexctl.remote.session import Session
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-
-@app.command(cls=ConfiguredCommand, no_args_is_help=True)
-@grouped
+@command(no_args_is_help=True)
 def fetch_command(
     *,
     ctx: typer.Context,

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ipexctl.cli import complete
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, Packages, Requirements, StackOptions, Targets, grouped, option
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+from ipexctl.cli.options import Home, Output, Packages, Requirements, StackOptions, Targets, command, option
 
 
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def install_command(
     *,
     stack: StackOptions,
@@ -53,9 +48,7 @@ def install_command(
     ] = False,
     download_only: Annotated[
         Path | None,
-        option(
-            "--download-only", readable=False, metavar="DIR", help="Download wheels to this directory; touch no host."
-        ),
+        option("--download-only", metavar="DIR", help="Download wheels to this directory; touch no host."),
     ] = None,
     dry_run: Annotated[bool, option("--dry-run", help="Print what would be installed; install nothing.")] = False,
     targets: Targets,
@@ -72,37 +65,16 @@ def install_command(
     Example: ipexctl install --hosts 'node[1-4]' --with transformers
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
-    from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install import install
-    from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
-    from ipexctl.stack.resolve.model import EnvRequest, StackRequest
+    from ipexctl.stack.install_context import install_request
+    from ipexctl.stack.resolve.model import Sources, StackRequest
     from ipexctl.ui.install import as_json, show
     from ipexctl.ui.progress_view import ProgressView
 
     home_dir = check_home(home)
-    packages_request = read_package_request(packages or (), requirements or ())
-    stack_request = StackRequest(**vars(stack))
-    rows = known_rows(os.environ)
-    check_request(stack_request, rows)
-    request = InstallRequest(
-        env=EnvRequest(
-            stack_request,
-            packages_request.lines,
-            packages_request.constraints,
-        ),
-        sources=sources_of(
-            packages_request.sources,
-            index_url=index_url,
-            extra_index_urls=tuple(extra_index_url or ()),
-            find_links=tuple(find_links or ()),
-            wheelhouse=wheelhouse,
-            offline=offline,
-        ),
-        rows=rows,
-        origins=packages_request.origins,
-        name=check_env_name(env),
+    sources = Sources(index_url, tuple(extra_index_url or ()), tuple(find_links or ()), wheelhouse, offline)
+    request = replace(
+        install_request(StackRequest(**vars(stack)), packages or (), requirements or (), sources, env, os.environ),
         home=home_dir,
         iface=home.iface,
         timeout=targets.timeout,

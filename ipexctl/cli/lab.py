@@ -12,7 +12,7 @@ import typer
 from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Output, grouped, option
 
-app = typer.Typer(
+lab_command = typer.Typer(
     help="Create, break, mend and remove a cluster of real SSH hosts on one machine (Linux, root).",
     epilog="Example: ipexctl lab up --hosts 3",
     no_args_is_help=True,
@@ -28,7 +28,7 @@ def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()
 
 
-@app.command("up", cls=ConfiguredCommand)
+@lab_command.command("up", cls=ConfiguredCommand)
 @grouped
 def up(
     *,
@@ -90,7 +90,7 @@ def up(
     ui.show_lab(make(spec), json=output.json, quiet=output.quiet)
 
 
-@app.command("down", cls=ConfiguredCommand)
+@lab_command.command("down", cls=ConfiguredCommand)
 @grouped
 def down(
     *,
@@ -109,7 +109,7 @@ def down(
     ui.show_removed(remove(lab, remove_all=remove_all), json=output.json, quiet=output.quiet)
 
 
-@app.command("list", cls=ConfiguredCommand)
+@lab_command.command("list", cls=ConfiguredCommand)
 @grouped
 def list_command(
     *,
@@ -126,7 +126,7 @@ def list_command(
     ui.show_labs(list_labs(), json=output.json)
 
 
-@app.command("ssh", cls=ConfiguredCommand, context_settings={"ignore_unknown_options": True})
+@lab_command.command("ssh", cls=ConfiguredCommand, context_settings={"ignore_unknown_options": True})
 def ssh(
     name: NodeName,
     command: Annotated[list[str] | None, typer.Argument(metavar="[CMD ARGS…]", show_default=False)] = None,
@@ -143,7 +143,8 @@ def ssh(
     os.execvp(argv[0], argv)  # noqa: S606  # ssh takes over the terminal
 
 
-@app.command("break", cls=ConfiguredCommand, context_settings={"ignore_unknown_options": True})  # clock-skew -90
+# `clock-skew -90`: -90 is no option.
+@lab_command.command("break", cls=ConfiguredCommand, context_settings={"ignore_unknown_options": True})
 def break_command(
     name: NodeName,
     fault: Annotated[str, typer.Argument(metavar="FAULT", help="Fault to inject; 'list' shows all.")],
@@ -165,7 +166,7 @@ def break_command(
     ui.show_broken(break_host(find_host(name, lab), fault, tuple(args or ())), fault)
 
 
-@app.command("mend", cls=ConfiguredCommand)
+@lab_command.command("mend", cls=ConfiguredCommand)
 def mend(
     name: NodeName,
     fault: Annotated[str | None, typer.Argument(metavar="[FAULT]", show_default=False)] = None,

@@ -180,7 +180,6 @@ class LaunchOptionsGroup:
         list[Path] | None,
         option(
             "--env-file",
-            readable=False,
             metavar="FILE",
             help="File of variables for the ranks; their values are never shown.",
         ),
@@ -212,7 +211,6 @@ class LaunchOptionsGroup:
         Path | None,
         option(
             "--cwd",
-            readable=False,
             metavar="DIR",
             help="Project directory (default: the nearest marked one from SCRIPT up, else SCRIPT's).",
         ),
@@ -255,7 +253,7 @@ class LaunchOptionsGroup:
     ] = OnHang.report
     accelerate_config: Annotated[
         Path | None,
-        option("--accelerate-config", readable=False, metavar="FILE", help="File written by `accelerate config`."),
+        option("--accelerate-config", metavar="FILE", help="File written by `accelerate config`."),
     ] = None
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Output, RanksOption, RunArgument, grouped, option
+from ipexctl.cli.options import Output, RanksOption, RunArgument, command, option
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -26,11 +25,8 @@ if TYPE_CHECKING:
     from ipexctl.ui.run.json_log import JsonLog
     from ipexctl.ui.run.plain import PlainRun
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def logs_command(
     *,
     run: RunArgument = "last",

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_h
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.defaults import Defaults, defaults_of
+from ipexctl.cli.defaults import ConfiguredCommand, Defaults, defaults_of
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-option = functools.partial(typer.Option, show_default=False)
-"""An option; its help says its default itself."""
+option = functools.partial(typer.Option, show_default=False, readable=False)
+"""An option; its help says its default itself, and an unreadable file is an error of the code that reads it."""
 
 Report = TypeVar("Report")
 Command = TypeVar("Command", bound="Callable[..., None]")
@@ -57,7 +57,6 @@ Requirements: TypeAlias = Annotated[
     option(
         "--requirement",
         "-r",
-        readable=False,
         metavar="FILE",
         help="Requirements file of further packages; torch stays as it is. Repeatable.",
     ),
@@ -87,7 +86,6 @@ class Targets:
         option(
             "--hostfile",
             "-H",
-            readable=False,
             metavar="PATH",
             help="Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
             "else ./hostfile, else the control machine alone).",
@@ -134,20 +132,18 @@ class Targets:
         Path | None,
         option(
             "--identity",
-            readable=False,
             metavar="FILE",
             help="Private key to log in with (default: from the hostfile, else the ssh config).",
         ),
     ] = None
     ssh_config: Annotated[
         Path | None,
-        option("--ssh-config", readable=False, metavar="FILE", help="ssh config file (default: ~/.ssh/config)."),
+        option("--ssh-config", metavar="FILE", help="ssh config file (default: ~/.ssh/config)."),
     ] = None
     known_hosts: Annotated[
         Path | None,
         option(
             "--known-hosts",
-            readable=False,
             metavar="FILE",
             help="known_hosts file to check host keys against (default: from the ssh config).",
         ),
@@ -322,6 +318,17 @@ class ViewOptions:
             from ipexctl.ui.run.plain import check_terminal
 
             check_terminal()
+
+
+def command(*, cls: type[ConfiguredCommand] = ConfiguredCommand, **settings: Any) -> Callable[[Command], typer.Typer]:
+    """Make the function the only command of an app, with `grouped` parameters."""
+
+    def app_of(function: Command) -> typer.Typer:
+        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        app.command(cls=cls, **settings)(grouped(function))
+        return app
+
+    return app_of
 
 
 def grouped(command: Command) -> Command:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, Targets, grouped, option
+from ipexctl.cli.options import Home, Output, Targets, command, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,11 +20,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.model import Task
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-
-@app.command(cls=ConfiguredCommand, no_args_is_help=True)
-@grouped
+@command(no_args_is_help=True)
 def play_command(
     *,
     playbook: Annotated[

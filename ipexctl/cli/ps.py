@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Output, Timeout, grouped, option
+from ipexctl.cli.options import Output, Timeout, command, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def ps_command(
     *,
     running: Annotated[bool, option("--running", help="Show only runs that have not ended.")] = False,

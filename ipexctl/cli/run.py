@@ -9,14 +9,14 @@ import signal
 import sys
 import time
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_launch, read_launch_call
-from ipexctl.cli.options import Output, Packages, PlanOutput, Requirements, ViewOptions, grouped, option
+from ipexctl.cli.options import Output, Packages, PlanOutput, Requirements, ViewOptions, command, option
 from ipexctl.errors import UserError
 from ipexctl.text import counted
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
 
 NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 """Exit codes of a run that succeeded or was detached: its job files are not removed from the nodes."""
@@ -45,8 +43,7 @@ class RunLine(LaunchLine):
     output: PlanOutput
 
 
-@app.command(cls=ScriptCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
-@grouped
+@command(cls=ScriptCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
 def run_command(
     *,
     ctx: typer.Context,
@@ -65,7 +62,7 @@ def run_command(
     ] = False,
     summary: Annotated[
         Path | None,
-        option("--summary", readable=False, metavar="FILE", help="Write the outcome to this file as JSON."),
+        option("--summary", metavar="FILE", help="Write the outcome to this file as JSON."),
     ] = None,
     line: RunLine,
 ) -> None:
@@ -275,45 +272,31 @@ def _install_first(
     from ipexctl.jobs.submit.context import is_everywhere
     from ipexctl.jobs.submit.preflight.before_install import check_before_install
     from ipexctl.jobs.submit.request import StartFailure
-    from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.stack.env.record import check_env_name
     from ipexctl.stack.install import install
-    from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
-    from ipexctl.stack.resolve.model import EnvRequest, StackRequest
+    from ipexctl.stack.install_context import install_request
+    from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
     from ipexctl.ui.install import show
     from ipexctl.ui.progress_view import ProgressView
 
     hosts, request = launch_call.hosts, launch_call.request
     if files is not None:
         files.result()  # a project that cannot be sent is refused first
-    rows = known_rows(os.environ)
-    stack_request, added = StackRequest(request.torch, request.stack), read_package_request(packages, requirements)
-    env_request = EnvRequest(stack_request, added.lines, added.constraints)
-    check_request(stack_request, rows)
+    stack = StackRequest(request.torch, request.stack)
+    wanted = install_request(stack, packages, requirements, Sources(), request.env, os.environ)
     # All answers are read: an abandoned gather cancels the pool.
     answers = tuple(gather(hosts, pool, home=request.home, timeout=request.timeout))
     if is_everywhere(answers, request.env):
-        if env_request == EnvRequest(StackRequest()):
+        if wanted.env == EnvRequest(StackRequest()):
             return 0
     else:
-        checked = check_before_install(hosts, request, pool, launch_call.project, adds_packages=bool(added.lines))
+        checked = check_before_install(hosts, request, pool, launch_call.project, adds_packages=bool(wanted.env.extras))
         if isinstance(checked, StartFailure):
             return checked
         if checked:
             output.print_note(f"note: {checked}")
-    install_request = InstallRequest(
-        env=env_request,
-        sources=sources_of(added.sources),
-        rows=rows,
-        origins=added.origins,
-        name=check_env_name(request.env),
-        home=request.home,
-        iface=request.iface,
-        timeout=request.timeout,
-    )
+    wanted = replace(wanted, home=request.home, iface=request.iface, timeout=request.timeout)
     with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-        report = install(hosts, install_request, pool, view.watch)
+        report = install(hosts, wanted, pool, view.watch)
     if report.exit_code or not all(host.status == "ok" for host in report.hosts):
         with redirect_stdout(sys.stderr):  # stdout has only the output of the ranks
             show(report, quiet=output.quiet, no_color=output.no_color)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import NamedRun, TextOutput, Timeout, grouped
+from ipexctl.cli.options import NamedRun, TextOutput, Timeout, command
 from ipexctl.errors import UserError
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def stop_command(
     *,
     run: NamedRun = None,

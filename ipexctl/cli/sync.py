@@ -8,10 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, SyncOptions, Targets, grouped, option
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+from ipexctl.cli.options import Home, Output, SyncOptions, Targets, command, option
 
 
 @dataclass(frozen=True)
@@ -24,8 +21,7 @@ class ProjectFiles(SyncOptions):
     ] = None
 
 
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def sync_command(
     *,
     directory: Annotated[

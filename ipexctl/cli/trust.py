@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, grouped, option
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, command, option
 
 
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def trust_command(
     *,
     revoke: Annotated[

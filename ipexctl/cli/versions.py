@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, StackOptions, Targets, grouped, option
+from ipexctl.cli.options import Home, Output, StackOptions, Targets, command, option
 from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import StackRequest
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,8 @@ class ChoiceOptions(StackOptions):
     ] = None
 
 
-@app.command(cls=ConfiguredCommand)
-@grouped
-def versions(
+@command()
+def versions_command(
     *,
     stack: ChoiceOptions,
     targets: Targets,

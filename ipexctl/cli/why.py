@@ -6,14 +6,10 @@ from functools import partial
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Output, RunArgument, Timeout, grouped
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+from ipexctl.cli.options import Output, RunArgument, Timeout, command
 
 
-@app.command(cls=ConfiguredCommand)
-@grouped
+@command()
 def why_command(
     *,
     run: RunArgument = "last",

@@ -16,14 +16,15 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.progress import Notice, Timed
 from ipexctl.remote.transfer.store_client import StoreLocation
-from ipexctl.stack.catalog.user_table import rows_digest
+from ipexctl.stack.catalog.user_table import known_rows, rows_digest
 from ipexctl.stack.env.preflight import takes_wheels
-from ipexctl.stack.env.record import DEFAULT
+from ipexctl.stack.env.record import DEFAULT, check_env_name
 from ipexctl.stack.lock.indexes import TORCH_CPU
+from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
 from ipexctl.stack.lock.wheels import is_cpu_build
 from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import usable_pythons
-from ipexctl.stack.resolve.model import StackPlan, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from ipexctl.text import readable
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ipexctl.stack.env.record import EnvRecord
     from ipexctl.stack.lock.lock import Lock
     from ipexctl.stack.lock.pipeline import LockedStack
-    from ipexctl.stack.resolve.model import EnvRequest, Refusal, Sources
+    from ipexctl.stack.resolve.model import Refusal, Sources
 
 _LARGE = 2_000_000_000
 """Bytes of a download that is announced with a smaller stack."""
@@ -66,6 +67,27 @@ class InstallRequest:
         """The request as env.json records it. A changed version table of the user is another request."""
         digest = rows_digest(self.rows)
         return {**self.env.to_json(), **({"rows": digest} if digest else {})}
+
+
+def install_request(
+    stack: StackRequest,
+    packages: Sequence[str],
+    files: Sequence[Path],
+    sources: Sources,
+    env: str,
+    environ: Mapping[str, str],
+) -> InstallRequest:
+    """The request for these packages and requirements files. Raises a UserError, before any host is contacted."""
+    read = read_package_request(packages, files)
+    rows = known_rows(environ)
+    check_request(stack, rows)
+    return InstallRequest(
+        env=EnvRequest(stack, read.lines, read.constraints),
+        sources=sources_of(sources, read.sources),
+        rows=rows,
+        origins=read.origins,
+        name=check_env_name(env),
+    )
 
 
 @dataclass(frozen=True, slots=True)

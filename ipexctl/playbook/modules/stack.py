@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
@@ -62,33 +63,23 @@ class _Install:
 
 
 def _install_request(context: PlayContext, call: Call) -> InstallRequest:
-    from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.stack.env.record import check_env_name
-    from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
-    from ipexctl.stack.resolve.model import EnvRequest, StackRequest
+    from ipexctl.stack.install_context import install_request
+    from ipexctl.stack.resolve.model import Sources, StackRequest
 
     args, options = call.args, context.options
     files = [local_path(call.task.base, source) for source in args["requirements"] or ()]
-    packages = read_package_request(args["with"] or (), files)
-    names = ("torch", "stack", "ipex", "oneccl", "python")
-    stack_request = StackRequest(**{name: args[name] for name in names}, require_oneccl=args["require_oneccl"])
-    rows = known_rows(os.environ)
-    check_request(stack_request, rows)
+    names = ("torch", "stack", "ipex", "oneccl", "python", "require_oneccl")
+    stack = StackRequest(**{name: args[name] for name in names})
     wheelhouse = args["wheelhouse"]
-    return InstallRequest(
-        env=EnvRequest(stack_request, packages.lines, packages.constraints),
-        sources=sources_of(
-            packages.sources,
-            index_url=args["index_url"],
-            extra_index_urls=tuple(args["extra_index_url"] or ()),
-            find_links=tuple(_source(call, source) for source in args["find_links"] or ()),
-            wheelhouse=None if wheelhouse is None else _source(call, wheelhouse),
-            offline=args["offline"],
-        ),
-        rows=rows,
-        origins=packages.origins,
-        name=check_env_name(args["env"]),
+    sources = Sources(
+        index_url=args["index_url"],
+        extra_index_urls=tuple(args["extra_index_url"] or ()),
+        find_links=tuple(_source(call, source) for source in args["find_links"] or ()),
+        wheelhouse=None if wheelhouse is None else _source(call, wheelhouse),
+        offline=args["offline"],
+    )
+    return replace(
+        install_request(stack, args["with"] or (), files, sources, args["env"], os.environ),
         home=options.home,
         iface=options.iface,
         timeout=call.timeout,

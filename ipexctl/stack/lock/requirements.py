@@ -316,28 +316,20 @@ def check_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
         raise UserError(decided.reason, fix=decided.fix)
 
 
-def sources_of(
-    from_files: Sources,
-    *,
-    index_url: str | None = None,
-    extra_index_urls: Sequence[str] = (),
-    find_links: Sequence[str] = (),
-    wheelhouse: str | None = None,
-    offline: bool = False,
-) -> Sources:
+def sources_of(given: Sources, from_files: Sources) -> Sources:
     """The sources of the options, then those of requirements files; directories become absolute."""
-    for url in (*([index_url] if index_url else []), *extra_index_urls):
+    for url in (*([given.index_url] if given.index_url else []), *given.extra_index_urls):
         if "://" not in url:
             raise UserError(
                 f"{quoted(url)} is not the URL of an index",
                 fix="such as https://host/simple; for a directory: --find-links DIR",
             )
     return Sources(
-        index_url=index_url or from_files.index_url,
-        extra_index_urls=(*extra_index_urls, *from_files.extra_index_urls),
-        find_links=(*(_absolute(location, "--find-links") for location in find_links), *from_files.find_links),
-        wheelhouse=_absolute(wheelhouse, "--wheelhouse") if wheelhouse is not None else None,
-        offline=offline,
+        index_url=given.index_url or from_files.index_url,
+        extra_index_urls=(*given.extra_index_urls, *from_files.extra_index_urls),
+        find_links=(*(_absolute(location, "--find-links") for location in given.find_links), *from_files.find_links),
+        wheelhouse=_absolute(given.wheelhouse, "--wheelhouse") if given.wheelhouse is not None else None,
+        offline=given.offline,
     )
 
 

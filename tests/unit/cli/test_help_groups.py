@@ -6,15 +6,13 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from ipexctl.cli import attach, export, run, stop, why
-from ipexctl.cli.app import COMMANDS, GROUPS
+from ipexctl.cli.app import COMMANDS, GROUPS, load_command
 from ipexctl.cli.launch_options import PANELS, ScriptCommand
 from ipexctl.errors import UserError
 
-RUN: Any = get_command(run.app)
-EXPORTS: Any = get_command(export.app)
+RUN: Any = load_command("run")
+EXPORTS: Any = load_command("export")
 PLANNERS = [command for command in EXPORTS.commands.values() if isinstance(command, ScriptCommand)]
 
 
@@ -38,14 +36,14 @@ def test_the_help_has_every_option(command: Any) -> None:
 
 
 def test_help_shows_json_only_where_it_prints_something() -> None:
-    def help_of_json(module: Any) -> str:
-        command: Any = get_command(module.app)
+    def help_of_json(name: str) -> str:
+        command: Any = load_command(name)
         param = next(param for param in command.params if param.name == "json")
         return "" if param.hidden else str(param.help)
 
-    assert "--dry-run" in help_of_json(run)
-    assert [help_of_json(module) for module in (stop, attach)] == ["", ""]
-    assert "--dry-run" not in help_of_json(why)
+    assert "--dry-run" in help_of_json("run")
+    assert [help_of_json("stop"), help_of_json("attach")] == ["", ""]
+    assert "--dry-run" not in help_of_json("why")
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.main import get_command
 
 from doc_blocks import PAGES, ROOT, blocks, our_words, spans
-from ipexctl.cli.app import COMMANDS
+from ipexctl.cli.app import COMMANDS, load_command
 from ipexctl.cli.app import app as root
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ _PLACEHOLDER = re.compile(r"'(?:[A-Z]+|…)'")
 
 @cache
 def command_named(name: str) -> Any:
-    return get_command(import_module(f"ipexctl.cli.{name}").app)
+    return load_command(name)
 
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:

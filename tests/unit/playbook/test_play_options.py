@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from typer.main import get_command
 
-from ipexctl.cli import run
+from ipexctl.cli.app import load_command
 from ipexctl.cli.launch_options import PANELS
 from ipexctl.hosts.host import Host
 from ipexctl.playbook.masks import HIDDEN, masked, masked_value, secrets_in, shown
@@ -178,7 +177,7 @@ def test_of_a_loop_the_worst_counts() -> None:
 
 def test_options_of_the_task_run_are_those_of_the_command() -> None:
     """Of the command's other options, some belong to the call of `play`, and some are the tasks install and fetch."""
-    command: Any = get_command(run.app)
+    command: Any = load_command("run")
     params = {param.name: param for param in command.params}
     of_call = {*PANELS["Where"], *PANELS["Watching"], *PANELS["Connection"], "dry_run", "iface"} - {"detach"}
     other = {
