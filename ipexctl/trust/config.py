@@ -1,4 +1,4 @@
-"""The ssh config and known_hosts of node0: render, parse and read. `ssh -F` reads nothing of the user's own config."""
+"""The ssh config and known_hosts of node0: render and parse. `ssh -F` reads nothing of the user's own config."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.remote.command import Command
-from ipexctl.remote.session import capture
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
 
 _HEAD: Final = "# Made by `ipexctl trust`, which writes it anew. `ipexctl trust --revoke` takes it away.\n"
 # Older clients stop at a keyword they don't know.
@@ -135,13 +129,6 @@ def _parse_known_hosts(known_hosts: str) -> dict[str, str]:
         if alias:
             lines[alias] = lines.get(alias, "") + line + "\n"
     return lines
-
-
-def read_config(session: Session, home: str, *, cancel: Cancel | None = None) -> str:
-    """The text of node0's config, or empty if there is no file; `home` may begin with `~/`."""
-    directory = home[2:] if home.startswith("~/") else home
-    result = capture(session, Command.argv("cat", "--", f"{directory}/ssh/config"), timeout=30, cancel=cancel)
-    return result.stdout.decode(errors="replace") if result.ended.ok else ""
 
 
 def config_in(home: str, text: str, names: Iterable[str]) -> str | None:

@@ -8,18 +8,16 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from agent_helpers import agent_argv
+from ipexctl.remote.node_call import script_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def asked(script: dict[str, Any], **environ: str) -> dict[str, Any]:
-    """As node0 is where it is the only one."""
-    request = {"address": "", "python": sys.executable, "nodes": [], "script": {"name": "t.py", **script}}
     said = subprocess.run(
-        agent_argv(sys.executable, "network.connectivity", "try"),
-        input=json.dumps(request) + "\n",
+        [sys.executable, "-I", "-c", script_text("network.imports")],
+        input=json.dumps({"name": "t.py", **script}) + "\n",
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
@@ -33,7 +31,7 @@ def test_what_is_not_to_be_found_is_lacking_and_nothing_is_imported(tmp_path: Pa
     (tmp_path / "added.py").write_text("raise SystemExit('it was run')")
     script = {"modules": ["os", "sys", "__main__", "pytest", "added", "no_such_module"], "source": None}
     ours = asked({**script, "own": True}, PYTHONPATH=str(tmp_path))
-    assert ours == {"event": "done", "nodes": {}, "missing": ["added", "no_such_module"], "fault": None}
+    assert ours == {"event": "done", "missing": ["added", "no_such_module"], "fault": None}
     theirs = asked({**script, "own": False}, PYTHONPATH=str(tmp_path))
     assert theirs["missing"] == ["no_such_module"]
 

@@ -9,6 +9,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -188,3 +190,17 @@ def test_a_setup_that_never_ends_is_told_and_leaves_nothing(make: Callable[..., 
     assert run.wait()["exit_code"] == 127
     assert missing(run.output(0, "err").decode(), "setvars.sh 1") == []
     assert run.left() == []
+
+
+@pytest.mark.parametrize(("code", "is_kept"), [(0, True), (3, False)])
+def test_only_a_run_that_ends_well_keeps_the_record_of_checked_connections(
+    make: Callable[..., Run], code: int, is_kept: bool
+) -> None:
+    run = make(f"import sys; sys.exit({code})", go={"connectivity": {"key": "k", "checked": 1.5}})
+    record = run.home / "runs" / ".connectivity.json"
+    record.parent.mkdir()
+    record.write_text('{"key": "of an earlier run", "checked": 1.0}')
+    run.start().wait()
+    assert [json.loads(path.read_text()) for path in run.home.glob("runs/.connectivity.json")] == (
+        [{"key": "k", "checked": 1.5}] if is_kept else []
+    )

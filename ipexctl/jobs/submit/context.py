@@ -10,6 +10,7 @@ from ipexctl.facts.gather import gather as gather_facts
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.launch.request import RankEnv
@@ -17,7 +18,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import records_of
-from ipexctl.trust.config import config_in, read_config
+from ipexctl.trust.config import config_in
 from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class RunContext:
     ssh_config: str | None = None
     """The path of trust's ssh config on node0, if it has all hosts."""
     notes: tuple[str, ...] = ()
+    node0: Node0Files = field(default_factory=Node0Files)
 
     @property
     def ssh_names(self) -> dict[str, str]:
@@ -86,8 +88,8 @@ def gather(
     """
     node0, *others = hosts
     paths = run_in_background(lambda: check_paths(hosts, request, pool, unsynced), "paths")
-    config = run_in_background(
-        lambda: read_config(pool.session(node0), request.home, cancel=pool.cancel) if others else "", "ssh config"
+    node0_files = run_in_background(
+        lambda: read_node0(pool.session(node0), request.home, pool.cancel) if others else Node0Files(), "node0"
     )
     facts = complete_facts(hosts, gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
     if isinstance(facts, StartFailure):
@@ -111,12 +113,13 @@ def gather(
     if isinstance(env, StartFailure):
         return env
     try:
-        ssh_config = config_in(home, config.result(), [host.name for host in others]) if others else None
+        files = node0_files.result()
     except HostError as error:
         return StartFailure.of_host(node0.name, error)
+    ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if others else None
     # An installed environment has the variables of its own setvars.sh.
     setup = request.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
-    return RunContext(tuple(hosts), facts, addresses, home, env, checked.mpi, setup, ssh_config, notes)
+    return RunContext(tuple(hosts), facts, addresses, home, env, checked.mpi, setup, ssh_config, notes, files)
 
 
 def _common_python(facts: Mapping[str, Facts]) -> str:

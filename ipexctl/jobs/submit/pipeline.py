@@ -19,7 +19,7 @@ from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_
 from ipexctl.jobs.retention import prune_local, read_limits
 from ipexctl.jobs.submit.context import gather
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
-from ipexctl.jobs.submit.preflight.imports import install_command, with_environment
+from ipexctl.jobs.submit.preflight.imports import check_script, install_command, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.project import describe_project, files_in_other_generations
 from ipexctl.jobs.submit.request import StartFailure
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.launch.plan import HostPlan, LaunchPlan
     from ipexctl.launch.request import LaunchOptions
+    from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
@@ -156,11 +157,14 @@ def submit_run(
         spec = _launch_spec(record, context, plan, request, secrets, retention)
         launch = Launch(record.nodes, spec, pool)
         on_failure.callback(launch.abandon)
-        failure = launch.prepare() or preflight.result()
+        failure = launch.prepare()
         if failure is not None:
             return failure
+        checked = preflight.result()
+        if isinstance(checked, StartFailure):
+            return checked
         clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
-        failure = launch.start_mpirun()
+        failure = launch.start_mpirun(checked)
         if failure is None or failure.is_unsure:
             on_failure.pop_all()
         if failure is not None:
@@ -240,13 +244,16 @@ def _preflight(
     pool: SessionPool,
     project: ProjectLocation,
     notify: Callable[[str], None],
-) -> StartFailure | None:
-    """Check the connections between the hosts with ranks, and the imports of the script."""
+) -> StartFailure | ConnectivityRecord | None:
+    """Check the imports of the script, and the connections between the hosts with ranks."""
+    nodes = _nodes(context, plan)
+    connectivity = run_in_background(lambda: check_connectivity(nodes, context, pool), "connectivity")
     script = with_environment(project.script, request, context) if project.script and request.sync else None
-    result = check_connectivity(_nodes(context, plan), context, pool, script)
+    result = check_script(nodes, context.env.python, script, pool) if script is not None else ""
     if isinstance(result, str) and result:
         notify(f"note: {result}")
-    return result if isinstance(result, StartFailure) else None
+    checked = connectivity.result()
+    return result if isinstance(result, StartFailure) and not isinstance(checked, StartFailure) else checked
 
 
 def start_reading(
@@ -294,13 +301,13 @@ def _upload(
     project: ProjectLocation,
     context: RunContext,
     notify: Callable[[str], None],
-    preflight: Future[StartFailure | None] | None = None,
+    preflight: Future[StartFailure | ConnectivityRecord | None] | None = None,
 ) -> str | StartFailure:
     """Upload what the hosts lack of the project, if preflight has passed. Returns the path of the tree."""
     if query is None:
         return str(project.root)
     sync = query.result()
-    if sync.needs_upload and preflight is not None and (failure := preflight.result()) is not None:
+    if sync.needs_upload and preflight is not None and isinstance(failure := preflight.result(), StartFailure):
         return failure
     report = sync.upload()
     failed = [host for host in report.hosts if host.status in ("failed", "unreachable")]

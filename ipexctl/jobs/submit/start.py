@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.retention import RetentionLimits
     from ipexctl.launch.plan import HostPlan, LaunchPlan
-    from ipexctl.node.common.job import StartRequest
+    from ipexctl.node.common.job import ConnectivityRecord, StartRequest
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -104,9 +104,10 @@ class Launch:
             return self._failure()
         return self._upload_jobs(self._listening.result())
 
-    def start_mpirun(self) -> StartFailure | None:
+    def start_mpirun(self, connectivity: ConnectivityRecord | None) -> StartFailure | None:
         """Let the supervisor start mpirun; from then on the run continues on its own."""
-        self._stdin.send(json.dumps(self._spec.start.to_json()).encode() + b"\n")
+        start = self._spec.start._replace(connectivity=connectivity)
+        self._stdin.send(json.dumps(start.to_json()).encode() + b"\n")
         self._stdin.end()
         return self._failure()
 

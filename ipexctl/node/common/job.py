@@ -93,6 +93,20 @@ class RankPlacement(NamedTuple):
     """Hosts with the same store share a job file."""
 
 
+class ConnectivityRecord(NamedTuple):
+    """Connections between the nodes that were checked. It is in `RUNS/.connectivity.json` on node0 after a run that
+    ended well, and until the next one begins.
+    """
+
+    key: str
+    """A digest of what was checked."""
+    checked: float
+    """In seconds since the boot of node0."""
+
+
+CONNECTIVITY_FILE = ".connectivity.json"
+
+
 class StartRequest(NamedTuple):
     """The supervisor's second line of stdin: mpirun and the limits of the run."""
 
@@ -124,10 +138,12 @@ class StartRequest(NamedTuple):
     """Seconds for every rank to connect."""
     checkpoint: str = ""
     """As in the job."""
+    connectivity: ConnectivityRecord | None = None
 
     def to_json(self) -> Json:
         ranks = [placement._asdict() for placement in self.ranks]
-        return {**self._asdict(), "master": self.master._asdict(), "ranks": ranks}
+        connectivity = self.connectivity._asdict() if self.connectivity is not None else None
+        return {**self._asdict(), "master": self.master._asdict(), "ranks": ranks, "connectivity": connectivity}
 
 
 def read_supervisor_request(document: object) -> SupervisorRequest:
@@ -158,6 +174,7 @@ def read_start_request(document: object) -> StartRequest:
         restarts=_optional(start, "restarts", int) or 0,
         on_hang=_optional(start, "on_hang", str) or "report",
         checkpoint=_optional(start, "checkpoint", str) or "",
+        connectivity=_connectivity(start.get("connectivity")),
         **{name: limit for name in _LIMITS if (limit := _seconds(start, name)) is not None},
     )
 
@@ -199,6 +216,13 @@ def _rank(plan: Json) -> RankJob:
 def _master(document: Json) -> Master:
     master = _object(document.get("master"), "master")
     return Master(_value(master, "addr", str), _optional(master, "port", int))
+
+
+def _connectivity(document: object) -> ConnectivityRecord | None:
+    if document is None:
+        return None
+    connectivity = _object(document, "connectivity")
+    return ConnectivityRecord(_value(connectivity, "key", str), _value(connectivity, "checked", float))
 
 
 def _object(document: object, name: str) -> Json:

@@ -3,13 +3,12 @@
 All nodes are checked at once, as mpirun would connect to them.
 
     {"address": node0's own, "python", "ssh": [word, …], "probe": the command line that starts `ports` on a node,
-     "nodes": [{"word", "address"}, …], "seconds",
-     "script": {"modules": [name, …], "own", "name", "source" or null}, or null}
-        → {"event": "done", "nodes": {word: {"kind": "ok" | "login" | "back" | "there", "text", "missing": [name, …]}},
-           "missing": [name, …] on node0, "fault": what is wrong with the script's syntax, or null}
+     "nodes": [{"word", "address"}, …], "seconds", "record": the file of a check that passed, which is removed}
+        → {"event": "done", "nodes": {word: {"kind": "ok" | "login" | "back" | "there", "text"}},
+           "began": in seconds since the boot}
 
 `login`: ssh from node0 fails. `back`: the node can't connect to a port of node0. `there`: node0 can't connect to a port
-of the node. Without nodes, only the script is checked, on node0.
+of the node.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ import secrets
 import shutil
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Any, Iterator, List, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.archive import own_archive
-from ipexctl.node.network import imports, ports
+from ipexctl.node.common.files import remove_file
+from ipexctl.node.network import ports
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -42,7 +42,6 @@ _PROBLEMS = {
 class NodeResult(NamedTuple):
     kind: str
     text: str = ""
-    missing: List[str] = []  # noqa: UP006, RUF012
 
 
 class NodeCheck:
@@ -68,10 +67,7 @@ class NodeCheck:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        script = self.request["script"]
-        modules = {"modules": script["modules"], "own": script["own"]} if script else None
-        life = int(4 * seconds)
-        request = {"address": self.node["address"], "token": self.token, "life": life, "script": modules}
+        request = {"address": self.node["address"], "token": self.token, "life": int(4 * seconds)}
         order = {"targets": [[self.request["address"], self.port, self.token]], "seconds": seconds}
         lines = "".join(json.dumps(line) + "\n" for line in (request, order))
         with contextlib.suppress(BrokenPipeError):
@@ -96,9 +92,9 @@ class NodeCheck:
             kind, port = "there", ready["port"]
             attempt = ports.connect(self.node["address"], port, self.token, seconds)
         if attempt.kind == "ok":
-            return NodeResult("ok", "", ready["missing"])
+            return NodeResult("ok")
         text = _PROBLEMS.get(attempt.kind) or attempt.text
-        return NodeResult(kind, f"{text} on port {port}", ready["missing"])
+        return NodeResult(kind, f"{text} on port {port}")
 
 
 def read_events(stdout: Any) -> Iterator[Json]:
@@ -112,18 +108,7 @@ def read_events(stdout: Any) -> Iterator[Json]:
             yield event
 
 
-def check_script(request: Json) -> Json:
-    """Check the script with the Python of node0."""
-    script = request["script"]
-    if not script:
-        return {"missing": [], "fault": None}
-    fault = imports.find_syntax_error(script["source"], script["name"]) if script["source"] is not None else None
-    return {"missing": imports.missing_modules(script["modules"], script["own"]), "fault": fault}
-
-
-def check_nodes(request: Json) -> Json:
-    if not request["nodes"]:
-        return {**check_script(request), "nodes": {}}
+def check_nodes(request: Json) -> dict[str, NodeResult]:
     token = secrets.token_hex(8)
     port, reason = ports.listen(request["address"], token)
     if port is None:
@@ -132,19 +117,22 @@ def check_nodes(request: Json) -> Json:
     threads = [threading.Thread(target=check.run, daemon=True) for check in checks]
     for thread in threads:
         thread.start()
-    script_result = check_script(request)
     for thread in threads:
         thread.join()
-    return {**script_result, "nodes": {check.node["word"]: check.result._asdict() for check in checks}}
+    return {check.node["word"]: check.result for check in checks}
 
 
 def check_request(request: Json, _: object) -> Json:
     if shutil.which(request["python"]) is None:  # another Python runs this, and would check the wrong one
         raise AgentError(f"{request['python']} is not there")
-    if request["nodes"] and shutil.which(request["ssh"][0]) is None:
-        no_ssh = NodeResult("login", "there is no ssh on it")._asdict()
-        return {**check_script(request), "nodes": {node["word"]: no_ssh for node in request["nodes"]}}
-    return check_nodes(request)
+    with open("/proc/uptime", encoding="ascii") as file:
+        began = float(file.read().split()[0])
+    remove_file(request["record"])
+    if shutil.which(request["ssh"][0]) is not None:
+        results = check_nodes(request)
+    else:
+        results = {node["word"]: NodeResult("login", "there is no ssh on it") for node in request["nodes"]}
+    return {"nodes": {word: result._asdict() for word, result in results.items()}, "began": began}
 
 
 def main(action: str) -> int:

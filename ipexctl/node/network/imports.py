@@ -1,18 +1,25 @@
 """Checks that this Python can parse a script and find its imports; nothing is run or imported.
 
-`connectivity.py` uses it on node0, and sends its source to each node before its own script.
+Its source is given to the ranks' Python with `-c`, which is faster than an agent from a zip.
+
+    {"modules": [name, …], "own", "name", "source" or null}
+        → {"event": "done", "missing": [name, …], "fault": what is wrong with the script's syntax, or null}
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import site
 import sys
-from typing import Any, Dict, List, Optional
+
+TYPE_CHECKING = False  # importing typing takes 5 ms
+if TYPE_CHECKING:
+    from typing import Any
 
 
-def missing_modules(modules: List[str], own: bool) -> List[str]:  # noqa: UP006
+def missing_modules(modules: list[str], own: bool) -> list[str]:
     """The top-level modules that can't be found. `own`: an environment of ipexctl, where no login variables apply."""
     if not own:
         extend_search_path()
@@ -48,7 +55,7 @@ def has_user_site() -> bool:
     return "include-system-site-packages=true" in lines
 
 
-def find_syntax_error(source: str, name: str) -> Optional[Dict[str, Any]]:  # noqa: UP006, UP045
+def find_syntax_error(source: str, name: str) -> dict[str, Any] | None:
     """The syntax error that this Python would report for the script, or None."""
     python = "{}.{}".format(*sys.version_info[:2])
     try:
@@ -59,3 +66,15 @@ def find_syntax_error(source: str, name: str) -> Optional[Dict[str, Any]]:  # no
     except ValueError as error:
         return {"kind": "SyntaxError", "what": str(error), "line": 0, "column": 0, "python": python}
     return None
+
+
+def main() -> None:
+    request = json.loads(sys.stdin.readline())
+    source = request["source"]
+    fault = find_syntax_error(source, request["name"]) if source is not None else None
+    missing = missing_modules(request["modules"], request["own"])
+    sys.stdout.write(json.dumps({"event": "done", "missing": missing, "fault": fault}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

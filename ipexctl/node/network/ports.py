@@ -1,7 +1,7 @@
 """Probes TCP ports between hosts: listens on a free port, connects to other hosts, and reports each attempt.
 
-    {"address": this host's internal address, "token", "life": seconds, "script": {"modules", "own"} or null}
-        → {"event": "ready", "port": N or null, "reason": why it can't listen, "missing": modules that can't be found}
+    {"address": this host's internal address, "token", "life": seconds}
+        → {"event": "ready", "port": N or null, "reason": why it can't listen}
     {"targets": [[address, port, token], …], "seconds"}
         → {"event": "result", "number": N, "kind", "text"}, one per target
     the end of stdin → {"event": "done"}
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Optional
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import answer, emit
-from ipexctl.node.network.imports import missing_modules
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -100,9 +99,7 @@ def probe(request: Json, stdin: BinaryIO) -> Json:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(int(request["life"]))
     listener = listen(request["address"], request["token"])
-    script = request.get("script")
-    missing = missing_modules(script["modules"], script["own"]) if script else []
-    emit("ready", port=listener.port, reason=listener.reason, missing=missing)
+    emit("ready", port=listener.port, reason=listener.reason)
     for line in stdin:
         order = json.loads(line)
         for number, target in enumerate(order["targets"]):

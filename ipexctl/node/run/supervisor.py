@@ -12,6 +12,7 @@ its own, and its caller may exit. SIGTERM stops the run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -23,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Callable
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.environ import SetupError
-from ipexctl.node.common.files import remove_file
-from ipexctl.node.common.job import read_start_request, read_supervisor_request
+from ipexctl.node.common.files import remove_file, write_json_atomically
+from ipexctl.node.common.job import CONNECTIVITY_FILE, read_start_request, read_supervisor_request
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Mpirun
 from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
@@ -55,6 +56,7 @@ class Supervisor:
 
     def __init__(self, request: SupervisorRequest, start: StartRequest, listener: socket.socket) -> None:
         self.request, self.rundir, self.plan = request, request.rundir, start
+        self.connectivity_path = os.path.join(os.path.dirname(request.rundir), CONNECTIVITY_FILE)
         self.created_at = time.monotonic()
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
         self.verdict = verdict.Verdict(self.record, by_mpirun=start.by_mpirun)
@@ -91,6 +93,7 @@ class Supervisor:
         master = master._replace(port=master.port or sockets.free_port(master.addr))
         if self.plan.checkpoint:
             self.exchange = self.exchange_checkpoint()
+        remove_file(self.connectivity_path)
         self.mpirun = mpirun.MpirunProcess(self.plan, self.rundir)
         now = time.monotonic()
         self.mpirun_started_at = now
@@ -448,6 +451,9 @@ class Supervisor:
             self.mpirun.kill_leftovers()
         self.peers.dismiss()
         remove_file(self.record.path("job.json"))
+        if ending["state"] == "ok" and self.plan.connectivity is not None:
+            with contextlib.suppress(OSError):
+                write_json_atomically(self.connectivity_path, self.plan.connectivity._asdict(), durable=False)
         self.record.status = self.record.status._replace(
             state=ending["state"], exit_code=ending["code"], ended=time.time()
         )

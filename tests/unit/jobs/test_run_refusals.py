@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.errors import UserError
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.network import Address, Network, Nic
+from ipexctl.facts.system import Account, Security, System
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.jobs.submit.context import RunContext
 from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight import paths as places
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
-from ipexctl.launch.request import Export, LaunchOptions
+from ipexctl.launch.request import Export, LaunchOptions, RankEnv
+from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.remote.reply import MalformedReply
 from message_data import missing
 
@@ -84,6 +89,53 @@ def test_closed_ports_name_who_closes_them_and_where_to() -> None:
     assert there is not None
     assert missing(there.reason, "a c 10.0.0.3 5000") == []
     assert there.fix
+
+
+RECORD = '{"key": "k", "checked": 100.5}'
+
+
+@pytest.mark.parametrize(
+    ("rest", "is_valid"),
+    [
+        (f"500.25 9.9\n{RECORD}\n", True),
+        (f"701.0 9.9\n{RECORD}\n", False),  # too old
+        (f"50.0 9.9\n{RECORD}\n", False),  # of an earlier boot
+        (f"\n{RECORD}", False),
+        ("500.25 9.9\n", False),
+        ('500.25 9.9\n{"key": 1, "checked": 100.5}', False),
+        ('500.25 9.9\n{"key": "k", "checked": NaN}', False),
+        ("500.25 9.9\n[1]", False),
+    ],
+)
+def test_only_a_recent_and_wellformed_check_of_connections_counts(rest: str, is_valid: bool) -> None:
+    files = ways.parse_node0(f"Host b\n\n{ways._MARK}\n{rest}")
+    assert files.ssh_config == "Host b\n"
+    assert files.connectivity == (ConnectivityRecord("k", 100.5) if is_valid else None)
+
+
+def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
+    hosts = [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")]
+
+    def key(config: str = "", python: str = "/env/bin/python", **changes: Any) -> str:
+        nic = Nic("eth0", kind="ethernet", mac="02:00:00:00:00:01", addresses=(Address("10.0.0.2", 24),))
+        of_b = Facts(**{"system": System(boot="1"), "network": Network(nics=(nic,)), **changes})
+        facts = {"a": Facts(system=System(boot="1")), "b": of_b}
+        context = RunContext(
+            tuple(hosts), facts, ADDRESSES, "/h", RankEnv(python), node0=ways.Node0Files(ssh_config=config)
+        )
+        return ways.connectivity_key(hosts, {"python": python}, context)
+
+    assert key() == key() != ""
+    changed = [
+        key(config="Host b"),
+        key(python="/other/bin/python"),
+        key(system=System(boot="2")),
+        key(network=Network()),
+        key(security=Security(firewall=("ufw",))),
+        key(account=Account(user="other")),
+    ]
+    assert len({key(), *changed}) == len(changed) + 1
+    assert key(system=System()) == ""
 
 
 def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> None:

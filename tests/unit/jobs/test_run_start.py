@@ -124,7 +124,7 @@ class Crew:
 
 def begin(pool: Crew, **more: Any) -> StartFailure | None:
     launch = launch_on(pool, **more)
-    failure = launch.prepare() or launch.start_mpirun()
+    failure = launch.prepare() or launch.start_mpirun(None)
     if failure is not None:
         launch.abandon()
     return failure

@@ -1,54 +1,100 @@
-"""Checks on node0 before mpirun starts: its logins to the nodes, ports in both directions, the script's imports."""
+"""Checks on node0 before mpirun starts: its logins to the nodes, and ports in both directions."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
+import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.submit.preflight.imports import check_imports, check_syntax
 from ipexctl.jobs.submit.request import StartFailure
-from ipexctl.remote.command import login_line
+from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
+from ipexctl.remote.command import Command, login_line
 from ipexctl.remote.node_call import agent_command_of, call
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
-    from ipexctl.jobs.submit.preflight.imports import ScriptFile
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
 _SECONDS: Final = 6.0
 """For one connection; a login gets three times as long."""
+_VALID_SECONDS: Final = 600.0
+"""How long a check that passed is not repeated."""
+_MARK: Final = "== ipexctl: connectivity"
 _OPEN_PORTS: Final = (
     "ranks listen on ports the system chooses (sysctl net.ipv4.ip_local_port_range): open those between the nodes, "
     "or name another network: --iface; ipexctl doctor shows which connections are blocked"
 )
 
 
-def check_connectivity(
-    hosts: Sequence[Host], context: RunContext, pool: SessionPool, script: ScriptFile | None = None
-) -> StartFailure | str:
-    """One round trip to node0, the first host. Returns a note, or an empty text, if the run may start.
+@dataclass(frozen=True, slots=True)
+class Node0Files:
+    """Files of an earlier `trust` and an earlier run on node0."""
 
-    Raises a FileError for a syntax error in the script.
+    ssh_config: str = ""
+    """The text of trust's ssh config; empty if there is none."""
+    connectivity: ConnectivityRecord | None = None
+    """A check that passed in the last minutes."""
+
+
+def read_node0(session: Session, home: str, cancel: Cancel) -> Node0Files:
+    """One round trip; `home` may begin with `~/`."""
+    directory = shlex.quote(home.removeprefix("~/"))  # sessions start in the home directory
+    script = f"cat -- {directory}/ssh/config 2>/dev/null; echo; echo {shlex.quote(_MARK)}\n"
+    script += f"cat -- /proc/uptime {directory}/runs/{CONNECTIVITY_FILE} 2>/dev/null\nexit 0"
+    result = capture(session, Command(script, "read node0's files"), timeout=30, cancel=cancel)
+    return parse_node0(result.stdout.decode(errors="replace"))
+
+
+def parse_node0(text: str) -> Node0Files:
+    """Any doubt about the record means that there is none. Pure."""
+    config, _, rest = text.partition(f"\n{_MARK}\n")
+    uptime, _, document = rest.partition("\n")
+    try:
+        reply = Reply(json.loads(document))
+        record = ConnectivityRecord(reply.text("key"), reply.number("checked"))
+        age = float(uptime.split()[0]) - record.checked
+    except (HostError, ValueError, TypeError, IndexError, RecursionError):
+        return Node0Files(config)
+    return Node0Files(config, record if 0 <= age <= _VALID_SECONDS else None)
+
+
+def check_connectivity(
+    hosts: Sequence[Host], context: RunContext, pool: SessionPool
+) -> StartFailure | ConnectivityRecord | None:
+    """One round trip to node0, the first host; none for a single host.
+
+    What passed on the same hosts in the last minutes is not checked again. A run that fails removes that record.
     """
     node0, *others = hosts
-    if not others and script is None:
-        return ""
+    if not others:
+        return None
     names = {context.ssh_names[host.name]: host.name for host in others}
     config = ("-F", context.ssh_config) if context.ssh_config else ()
-    request = {
+    request: dict[str, Any] = {
         "address": context.addresses.get(node0.name, ""),
         "python": context.env.python,
         "ssh": ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SECONDS:.0f}"],
-        "probe": login_line(agent_command_of(context.env.python, "network.ports"), secrets.token_hex(8)),
         "nodes": [{"word": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
         "seconds": _SECONDS,
-        "script": script.to_json() if script is not None else None,
+        "record": f"{context.home}/runs/{CONNECTIVITY_FILE}",
     }
+    key = connectivity_key(hosts, request, context)
+    passed = context.node0.connectivity
+    if key and passed is not None and passed.key == key:
+        return passed
+    request["probe"] = login_line(agent_command_of(context.env.python, "network.ports"), secrets.token_hex(8))
     try:
         reply = call(
             pool.session(node0),
@@ -60,20 +106,29 @@ def check_connectivity(
             timeout=8 * _SECONDS,
             cancel=pool.cancel,
         )
-        if script is not None and reply.get("fault") is not None:
-            check_syntax(script, reply.record("fault"))
         nodes = reply.record("nodes")
         answers = {name: nodes.record(ssh_name) for ssh_name, name in names.items()}
         results = {name: {"kind": node.text("kind"), "text": node.text("text")} for name, node in answers.items()}
-        missing = {
-            node0.name: reply.texts("missing"),
-            **{name: node.texts("missing") for name, node in answers.items()},
-        }
+        record = ConnectivityRecord(key, float(reply.number("began"))) if key else None
     except HostError as error:
         return StartFailure.of_host(node0.name, error)
-    if failure := evaluate_connectivity(node0.name, context.addresses, results):
-        return failure
-    return check_imports(script, missing) if script is not None else ""
+    return evaluate_connectivity(node0.name, context.addresses, results) or record
+
+
+def connectivity_key(hosts: Sequence[Host], request: Mapping[str, Any], context: RunContext) -> str:
+    """A digest of everything that a check depends on, as far as it is known; empty if a host is not identified. Pure.
+
+    A host that has rebooted, or whose interfaces, addresses or firewall have changed, gives another digest.
+    """
+    machines = []
+    for host in hosts:
+        facts = context.facts[host.name]
+        if facts.machine is None:
+            return ""
+        nics = sorted(map(repr, facts.network.nics))
+        machines.append([host.name, facts.machine, facts.account.user, nics, sorted(facts.security.firewall)])
+    document = json.dumps([request, context.node0.ssh_config, machines])
+    return hashlib.sha256(document.encode(errors="surrogatepass")).hexdigest()
 
 
 def evaluate_connectivity(

@@ -18,14 +18,20 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.remote.command import Command
+from ipexctl.remote.node_call import call_line, script_text
+from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
     from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.env.record import EnvRecord
 
 _OTHER_INTERPRETER: Final = re.compile(
@@ -38,6 +44,7 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 """Attributes of `sys` that change where imports are found."""
 _LONGEST_SCRIPT: Final = 2_000_000
 """Characters of a script whose syntax is checked."""
+_SECONDS: Final = 30.0
 _PACKAGES: Final = {
     "attr": "attrs",
     "bs4": "beautifulsoup4",
@@ -244,8 +251,32 @@ def with_environment(script: ScriptFile, request: RunRequest, context: RunContex
     return replace(script, doubt=doubt, own=own, install=install)
 
 
+def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> StartFailure | str:
+    """One round trip to every host. Returns a note, or an empty text, if the run may start.
+
+    Raises a FileError for a syntax error that the first host has found.
+    """
+    command = replace(Command.argv(python, "-I", "-c", script_text("network.imports")), label="check the script")
+
+    def check(host: Host, session: Session) -> tuple[tuple[str, ...], Reply | None]:
+        request = script.to_json() if host is hosts[0] else {**script.to_json(), "source": None}
+        reply = call_line(session, command, b"", request, timeout=_SECONDS, cancel=pool.cancel)
+        return reply.texts("missing"), reply.record("fault") if reply["fault"] is not None else None
+
+    outcomes = {done.host.name: done for done in pool.each(hosts, check)}
+    missing: dict[str, tuple[str, ...]] = {}
+    for host in hosts:
+        done = outcomes[host.name]
+        if done.result is None:
+            return StartFailure.of_host(host.name, done.error or HostError("it gave no answer"))
+        missing[host.name], fault = done.result
+        if fault is not None:
+            check_syntax(script, fault)
+    return check_imports(script, missing)
+
+
 def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
-    """Raises a FileError, with the line and a caret, for a syntax error that node0 has found."""
+    """Raises a FileError, with the line and a caret, for a syntax error that a host has found."""
     number = error.integer("line")
     line = script.line(number)
     column = min(error.integer("column"), len(line) + 1)
