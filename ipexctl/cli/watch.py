@@ -109,6 +109,7 @@ class _Watching:
             self._cancel,
             # The copy has all ranks, also those not shown: fetching them afterwards would delay the end.
             copy=LocalCopy(self._run_dir),
+            is_just_started=session is not None,
             figures=_PLAIN_FIGURES_SECONDS if isinstance(self._view, PlainRun) else 0.5,
         )
 

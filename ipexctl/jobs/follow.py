@@ -19,8 +19,9 @@ from ipexctl.jobs.stall_report import dump_lines, silence_lines
 from ipexctl.node.common.frames import SUFFIXES, Chunk, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS, Deadline
+from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import call, call_line
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
 
@@ -71,7 +72,8 @@ class Follower:
     """Follows one run. `offsets` are the bytes reported so far, by rank and stream: `0.out`.
 
     `copy` gets each chunk and status before `watch` does; with `is_copy` the run is such a copy. `figures` is the
-    number of seconds between two statuses that differ only in figures.
+    number of seconds between two statuses that differ only in figures. With `is_just_started`, the run's own copy of
+    the agent is of this version.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Follower:
         is_copy: bool = False,
         copy: LocalCopy | None = None,
         figures: float = 0.5,
+        is_just_started: bool = False,
     ) -> None:
         self.offsets: dict[str, int] = {}
         self.status: RunStatus | None = None
@@ -104,6 +107,7 @@ class Follower:
         """When node0 received the output that comes now."""
         self._copy = copy
         self._figures = figures
+        self._is_just_started = is_just_started
         self._dump = DumpReceiver()
         self._has_received = False
         self._silent_since: float | None = None
@@ -176,6 +180,11 @@ class Follower:
 
         try:
             with silence.closing(session.close):
+                if self._is_just_started:
+                    self._is_just_started = False
+                    argv = (self._record.python, "-I", f"{self._record.rundir}/agent.zip", "run.follow", "follow")
+                    line = replace(Command.argv(*argv), label="follow the run")
+                    return call_line(session, line, b"", request, on_frame=on_frame, cancel=self._cancel)
                 return call(
                     session,
                     "run.follow",

@@ -25,6 +25,8 @@ class Record(Protocol):
     @property
     def row(self) -> str: ...
     @property
+    def python(self) -> str: ...
+    @property
     def backend(self) -> str: ...
     @property
     def module(self) -> str | None: ...
@@ -54,6 +56,8 @@ class RankEnv:
     """False for a plan with the environment that install would make."""
     stacks: tuple[str, ...] = ()
     """Its stack, or those among which the indexes decide; empty for an environment of the user."""
+    version: str = ""
+    """Its Python, such as `3.11`; empty if it is not known."""
     mpi_backend: bool | None = False
     """True if its torch was built with MPI; no wheel is. None: not known."""
 
@@ -69,6 +73,7 @@ class RankEnv:
             prepended=record.prepended,
             ccl=record.backend == "ccl",
             stacks=(record.row,),
+            version=record.python,
         )
 
 

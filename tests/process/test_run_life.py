@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
+import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from agent_helpers import all_pythons
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -204,3 +207,20 @@ def test_only_a_run_that_ends_well_keeps_the_record_of_checked_connections(
     assert [json.loads(path.read_text()) for path in run.home.glob("runs/.connectivity.json")] == (
         [{"key": "k", "checked": 1.5}] if is_kept else []
     )
+
+
+def test_the_first_run_leaves_the_agent_with_bytecode_for_later_ones(make: Callable[..., Run], tmp_path: Path) -> None:
+    saved = tmp_path / "agent" / "of-this-version.zip"
+    saved.parent.mkdir()
+    run = make("print('here')", job={"bytecode": str(saved)}).start()
+    assert run.wait()["state"] == "ok"
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    for python in all_pythons():
+        argv = [python, "-I", str(saved), "run.rank", str(tmp_path / "missing")]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stdout) == (111, ""), done.stderr
+        assert missing(done.stderr, str(tmp_path / "missing")) == []
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import ipexctl.node.run.rank as rank; print(rank.__file__)"
+    argv = [sys.executable, "-I", "-c", code, str(saved)]
+    imported = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    assert imported.stdout == f"{saved}/ipexctl/node/run/rank.pyc\n"

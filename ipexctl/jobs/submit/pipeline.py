@@ -401,6 +401,7 @@ def _launch_spec(
             *(File(file.name, file.text.encode(), file.mode) for file in plan.files),
             File("plan.json", document.encode()),
         ],
+        python_version=context.env.version,
         logind=context.facts[record.node0.name].logind,
         retention=retention,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import List
 
 from ipexctl.node.common.answer import AgentError, emit
-from ipexctl.node.common.files import secure_home
+from ipexctl.node.common.files import secure_home, write_atomically
 
 _UNUSED = 30 * 86400.0
 """Seconds after which a copy of another version is removed; a copy in use is touched once a day."""
@@ -69,7 +69,10 @@ def unpack_copy(directory: str) -> None:
         for path in copy.parent.iterdir():
             if path != copy and _is_unused(path):
                 path.rename(temporary)
-                shutil.rmtree(str(temporary), ignore_errors=True)
+                if temporary.is_dir():
+                    shutil.rmtree(str(temporary), ignore_errors=True)
+                else:
+                    temporary.unlink()
     except OSError:  # also when another call was faster
         pass
     finally:
@@ -91,3 +94,23 @@ def _is_unused(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return time.time() - path.lstat().st_mtime > limit
     return False
+
+
+def save_bytecode(path: str) -> None:
+    """Save the running agent's zip with the bytecode of this Python; a Python of another version ignores that."""
+    import importlib.util
+    import io
+    import marshal
+    import zipfile
+
+    unchecked_hash = (1).to_bytes(4, "little") + bytes(8)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(sys.path[0]) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            text = source.read(name)
+            target.writestr(name, text)
+            if name.startswith("ipexctl/"):
+                code = compile(text, f"agent.zip/{name}", "exec", dont_inherit=True)
+                target.writestr(f"{name}c", importlib.util.MAGIC_NUMBER + unchecked_hash + marshal.dumps(code))
+    with contextlib.suppress(OSError):  # there may be no room for it, or no agent/ yet
+        write_atomically(path, packed.getvalue(), durable=False)

@@ -61,6 +61,8 @@ class JobRecord(NamedTuple):
     """64 hex digits; rank wrapper and supervisor authenticate each other with it."""
     checkpoint: str = ""
     """The path of a file or directory, relative to `cwd`, that all hosts have the same of before an attempt begins."""
+    bytecode: str = ""
+    """The path at which the run leaves its agent with bytecode, so that later runs start faster."""
 
     def __repr__(self) -> str:
         return f"JobRecord({self.id!r})"  # no secrets in logs
@@ -199,6 +201,7 @@ def read_job(document: object) -> JobRecord:
         supervisor=SupervisorAddress(_value(supervisor, "address", str), _value(supervisor, "port", int)),
         token=_value(job, "token", str),
         checkpoint=_optional(job, "checkpoint", str) or "",
+        bytecode=_optional(job, "bytecode", str) or "",
     )
 
 

@@ -107,6 +107,10 @@ class Rank:
             remove_file(self.path)
             print_error(f"the supervisor was lost ({self.client.why}), so rank {self.rank} was ended")
             return SUPERVISOR_LOST
+        if self.job.bytecode and self.rank == min(self.job.ranks) and not os.path.exists(self.job.bytecode):
+            from ipexctl.node.common.archive import save_bytecode  # only the first run of a version needs it
+
+            save_bytecode(self.job.bytecode)
         return self.exit_code
 
     @property

@@ -270,5 +270,6 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> StartF
         variables=variables,
         prepended=tuple(prepended),
         ccl=any(name.startswith("oneccl-bind") for name in found.packages),
+        version="{}.{}".format(*found.version),
         mpi_backend=None,
     )
