@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_count, read_path, read_port, read_ssh_config
@@ -16,12 +16,13 @@ from ipexctl.hosts.source import refused_argument
 from ipexctl.hosts.words import read_address, read_host_word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from ipexctl.errors import FileError
     from ipexctl.hosts.source import SourceFile
 
+Value = TypeVar("Value")
 # The newer name first: it wins if a host has both.
 _ADDRESS: Final = ("ansible_host", "ansible_ssh_host")
 _USER: Final = ("ansible_user", "ansible_ssh_user")
@@ -62,13 +63,13 @@ def host_from(
     ssh_config, known_hosts = reader.ssh_files()
     host = Host(
         name=name,
-        address=name if address is None else reader.address(address),
-        user=None if user is None else reader.user(user),
-        port=None if port is None else reader.number(port, "port"),
-        slots=None if slots is None else reader.number(slots, "slots"),
-        max_slots=None if max_slots is None else reader.number(max_slots, "max_slots"),
-        internal=None if internal is None else reader.address(internal),
-        identity=None if identity is None else reader.path(identity),
+        address=name if address is None else reader.parse(address, read_address),
+        user=None if user is None else reader.parse(user, _read_user),
+        port=None if port is None else reader.parse(port, lambda text: read_port(text, 1)),
+        slots=None if slots is None else reader.parse(slots, lambda text: read_count(text, "slots", 1)),
+        max_slots=None if max_slots is None else reader.parse(max_slots, lambda text: read_count(text, "max_slots", 1)),
+        internal=None if internal is None else reader.parse(internal, read_address),
+        identity=None if identity is None else reader.parse(identity, reader.path),
         known_hosts=known_hosts,
         ssh_config=ssh_config,
         groups=groups,
@@ -78,6 +79,11 @@ def host_from(
         line, column = position if slots is None else (slots.line, slots.column)
         raise source.error(line, column, f"slots={host.slots} is more than max_slots={host.max_slots}")
     return host
+
+
+def _read_user(text: str) -> str:
+    check_user(text)
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,30 +101,15 @@ class _SettingReader:
                 return setting
         return None
 
-    def address(self, setting: HostSetting) -> str:
+    def parse(self, setting: HostSetting, read: Callable[[str], Value], text: str | None = None) -> Value:
+        """The value of the setting, or of `text` in it."""
         try:
-            return read_address(setting.text)
+            return read(setting.text if text is None else text)
         except WordError as error:
-            raise self._file_error(setting, error) from None
+            raise self.source.word_error(setting.line, error.moved(setting.column - 1)) from None
 
-    def user(self, setting: HostSetting) -> str:
-        try:
-            check_user(setting.text)
-        except WordError as error:
-            raise self._file_error(setting, error) from None
-        return setting.text
-
-    def number(self, setting: HostSetting, what: str) -> int:
-        try:
-            return read_port(setting.text, 1) if what == "port" else read_count(setting.text, what, 1)
-        except WordError as error:
-            raise self._file_error(setting, error) from None
-
-    def path(self, setting: HostSetting, text: str = "") -> Path:
-        try:
-            return read_path(text or setting.text, self.source.base, 1)
-        except WordError as error:
-            raise self._file_error(setting, error) from None
+    def path(self, text: str) -> Path:
+        return read_path(text, self.source.base, 1)
 
     def ssh_files(self) -> tuple[Path | None, Path | None]:
         """The `-F` and UserKnownHostsFile of ssh's arguments; other arguments stay in the settings."""
@@ -136,9 +127,9 @@ class _SettingReader:
                 raise self._error(setting, f"the quotes in {key} don't match") from None
             options, rest = _split_ssh_arguments(arguments)
             if "config" in options and config is None:
-                config = self._config(setting, options["config"])
+                config = self.parse(setting, lambda text: read_ssh_config(text, self.source.base, 1), options["config"])
             if "known_hosts" in options and known_hosts is None:
-                known_hosts = self.path(setting, options["known_hosts"])
+                known_hosts = self.parse(setting, self.path, options["known_hosts"])
             del self.settings[key]
             if rest:
                 self.settings[key] = HostSetting(shlex.join(rest), setting.line, setting.column)
@@ -153,12 +144,6 @@ class _SettingReader:
         if refused is not None:
             raise self.source.found_error(setting.line, setting.column, *refused)
 
-    def _config(self, setting: HostSetting, text: str) -> Path:
-        try:
-            return read_ssh_config(text, self.source.base, 1)
-        except WordError as error:
-            raise self._file_error(setting, error) from None
-
     def _check_usable(self, setting: HostSetting) -> None:
         if setting.problem:
             raise self._error(setting, setting.problem)
@@ -172,9 +157,6 @@ class _SettingReader:
 
     def _error(self, setting: HostSetting, what: str) -> FileError:
         return self.source.error(setting.line, setting.column, what)
-
-    def _file_error(self, setting: HostSetting, error: WordError) -> FileError:
-        return self.source.word_error(setting.line, error.moved(setting.column - 1))
 
 
 def _split_ssh_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:

@@ -270,15 +270,7 @@ def _queue_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
 
 
 def _has_work(job: Job) -> bool:
-    return bool(job.when or job.truths or job.assertions) or _has_template(job.values)
-
-
-def _has_template(value: Value) -> bool:
-    if isinstance(value, Templated):
-        return True
-    if isinstance(value, dict):
-        return any(map(_has_template, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_template, value))
+    return bool(job.when or job.truths or job.assertions or templates_in(dict(job.values)))
 
 
 def _first_template(job: Job) -> Templated | None:

@@ -14,36 +14,10 @@ if TYPE_CHECKING:
     from ipexctl.playbook.result import Call, Result
     from ipexctl.remote.session import Session
 
-MODULES: Final = {
-    **{spec.name: spec for spec in SPECS},
-    "shell": next(spec for spec in SPECS if spec.name == "exec"),
-}
+_FILES: Final = {spec.name: file for file, specs in SPECS.items() for spec in specs}
+_SPECS: Final = {spec.name: spec for specs in SPECS.values() for spec in specs}
+MODULES: Final = {**_SPECS, "shell": _SPECS["exec"]}
 """Declarations by every name that a task may use."""
-
-_FILES: Final = {
-    "exec": "shell",
-    "command": "shell",
-    "copy": "copy",
-    "template": "copy",
-    "file": "file",
-    "stat": "file",
-    "ping": "file",
-    "fetch": "fetch",
-    "wait_for": "wait_for",
-    "assert": "debug",
-    "fail": "debug",
-    "debug": "debug",
-    "set_fact": "debug",
-    "pause": "wait_for",
-    "doctor": "doctor_trust_sync",
-    "trust": "doctor_trust_sync",
-    "sync": "doctor_trust_sync",
-    "install": "stack",
-    "env": "stack",
-    "run": "run",
-    "tune": "tune",
-    "migrate": "migrate",
-}
 
 
 class Runner(Protocol):

@@ -12,6 +12,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.node.run.verdict import signal_name
 from ipexctl.stack.catalog.table import minor, rows, version_key
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ipexctl.stack.env.environment import Phase, VerifyResult
 
     _Explanation = tuple[str, str]
-    _Rule = tuple[str, Callable[["_Failure", re.Match[str]], _Explanation]]
 
 _INSTALL_AGAIN: Final = (
     "run the same ipexctl install again, which builds the environment anew; if that fails too, choose another stack: "
@@ -51,6 +51,24 @@ class _Failure:
         return _OWN_PYTHON if self.record is None else _INSTALL_AGAIN
 
 
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A text and its sentences, which have the words of the failure and the groups of the pattern in them."""
+
+    pattern: str
+    reason: str = ""
+    fix: str = "{fix}"
+    explain: Callable[[_Failure, re.Match[str]], _Explanation] | None = None
+    """Returns the sentences if they depend on more."""
+
+    def sentences(self, failure: _Failure, found: re.Match[str]) -> _Explanation:
+        if self.explain is not None:
+            return self.explain(failure, found)
+        values = {"env": failure.env, "action": failure.action, "fix": failure.fix}
+        groups = [group or "" for group in found.groups()]
+        return self.reason.format(*groups, **values), self.fix.format(*groups, **values)
+
+
 def explain(verify: VerifyResult, *, env: str, record: Mapping[str, Any] | None = None) -> tuple[str, str] | None:
     """The reason and the fix; None where the environment works.
 
@@ -66,10 +84,9 @@ def explain(verify: VerifyResult, *, env: str, record: Mapping[str, Any] | None 
 
 
 def _by_text(failure: _Failure, rules: Sequence[_Rule]) -> _Explanation | None:
-    for pattern, rule in rules:
-        found = re.search(pattern, failure.phase.text, re.MULTILINE)
-        if found:
-            return rule(failure, found)
+    for rule in rules:
+        if found := re.search(rule.pattern, failure.phase.text, re.MULTILINE):
+            return rule.sentences(failure, found)
     return None
 
 
@@ -101,7 +118,7 @@ def _by_signal(failure: _Failure) -> _Explanation | None:
             "keep the versions of oneccl and impi-rt where you add packages; " + failure.fix,
         )
     if number:
-        return f"{subject} crashed ({_signal_name(number)})", failure.fix
+        return f"{subject} crashed ({signal_name(number)})", failure.fix
     return None
 
 
@@ -110,13 +127,6 @@ def _by_last_line(failure: _Failure) -> _Explanation:
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b", line)]
     last = (errors or lines or [f"exit code {failure.phase.rc}"])[-1]
     return f"{failure.action} in {failure.env} failed: {last[:300]}", failure.fix
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 _ACTIONS: Final = {
@@ -200,17 +210,6 @@ _LIBRARIES: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-def _plain(reason: str, fix: str = "") -> Callable[[_Failure, re.Match[str]], _Explanation]:
-    """A rule whose sentences have the environment's name and the groups of the pattern in them."""
-
-    def rule(failure: _Failure, found: re.Match[str]) -> _Explanation:
-        values = {"env": failure.env, "action": failure.action, "fix": failure.fix}
-        groups = [group or "" for group in found.groups()]
-        return reason.format(*groups, **values), (fix or "{fix}").format(*groups, **values)
-
-    return rule
-
-
 def _no_mpi(failure: _Failure, _: re.Match[str]) -> _Explanation:
     if failure.record is not None:
         return _no_oneccl_inside(failure, "libmpi.so", failure.record)
@@ -230,179 +229,149 @@ _PACKAGES: Final = {
 }
 
 _CAUSES: Final[Sequence[_Rule]] = (
-    (r"needs to work with PyTorch ([\d.]+)\.\*,? but PyTorch (\S+) is found", _other_torch),
-    (
+    _Rule(r"needs to work with PyTorch ([\d.]+)\.\*,? but PyTorch (\S+) is found", explain=_other_torch),
+    _Rule(
         r"module 'os' has no attribute 'exit'|name 'exit' is not defined",
-        _plain("IPEX in {env} is built for another torch than the installed one"),
+        "IPEX in {env} is built for another torch than the installed one",
     ),
-    (
+    _Rule(
         r"(?:No space left on device|os error 28|Errno 28)",
-        _plain(
-            "{action} in {env} failed: a disk is full (its home, /tmp or /dev/shm)",
-            "make room (ipexctl doctor shows which disk), then run ipexctl install again",
-        ),
+        "{action} in {env} failed: a disk is full (its home, /tmp or /dev/shm)",
+        "make room (ipexctl doctor shows which disk), then run ipexctl install again",
     ),
-    (
+    _Rule(
         r"Disk quota exceeded|Errno 122",
-        _plain(
-            "{action} in {env} failed: the quota of this account is used up",
-            "make room (ipexctl envs lists environments), then run ipexctl install again",
-        ),
+        "{action} in {env} failed: the quota of this account is used up",
+        "make room (ipexctl envs lists environments), then run ipexctl install again",
     ),
-    (
+    _Rule(
         r"version `(GLIBC_[\d.]+)' not found",
-        _plain(
-            "{env} needs {0}, but the C library of this host is older",
-            "choose an older stack with --stack: ipexctl versions shows the newest for this host",
-        ),
+        "{env} needs {0}, but the C library of this host is older",
+        "choose an older stack with --stack: ipexctl versions shows the newest for this host",
     ),
-    (
+    _Rule(
         r"version `((?:GLIBCXX|CXXABI)_[\d.]+)' not found",
-        _plain(
-            "{env} needs {0}, but the libstdc++ found on this host is older",
-            "unload the module or conda environment that puts it into LD_LIBRARY_PATH; or ipexctl versions",
-        ),
+        "{env} needs {0}, but the libstdc++ found on this host is older",
+        "unload the module or conda environment that puts it into LD_LIBRARY_PATH; or ipexctl versions",
     ),
-    (
+    _Rule(
         r"failed to map segment from shared object",
-        _plain(
-            "a library of {env} cannot be loaded: its filesystem is mounted noexec",
-            "choose a directory on another filesystem: --home DIR",
-        ),
+        "a library of {env} cannot be loaded: its filesystem is mounted noexec",
+        "choose a directory on another filesystem: --home DIR",
     ),
-    (
+    _Rule(
         r"cannot allocate memory in static TLS block",
-        _plain(
-            "a library of {env} was loaded too late (static TLS)",
-            "import torch before other libraries, or remove LD_PRELOAD from the file of --setup",
-        ),
+        "a library of {env} was loaded too late (static TLS)",
+        "import torch before other libraries, or remove LD_PRELOAD from the file of --setup",
     ),
-    (r"undefined symbol: (\S+)", _undefined_symbol),
-    (
+    _Rule(r"undefined symbol: (\S+)", explain=_undefined_symbol),
+    _Rule(
         r"could not open the library: libfabric\S*",
-        _plain("libfabric is not found in {env}: vars.sh was sourced instead of setvars.sh", _SETVARS),
+        "libfabric is not found in {env}: vars.sh was sourced instead of setvars.sh",
+        _SETVARS,
     ),
-    (
+    _Rule(
         r"check_impi_env: .* neither I_MPI_ROOT nor ONEAPI_ROOT is set",
-        _plain("I_MPI_ROOT is not set for {env}: setvars.sh set only some of its variables", _SETVARS),
+        "I_MPI_ROOT is not set for {env}: setvars.sh set only some of its variables",
+        _SETVARS,
     ),
-    (
-        r"could not initialize any transport library|could not open the library: libmpi",
-        _no_mpi,
-    ),
-    (
+    _Rule(r"could not initialize any transport library|could not open the library: libmpi", explain=_no_mpi),
+    _Rule(
         r"prepend_path: not found",
-        _plain("setvars.sh of {env} was sourced by another shell than bash, and set only some variables", _SETVARS),
+        "setvars.sh of {env} was sourced by another shell than bash, and set only some variables",
+        _SETVARS,
     ),
-    (r"(?:ImportError|OSError): (?:.*/)?(lib[\w+.-]+\.so[\w.]*): cannot open shared object file", _missing_library),
-    (r"error while loading shared libraries: (lib[\w+.-]+\.so[\w.]*)", _missing_library),
-    (r"(lib[\w+.-]+\.so[\w.]*): cannot open shared object file", _missing_library),
-    (
+    _Rule(
+        r"(?:ImportError|OSError): (?:.*/)?(lib[\w+.-]+\.so[\w.]*): cannot open shared object file",
+        explain=_missing_library,
+    ),
+    _Rule(r"error while loading shared libraries: (lib[\w+.-]+\.so[\w.]*)", explain=_missing_library),
+    _Rule(r"(lib[\w+.-]+\.so[\w.]*): cannot open shared object file", explain=_missing_library),
+    _Rule(
         r"fi_getinfo\(\) failed|fi_getinfo error|can't create providers for name (\S+)",
-        _plain(
-            "libfabric in {env} finds no provider: FI_PROVIDER or FI_PROVIDER_PATH is wrong",
-            "unset FI_PROVIDER and FI_PROVIDER_PATH, in the file of --setup too; or ipexctl install",
-        ),
+        "libfabric in {env} finds no provider: FI_PROVIDER or FI_PROVIDER_PATH is wrong",
+        "unset FI_PROVIDER and FI_PROVIDER_PATH, in the file of --setup too; or ipexctl install",
     ),
-    (
+    _Rule(
         r"mpiexec\.hydra: not found|hydra_bstrap_proxy: No such file",
-        _plain(
-            "mpirun of {env} does not find mpiexec.hydra: PATH lacks its directory",
-            "put the bin directory of that MPI on PATH in the file of --setup, or ipexctl install",
-        ),
+        "mpirun of {env} does not find mpiexec.hydra: PATH lacks its directory",
+        "put the bin directory of that MPI on PATH in the file of --setup, or ipexctl install",
     ),
-    (
+    _Rule(
         r"Unable to run bstrap_proxy on (\S+)",
-        _plain(
-            "mpirun of {env} could not start a process on {0}, this host itself",
-            "check the name and address of this host with ipexctl doctor, then run ipexctl install again",
-        ),
+        "mpirun of {env} could not start a process on {0}, this host itself",
+        "check the name and address of this host with ipexctl doctor, then run ipexctl install again",
     ),
-    (
+    _Rule(
         r"getaddrinfo returned error|unable to connect to server (\S+)|gai error",
-        _plain(
-            "the name of this host does not resolve, and {action} in {env} needs it",
-            "add the name to /etc/hosts (ipexctl doctor shows it), then run ipexctl install again",
-        ),
+        "the name of this host does not resolve, and {action} in {env} needs it",
+        "add the name to /etc/hosts (ipexctl doctor shows it), then run ipexctl install again",
     ),
-    (
+    _Rule(
         r"EADDRINUSE|[Aa]ddress already in use",
-        _plain(
-            "{action} in {env} could not start: another process took its port",
-            "run ipexctl install again",
-        ),
+        "{action} in {env} could not start: another process took its port",
+        "run ipexctl install again",
     ),
-    (
+    _Rule(
         r"Unknown backend type ccl|Invalid backend: .?ccl",
-        _plain("the bindings in {env} did not register the backend ccl with this torch"),
+        "the bindings in {env} did not register the backend ccl with this torch",
     ),
-    (
+    _Rule(
         r"compiled using NumPy 1\.x|_ARRAY_API not found|numpy\.core\.multiarray failed",
-        _plain(
-            "numpy in {env} is 2.x, but a package there was built for 1.x",
-            "ipexctl install --with 'numpy<2', or for a Python of your own: pip install 'numpy<2'",
-        ),
+        "numpy in {env} is 2.x, but a package there was built for 1.x",
+        "ipexctl install --with 'numpy<2', or for a Python of your own: pip install 'numpy<2'",
     ),
-    (r"numpy\.dtype size changed", _plain("a package in {env} was built for another numpy than the installed one")),
-    (r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'", _missing_module),
-    (
+    _Rule(r"numpy\.dtype size changed", "a package in {env} was built for another numpy than the installed one"),
+    _Rule(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'", explain=_missing_module),
+    _Rule(
         r"ArithmeticError: (.+)",
-        _plain("{action} in {env} has a wrong result: {0}", "test the machine: ipexctl doctor --smoke; then {fix}"),
+        "{action} in {env} has a wrong result: {0}",
+        "test the machine: ipexctl doctor --smoke; then {fix}",
     ),
-    (
-        r"Illegal instruction",
-        _illegal_instruction,
-    ),
-    (r"KILLED BY SIGNAL: 7\b|Bus error", _bus_error),
-    (
+    _Rule(r"Illegal instruction", explain=_illegal_instruction),
+    _Rule(r"KILLED BY SIGNAL: 7\b|Bus error", explain=_bus_error),
+    _Rule(
         r"MemoryError|[Cc]annot allocate memory|can't allocate memory|bad_alloc",
-        _plain(
-            "{action} in {env} got no memory from this host",
-            "free memory (ipexctl doctor shows memory and limits), then run ipexctl install again",
-        ),
+        "{action} in {env} got no memory from this host",
+        "free memory (ipexctl doctor shows memory and limits), then run ipexctl install again",
     ),
-    (
+    _Rule(
         r"can't start new thread|Resource temporarily unavailable",
-        _plain(
-            "{action} in {env} cannot start more threads: this account has reached its limit of processes",
-            "raise ulimit -u, or end other processes, then run ipexctl install again",
-        ),
+        "{action} in {env} cannot start more threads: this account has reached its limit of processes",
+        "raise ulimit -u, or end other processes, then run ipexctl install again",
     ),
-    (
+    _Rule(
         r"Too many open files",
-        _plain("{action} in {env} cannot open more files", "raise ulimit -n, then run ipexctl install again"),
+        "{action} in {env} cannot open more files",
+        "raise ulimit -n, then run ipexctl install again",
     ),
-    (
+    _Rule(
         r"failed to initialize ATL|PMPI_Init_thread",
-        _plain(
-            "MPI under oneCCL in {env} does not start",
-            "unset FI_* and I_MPI_* variables, in the file of --setup too; or ipexctl install",
-        ),
+        "MPI under oneCCL in {env} does not start",
+        "unset FI_* and I_MPI_* variables, in the file of --setup too; or ipexctl install",
     ),
-    (
+    _Rule(
         r"mpirun told this rank its number in none of",
-        _plain(
-            "the mpirun used with {env} does not set the rank numbers",
-            "choose another MPI: --mpi intel, openmpi, mpich or a path",
-        ),
+        "the mpirun used with {env} does not set the rank numbers",
+        "choose another MPI: --mpi intel, openmpi, mpich or a path",
     ),
-    (
+    _Rule(
         r"Permission denied: '([^']+)'|Read-only file system: '([^']+)'",
-        _plain("{action} in {env} cannot write {0}{1}", "choose a directory that you can write to: --home DIR"),
+        "{action} in {env} cannot write {0}{1}",
+        "choose a directory that you can write to: --home DIR",
     ),
 )
 
 _CONSEQUENCES: Final[Sequence[_Rule]] = (
-    (
+    _Rule(
         r"KILLED BY SIGNAL: 15",
-        _plain("{action} in {env} was ended with SIGTERM", "run ipexctl install again"),
+        "{action} in {env} was ended with SIGTERM",
+        "run ipexctl install again",
     ),
-    (
+    _Rule(
         r"[Tt]imed out|client socket has timed out|Connection was likely closed|Connection closed by peer",
-        _plain(
-            "the two ranks of {env} lost their connection on this host",
-            "look for a firewall on lo, then run ipexctl install again",
-        ),
+        "the two ranks of {env} lost their connection on this host",
+        "look for a firewall on lo, then run ipexctl install again",
     ),
 )
 """Messages of a rank whose peer is gone: the signal that ended the peer says more, so these come after it."""

@@ -17,12 +17,13 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable
 from ipexctl.ui.run.figures import short_number, sparkline
 from ipexctl.ui.run.folded_log import newest
 from ipexctl.ui.run.keys import HELP
 from ipexctl.ui.run.state import chosen_rows, shown_rows
-from ipexctl.ui.run.summary import duration, signal_name, state_counts
+from ipexctl.ui.run.summary import duration, state_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

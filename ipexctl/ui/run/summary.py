@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
@@ -87,13 +87,6 @@ def state_counts(ranks: list[RankStatus]) -> str:
     order = ("starting", "running", "ok", "stopped", "unknown", "lost", "failed")
     counts = {state: sum(rank.state == state for rank in ranks) for state in order}
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def duration(seconds: float) -> str:
