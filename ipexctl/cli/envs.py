@@ -63,7 +63,7 @@ def envs_command(
     if not verify and any(value and name not in targets.defaults for name, value in named.items()):
         raise UserError("--env, --python and --setup need --verify", fix="ipexctl envs --verify …")
     if setup and not python:
-        raise UserError("--setup needs --python PATH", fix="ipexctl envs --verify --python PATH --setup FILE")
+        raise UserError("--setup needs --python PATH", fix=f"ipexctl envs --verify --python PATH --setup {setup}")
     for name, path in (("--python", python), ("--setup", setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(

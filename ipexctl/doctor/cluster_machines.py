@@ -57,7 +57,7 @@ def arch(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_arch",
             "fail",
-            f"{few(others)} here, {usual} on the others: one job needs one kind of processor, as libraries are built "
+            f"{few(others)}, but {usual} on the others: one job needs one kind of processor, as libraries are built "
             "for one",
             "train on one kind at a time: --limit '!NAME,!NAME'",
             names,
@@ -75,7 +75,7 @@ def tiers(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_tiers",
         "warn",
-        f"{weakest} here, {best} elsewhere: every rank waits for these at each step, and all train in {dtype(ordered)}",
+        f"{weakest}, but {best} elsewhere: every rank waits for these at each step, and all train in {dtype(ordered)}",
         _LEAVE_OUT,
         tuple(found[weakest]),
     )
@@ -90,7 +90,7 @@ def cores(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_cores",
         "warn" if smaller[0] < 0.9 * most else "info",
-        f"{span(smaller[0], smaller[-1])} usable cores here, {most} on the largest: with equal batches all ranks wait "
+        f"{span(smaller[0], smaller[-1])} usable cores, but {most} on the largest: with equal batches all ranks wait "
         "for the smallest",
         f"{_LEAVE_OUT}; each host's own findings say why it has fewer",
         tuple(name for name in (m.name for m in cluster.runnable) for count in smaller if name in found[count]),
@@ -105,7 +105,7 @@ def numa(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_numa",
         "info",
-        f"NUMA nodes: {span(min(others), max(others))} here, {usual} on the others; ranks per host are those of the "
+        f"NUMA nodes: {span(min(others), max(others))}, but {usual} on the others; ranks per host are those of the "
         f"smallest, {min(found)}",
         "nothing to do; --ppn sets another number, and the SNC or NPS setting of the firmware makes them equal",
         names,
@@ -135,8 +135,8 @@ def kernels(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_kernels",
             "info",
-            f"Kernel {few([kernel[:30] for kernel in others], 2)} here, {usual[:30]} on the others: harmless, "
-            "but look here first if these hosts are slower",
+            f"Kernel {few([kernel[:30] for kernel in others], 2)}, but {usual[:30]} on the others: harmless, "
+            "but look at it first if these hosts are slower",
             "update the hosts together",
             names,
         )
@@ -154,7 +154,7 @@ def jobs(cluster: Cluster) -> Iterator[Finding]:
     yield Finding(
         "cluster.mixed_jobs",
         "warn",
-        "These hosts are in no job of the scheduler, the others are: ranks here may be ended, or share their cores"
+        "These hosts are in no job of the scheduler, the others are: their ranks may be ended, or share cores"
         if outside
         else f"These hosts are in another job than the others ({usual[:20]}): each ends at its own time, and the run "
         "with the first",
@@ -170,7 +170,7 @@ def users(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.users_differ",
             "info",
-            f"The account is {few([user[:20] for user in others], 3)} here and {usual[:20]} on the others: homes and "
+            f"The account is {few([user[:20] for user in others], 3)}, but {usual[:20]} on the others: homes and "
             "permissions may differ",
             "nothing to do if that is intended; else user@host in the hostfile, or --user",
             names,

@@ -12,7 +12,7 @@ from ipexctl.facts.internal import joining
 from ipexctl.hosts.internal import common_networks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from ipexctl.doctor.context import Cluster, Member, Rule
     from ipexctl.hosts.internal import Network
@@ -91,7 +91,7 @@ def iface_names(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.iface_names_differ",
             "info",
-            f"The common network's interface is {few(others, 3)} here, {usual} on the others: one FI_TCP_IFACE for "
+            f"The common network's interface is {few(others, 3)}, but {usual} on the others: one FI_TCP_IFACE for "
             "all would hang",
             "nothing to do under ipexctl run, which sets it for each host",
             names,
@@ -102,16 +102,20 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
     found = groups(cluster.nodes, lambda node: node.nic.mtu if node.nic else None)
     if len(found) > 1 and not cluster.refusal:
         usual, others, names = odd_ones(found)
-        nics = {node.nic.name for node in cluster.nodes if node.name in names and node.nic}
         yield Finding(
             "cluster.mixed_mtu",
             "warn",
-            f"Packets of {few([str(size) for size in others], 3)} bytes here, {usual} on the others (MTU): ssh "
+            f"Packets of {few([str(size) for size in others], 3)} bytes, but {usual} on the others (MTU): ssh "
             "works, but large messages may be lost and training hang",
-            f"as root: ip link set dev {nics.pop() if len(nics) == 1 else 'IFACE'} mtu {usual} "
-            "(until the next restart)",
+            f"as root: ip link set dev {_common_nic(cluster, names)} mtu {usual} (until the next restart)",
             names,
         )
+
+
+def _common_nic(cluster: Cluster, names: Collection[str]) -> str:
+    """The interface of these hosts for a command, if it has one name on all of them."""
+    nics = {node.nic.name for node in cluster.nodes if node.name in names and node.nic}
+    return nics.pop() if len(nics) == 1 else "IFACE"
 
 
 def speed(cluster: Cluster) -> Iterator[Finding]:
@@ -122,8 +126,9 @@ def speed(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_speed",
             "warn",
-            f"Links of {_rate(slowest)} here, {_rate(fastest)} elsewhere: an all-reduce is as fast as the slowest link",
-            "check cable, port and negotiation: ethtool IFACE; or train without them: --limit '!NAME,!NAME'",
+            f"Links of {_rate(slowest)}, but {_rate(fastest)} elsewhere: an all-reduce is as fast as the slowest link",
+            f"check cable, port and negotiation: ethtool {_common_nic(cluster, slow)}; or train without them: "
+            "--limit '!NAME,!NAME'",
             slow,
         )
 
@@ -189,7 +194,7 @@ def _wrong(
             yield Finding(
                 "cluster.name_wrong",
                 "warn",
-                f"{name[:40]} resolves to {address} here, which is "
+                f"{name[:40]} resolves to {address} on this host, which is "
                 f"{owners.get(address, '')[:40] or 'this host itself'}: ranks would talk to the wrong machine, and "
                 "hang",
                 _NAMES,
@@ -216,7 +221,7 @@ def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
             "cluster.names_unresolved",
             "info",
             f"The name{'s' if len(missing) > 1 else ''} {few([name[:30] for name in missing], 3)} can't be resolved "
-            "here: a launcher that uses names would stop with 'unknown host'",
+            "on these hosts: a launcher that uses names would stop with 'unknown host'",
             _NAMES,
             tuple(lost),
         )

@@ -23,7 +23,7 @@ def homes(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.homes_differ",
             "fail",
-            f"ipexctl's home is {few([path[:40] for path in others], 1)} here, {usual[:40]} on the others: MPI starts "
+            f"ipexctl's home is {few([path[:40] for path in others], 1)}, but {usual[:40]} on the others: MPI starts "
             "ranks by one path on all hosts",
             "--home DIR with one absolute path you may write to on every host, such as /scratch/ME/ipexctl",
             names,
@@ -96,7 +96,7 @@ def libc(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_libc",
             "warn",
-            f"glibc {_dotted(oldest)} here, up to {_dotted(newest)} elsewhere: these hosts limit all to IPEX 2.5 or "
+            f"glibc {_dotted(oldest)}, but up to {_dotted(newest)} elsewhere: these hosts limit all to IPEX 2.5 or "
             "PyTorch 2.6, as all must run one stack",
             "train without them (--limit '!NAME,!NAME'), or in a container with a newer system on all hosts",
             old,
@@ -105,8 +105,8 @@ def libc(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_libc",
             "info",
-            f"glibc {_dotted(oldest)} here, up to {_dotted(newest)} elsewhere: the same stacks run on all; build "
-            "your own extensions here",
+            f"glibc {_dotted(oldest)}, but up to {_dotted(newest)} elsewhere: the same stacks run on all; build "
+            "your own extensions on the hosts with the older one",
             "nothing to do",
             tuple(found[oldest]),
         )
@@ -119,7 +119,7 @@ def distros(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_distro",
             "info",
-            f"{few([distro[:34] for distro in others], 2)} here, {usual[:34]} on the others: system libraries and "
+            f"{few([distro[:34] for distro in others], 2)}, but {usual[:34]} on the others: system libraries and "
             "package names differ",
             "nothing to do: the stack brings its own libraries",
             names,
@@ -162,7 +162,7 @@ def stacks(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_stacks",
             "fail",
-            f"Environment {name[:30]} has {part} {others[0][at] or 'missing'} here, {usual[at] or 'missing'} on the "
+            f"Environment {name[:30]} has {part} {others[0][at] or 'missing'}, but {usual[at] or 'missing'} on the "
             "others: ranks of different versions hang or crash at the first collective",
             f"give all hosts the version that most have, or name another one: {_install_like(name, usual)}",
             names,
@@ -185,8 +185,8 @@ def missing_envs(cluster: Cluster) -> Iterator[Finding]:
             yield Finding(
                 "cluster.env_missing",
                 "info",
-                f"Environment {name[:40]} is not here, but on {len(by_host)} other "
-                f"host{'s' if len(by_host) > 1 else ''}: a run that uses it would fail to start here",
+                f"Environment {name[:40]} is missing, but on {len(by_host)} other "
+                f"host{'s' if len(by_host) > 1 else ''}: a run that uses it would fail to start",
                 "ipexctl install",
                 without,
             )
@@ -204,7 +204,7 @@ def mpis(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_mpi",
             "info",
-            f"The first mpirun is {' '.join(others[0])} here, {' '.join(usual)} on the others: one can't start the "
+            f"The first mpirun is {' '.join(others[0])}, but {' '.join(usual)} on the others: one can't start the "
             "daemons of the other",
             "nothing to do under ipexctl run, which uses the mpirun of the environment; else --mpi PATH",
             names,

@@ -27,10 +27,12 @@ def arch(facts: Facts) -> Iterator[Finding]:
     if machine in ("aarch64", "arm64"):
         message = (
             "An ARM processor: IPEX, oneCCL and Intel MPI exist for x86-64 only. "
-            "Stock PyTorch would run here, but not in one job with x86-64 hosts"
+            "Stock PyTorch would run on this host, but not in one job with x86-64 hosts"
         )
     else:
-        message = f"A {machine} processor: IPEX, oneCCL and Intel MPI exist for x86-64 only, so no rank can run here"
+        message = (
+            f"A {machine} processor: IPEX, oneCCL and Intel MPI exist for x86-64 only, so no rank can run on this host"
+        )
     yield Finding("cpu.arch", "fail", message, LEAVE_OUT)
 
 
@@ -43,7 +45,7 @@ def instructions(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "cpu.no_avx2",
                 "fail",
-                "The processor has no AVX2: IPEX fails here with 'Illegal instruction', and that ends the whole job",
+                "The processor has no AVX2: IPEX fails with 'Illegal instruction', and that ends the whole job",
                 f"{LEAVE_OUT}; if it is a VM, set its CPU model to host-passthrough",
             )
         case "avx2":
@@ -178,7 +180,7 @@ def topology(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "cpu.topology_hidden",
             "info",
-            "Which CPUs share a core can't be read here: each counts as a core, so there may be twice too many threads",
+            "Which CPUs share a core can't be read: each counts as a core, so there may be twice too many threads",
             "mount /sys/devices/system/cpu in the container, or set --omp and --ppn yourself",
         )
 

@@ -182,7 +182,7 @@ def interface(facts: Facts) -> Iterator[Finding]:
         value = facts.environment.variables[name]
         first = re.split(r"[,=^]", value)[0]
         if first == "lo" or (known and first and first not in known):
-            problem = "is inside this host" if first == "lo" else "doesn't exist here"
+            problem = "is inside this host" if first == "lo" else "doesn't exist on this host"
             yield Finding(
                 "environment.interface",
                 "warn",

@@ -28,7 +28,7 @@ def amount(facts: Facts) -> Iterator[Finding]:
             "warn",
             f"{size(usable)} of memory: PyTorch takes about 1 GB before the model; a rank that needs more is killed "
             "(signal 9)",
-            "one rank here (--ppn 1), a smaller batch, or leave the host out: --limit '!NAME'",
+            "one rank on each host (--ppn 1), a smaller batch, or leave the host out: --limit '!NAME'",
         )
 
 

@@ -161,8 +161,8 @@ def firewall(facts: Facts, context: HostContext) -> Iterator[Finding]:
     yield Finding(
         "network.firewall",
         "info",
-        f"{' and '.join(services)} runs here: ranks listen on high ports, and if those are closed training hangs "
-        "at its start",
+        f"{' and '.join(services)} runs on this host: ranks listen on high ports, and if those are closed training "
+        "hangs at its start",
         "nothing to do unless network.port_closed is found too; then "
         + open_ports([context.name], {context.name: context.internal or ""}, {context.name: facts}),
     )

@@ -47,15 +47,15 @@ def libc(facts: Facts) -> Iterator[Finding]:
             "libc.too_old",
             "fail",
             f"glibc {system.libc_version}: every PyTorch and IPEX wheel needs 2.17 or newer, so none can be loaded "
-            "here",
+            "on this host",
             "a newer system, or a container of one",
         )
     elif system.libc == "glibc" and version is not None and version < NEWER_GLIBC:
         yield Finding(
             "libc.old",
             "warn",
-            f"glibc {system.libc_version}: the newest that run here are IPEX 2.5 and, without IPEX, PyTorch 2.6; "
-            "anything later needs glibc 2.28",
+            f"glibc {system.libc_version}: the newest that run on this host are IPEX 2.5 and, without IPEX, PyTorch "
+            "2.6; anything later needs glibc 2.28",
             "for newer ones a newer system or container: RHEL 8, Ubuntu 20.04, Debian 10 or later",
         )
 
@@ -84,7 +84,7 @@ def pythons(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "python.none",
             "fail",
-            "No Python 3 that runs: nothing can be installed or started here. Any of 3.9 to 3.13 is fine",
+            "No Python 3 that runs: nothing can be installed or started on this host. Any of 3.9 to 3.13 is fine",
             fix,
         )
     elif minors[-1] < FIRST:
@@ -260,14 +260,14 @@ def tools(facts: Facts, context: HostContext) -> Iterator[Finding]:
         yield Finding(
             "tools.missing",
             "warn",
-            f"No {' and no '.join(missing)}: code and wheels can't be unpacked or verified here",
+            f"No {' and no '.join(missing)}: code and wheels can't be unpacked or verified on this host",
             package_command(facts, "tar coreutils", "tar coreutils", "tar coreutils"),
         )
     if context.node0 and not context.alone and "ssh" not in have:
         yield Finding(
             "tools.no_ssh",
             "fail",
-            "No ssh on node0: mpirun starts the ranks of all other hosts from here by ssh",
+            "No ssh on node0: mpirun on node0 starts the ranks of all other hosts by ssh",
             f"{package_command(facts, 'openssh-client', 'openssh-clients', 'openssh-clients')}; "
             "or put another host first in the hostfile",
         )

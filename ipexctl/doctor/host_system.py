@@ -52,14 +52,14 @@ def linux(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "system.not_linux",
             "fail",
-            f"This host runs {name[:40]}: IPEX, oneCCL and Intel MPI exist for Linux only, so no rank can run here",
+            f"This host runs {name[:40]}: IPEX, oneCCL and Intel MPI exist for Linux only, so no rank can run on it",
             "leave the host out: --limit '!NAME'",
         )
     elif "microsoft" in (system.kernel or "").lower():
         yield Finding(
             "system.wsl",
             "warn",
-            "This is Linux inside Windows (WSL): other hosts usually can't connect to ranks here",
+            "This is Linux inside Windows (WSL): other hosts usually can't connect to ranks on this host",
             "networkingMode=mirrored in .wslconfig on the Windows side, or leave the host out: --limit '!NAME'",
         )
 
@@ -204,8 +204,8 @@ def load(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "activity.load",
             "warn",
-            f"Other programs compute here now (load {now:.0f} on {cores} cores): every rank waits at each step for the "
-            "ranks here",
+            f"Other programs compute on this host now (load {now:.0f} on {cores} cores): every rank waits at each step "
+            "for the ranks on it",
             "see which: ps -eo user,pcpu,etime,args --sort=-pcpu | head",
         )
 
@@ -226,7 +226,7 @@ def runs(facts: Facts, context: HostContext) -> Iterator[Finding]:
             "info",
             f"Run {few([run[:30] for run in alive], 2)} is marked as running in its record: a second one on the "
             "same cores slows both",
-            "ipexctl ps shows it; wait for its end, or if it is no longer needed: ipexctl stop RUN",
+            f"ipexctl ps shows it; wait for its end, or if it is no longer needed: ipexctl stop {alive[0]}",
         )
 
 
@@ -241,7 +241,7 @@ def leftovers(facts: Facts, context: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "activity.leftovers",
                 "warn",
-                f"Run {run} has processes here, and it is not known whether it is alive: {state.reason}",
+                f"Run {run} has processes on this host, and it is not known whether it is alive: {state.reason}",
                 "ipexctl ps on the machine that started the run shows its state; so does ipexctl doctor with its node0 "
                 "among the hosts",
             )
@@ -250,8 +250,8 @@ def leftovers(facts: Facts, context: HostContext) -> Iterator[Finding]:
             yield Finding(
                 "activity.leftovers",
                 "warn",
-                f"Run {run} has ended ({state.reason}), but processes of it are left here: they may occupy cores, "
-                "memory and ports",
+                f"Run {run} has ended ({state.reason}), but processes of it are left on this host: they may occupy "
+                "cores, memory and ports",
                 "ranks without a supervisor end within a minute: run ipexctl doctor again then. List those left, on "
                 "this host: "
                 f"ps -o pid,lstart,args -p {','.join(map(str, pids[:_MOST_PIDS]))}; to end them: "

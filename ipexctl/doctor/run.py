@@ -19,7 +19,7 @@ from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ipexctl.doctor.finding import HostStatus
     from ipexctl.doctor.run_states import RunLife
@@ -71,10 +71,9 @@ def run_doctor(hosts: Sequence[Host], request: DoctorRequest, pool: SessionPool)
         from ipexctl.doctor.smoke import measure
 
         cluster += measure(pool, reached, internal, facts).findings
-    names = tuple(answers)
-    failed = {name for finding in cluster if finding.level == "fail" for name in finding.hosts or names}
+    about = findings_by_host(cluster, list(answers))
     return DoctorReport(
-        hosts=tuple(host_report(answers[host.name], contexts[host.name], request, failed) for host in hosts),
+        hosts=tuple(host_report(answers[host.name], contexts[host.name], request, about[host.name]) for host in hosts),
         cluster=merge_findings(cluster),
         recommendation=recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows or packaged_rows())),
         seconds=time.monotonic() - started,
@@ -110,17 +109,28 @@ def _context(
     )
 
 
-def host_report(answer: HostFacts, context: HostContext, request: DoctorRequest, failed: Collection[str]) -> HostReport:
-    """`failed`: hosts with a finding of level fail about several hosts or the network."""
+def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[str, list[Finding]]:
+    """The findings about several hosts or the network, by each host they name; a fail without names concerns all."""
+    by_host: dict[str, list[Finding]] = {name: [] for name in names}
+    for finding in cluster:
+        for name in finding.hosts or (names if finding.level == "fail" else ()):
+            by_host.setdefault(name, []).append(finding)
+    return by_host
+
+
+def host_report(
+    answer: HostFacts, context: HostContext, request: DoctorRequest, about: Sequence[Finding] = ()
+) -> HostReport:
+    """`about`: the findings about several hosts or the network that name this host; they count for its status."""
     host, facts = answer.host, answer.facts
     findings: tuple[Finding, ...] = ()
     if facts is not None:
         findings = (*_required(host, facts, request.require), *examine_host(facts, context))
-    level = worst(findings)
+    level = worst((*findings, *about))
     status: HostStatus = level if level in ("warn", "fail") else "ok"
     if answer.status == "unreachable":
         status = "unreachable"
-    elif facts is None or answer.status != "ok" or host.name in failed:
+    elif facts is None or answer.status != "ok":
         status = "fail"
     return HostReport(host, status, answer.seconds, facts, findings, answer.reason, answer.fix)
 

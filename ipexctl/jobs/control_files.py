@@ -14,6 +14,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.registry import RunRegistry
 from ipexctl.lab.state import LABS
 from ipexctl.node.common.files import disk_usage, write_atomically
+from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,12 +84,7 @@ def _records_of_others(hosts: Sequence[Host]) -> list[RunRecord]:
 
 
 def _directories() -> dict[str, Path]:
-    kinds = {
-        "state": platformdirs.user_state_dir,
-        "cache": platformdirs.user_cache_dir,
-        "data": platformdirs.user_data_dir,
-    }
-    return {kind: Path(directory("ipexctl", appauthor=False)) for kind, directory in kinds.items()}
+    return {"state": state_directory(), "cache": cache_directory(), "data": data_directory()}
 
 
 def _outputs() -> Iterator[Path]:

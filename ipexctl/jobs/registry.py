@@ -19,6 +19,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
+from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -99,9 +100,7 @@ class RunRegistry:
     def directory(self) -> Path:
         if self._given is not None:
             return self._given
-        from platformdirs import user_state_path
-
-        return user_state_path("ipexctl", appauthor=False) / "runs"
+        return state_directory() / "runs"
 
     def save(self, record: RunRecord) -> None:
         try:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from platformdirs import user_state_path
-
+from ipexctl.errors import UserError
 from ipexctl.node.common.files import make_private_directory, write_atomically
 from ipexctl.remote.progress import Notice
+from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,16 +111,12 @@ class PlayReport:
 
 def write_retry_file(playbook: Path, report: PlayReport) -> Path | None:
     """Write PLAYBOOK.retry in the user's state directory; delete it if no host failed."""
-    directory = user_state_path("ipexctl", appauthor=False) / "retry"
-    path = directory / f"{playbook.stem}.retry"
     failed = [name for name, counts in report.recap.items() if counts.failed or counts.unreachable]
-    if not failed:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-        return None
-    try:
-        make_private_directory(directory)
-        write_atomically(path, "".join(f"{name}\n" for name in failed).encode(), durable=False)
-    except OSError:  # the file is a convenience: the playbook's result stands without it
-        return None
-    return path
+    with contextlib.suppress(OSError, UserError):  # the file is a convenience: the playbook's result stands without it
+        path = state_directory() / "retry" / f"{playbook.stem}.retry"
+        if failed:
+            make_private_directory(path.parent)
+            write_atomically(path, "".join(f"{name}\n" for name in failed).encode(), durable=False)
+            return path
+        path.unlink(missing_ok=True)
+    return None

@@ -6,10 +6,7 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import platformdirs
 
 from ipexctl.facts.gather import gather
 from ipexctl.hosts.host import Host
@@ -27,9 +24,11 @@ from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from ipexctl.text import readable
+from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from ipexctl.facts.facts import Facts
     from ipexctl.remote.outcome import HostError
@@ -100,8 +99,7 @@ class ControlMachine:
 
     @classmethod
     def find(cls) -> ControlMachine:
-        cache = Path(platformdirs.user_cache_dir("ipexctl"))
-        return cls(LocalSession(Host("localhost", "localhost")), sys.executable, str(cache))
+        return cls(LocalSession(Host("localhost", "localhost")), sys.executable, str(cache_directory()))
 
     @property
     def location(self) -> StoreLocation:

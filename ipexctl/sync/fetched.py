@@ -9,29 +9,29 @@ import contextlib
 import hashlib
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import platformdirs
-
+from ipexctl.errors import UserError
 from ipexctl.node.common.files import make_private_directory, write_json_atomically
 from ipexctl.sync.root import real_path
+from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 
 def _directory() -> Path:
-    return Path(platformdirs.user_state_dir("ipexctl")) / "fetched"
+    return state_directory() / "fetched"
 
 
 def note_fetched(paths: Iterable[str]) -> None:
     """Note files and directories that fetch created, and forget those that were removed since."""
-    directory = _directory()
     created = [os.path.join(real_path(os.path.dirname(path)), os.path.basename(path)) for path in paths]
     if not created:
         return
-    with contextlib.suppress(OSError):  # on a full disk, the next sync names nothing as fetched and sends it
+    with contextlib.suppress(OSError, UserError):  # on a full disk, the next sync names nothing as fetched and sends it
+        directory = _directory()
         make_private_directory(directory)
         for path in created:
             name = hashlib.sha256(os.fsencode(path)).hexdigest()[:32]

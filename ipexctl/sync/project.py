@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import platformdirs
-
 from ipexctl.errors import UserError
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.sync.fetched import fetched_below
@@ -20,6 +18,7 @@ from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.manifest import Manifest, ManifestEntry, encode, unpacked
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.scan import check_size, scan_project
+from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +69,7 @@ def read_project(
     if not allow_big:
         check_size(root, scanned)
     name = tree_name(root, owner_here())
-    cache = Path(platformdirs.user_cache_dir("ipexctl")) / "sync" / name
+    cache = cache_directory() / "sync" / name
     hashes = Hashes(cache / "hashes.json")
     manifest = manifest_of(scanned, hashes)
     left_out, fetched = tuple(sorted(scanned.credentials)), tuple(sorted(scanned.fetched))

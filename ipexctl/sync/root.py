@@ -13,10 +13,9 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-import platformdirs
-
 from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.node.common.files import make_private_directory, open_private
+from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,9 +116,8 @@ def home_directories() -> tuple[Path, ...]:
 
 def own_directories() -> tuple[Path, ...]:
     """The directories of ipexctl on this machine, with links resolved."""
-    kinds = (platformdirs.user_cache_dir, platformdirs.user_state_dir, platformdirs.user_log_dir)
-    paths = [directory("ipexctl", appauthor=False) for directory in (*kinds, platformdirs.user_data_dir)]
-    return tuple(real_path(os.path.expanduser(path)) for path in (DEFAULT_HOME, *paths))
+    directories = (cache_directory(), state_directory(), data_directory())
+    return tuple(real_path(path) for path in (os.path.expanduser(DEFAULT_HOME), *directories))
 
 
 def real_path(path: Path | str) -> Path:
@@ -160,7 +158,7 @@ def owner_here() -> str:
         machine = _MACHINE_ID.read_text().strip()
     if machine:
         return f"{_user()}@{machine}/{os.uname().nodename}"
-    id_file = Path(platformdirs.user_data_dir("ipexctl")) / "machine"
+    id_file = data_directory() / "machine"
     with contextlib.suppress(OSError):
         make_private_directory(id_file.parent)
         with contextlib.suppress(FileExistsError), open(id_file, "x", opener=open_private) as file:

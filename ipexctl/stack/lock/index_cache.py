@@ -7,16 +7,15 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-import platformdirs
 
 from ipexctl.node.common.files import make_private_directory, write_json_atomically
 from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure
+from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 CONTROL_MACHINE: Final = ""
 """The name of the control machine in this cache; hosts have their machine's id."""
@@ -39,7 +38,7 @@ class IndexCache:
     """One file for each machine that queried indexes, and for each setting of pip in the environment."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path | None = None) -> None:
-        self._directory = directory or Path(platformdirs.user_cache_dir("ipexctl")) / "indexes"
+        self._directory = directory or cache_directory() / "indexes"
         self._settings = sorted((name, value) for name, value in environ.items() if name.startswith("PIP_"))
 
     def save(self, machine: str, availability: Availability) -> None:

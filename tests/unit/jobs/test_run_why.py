@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import pytest
-from known_texts import SECTIONS, TEXTS, account, page, verdict_of
+from known_texts import SECTIONS, TEXTS, Text, account, page, verdict_of
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, judged
 
 from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, Thread
@@ -21,8 +21,6 @@ from ipexctl.node.run import verdict as supervisors
 from message_data import missing
 
 if TYPE_CHECKING:
-    from known_texts import Text
-
     from ipexctl.jobs.why.diagnosis import Diagnosis
 
 
@@ -132,6 +130,21 @@ def test_ranks_without_time_to_answer_are_not_taken_for_killed_ones(
         "plan": {"shares": {"node2": [64, 2]}},
     }
     assert cause_id(judged([(STOPPED, ""), ({"state": "lost"}, "")], first=first, **more)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("printed", "argument"),
+    [
+        ("ipexctl: node2: ./my train; reboot: Permission denied", "ls -l './my train; reboot' "),
+        ("ipexctl: node2: /opt/$(reboot).sh could not be sourced: no", "'/opt/$(reboot).sh'"),
+        ("sh: 1: x'; reboot; ': not found", """ 'x'"'"'; reboot; '"'"'';"""),
+        ("ipexctl: node2: ./train: Permission denied", "ipexctl exec -- ls -l ./train "),
+    ],
+)
+def test_what_a_rank_printed_is_one_quoted_word_in_a_command_to_paste(printed: str, argument: str) -> None:
+    cause = verdict_of(Text("", printed)).cause
+    assert cause is not None
+    assert argument in cause.fix
 
 
 @pytest.mark.parametrize("state", ["ok", "running", "stopped"])

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from doctor_rules_helpers import context, healthy
 
 from ipexctl.doctor.finding import DoctorReport, Finding
-from ipexctl.doctor.run import DoctorRequest, host_report
+from ipexctl.doctor.run import DoctorRequest, findings_by_host, host_report
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.ui.doctor import show_doctor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from ipexctl.doctor.finding import HostReport
 
 LONG = "Something about the host that is " + "quite " * 30 + "long"
 WORD = "(... ipexctl doctor -v)"
 
 
-def report(failed: Collection[str]) -> HostReport:
+def report(*cluster: Finding) -> HostReport:
     answer = HostFacts(Host("node1", "10.1.0.1"), "ok", facts=healthy())
-    return host_report(answer, context(name="node1"), DoctorRequest(home="~/.ipexctl"), failed)
+    return host_report(
+        answer, context(name="node1"), DoctorRequest(home="~/.ipexctl"), findings_by_host(cluster, ["node1"])["node1"]
+    )
 
 
 def shown(capfd: pytest.CaptureFixture[str], *cluster: Finding, verbose: bool = False) -> list[str]:
-    names = {name for finding in cluster if finding.level == "fail" for name in finding.hosts}
-    show_doctor(DoctorReport((report(names),), cluster, None, 1.0), quiet=False, verbose=verbose, no_color=True)
+    show_doctor(DoctorReport((report(*cluster),), cluster, None, 1.0), quiet=False, verbose=verbose, no_color=True)
     return capfd.readouterr().out.splitlines()
 
 
 def test_a_host_with_a_failed_network_fails_in_its_row_and_in_the_summary(capfd: pytest.CaptureFixture[str]) -> None:
-    assert report(()).status == "ok"
-    assert report({"node1"}).status == "fail"
+    assert report().status == "ok"
+    assert report(Finding("network.login", "fail", "no login")).status == "fail", "without names it is about all"
     lines = shown(capfd, Finding("network.login", "fail", "no login", "ipexctl trust", ("node1",)))
     row = next(line for line in lines if line.startswith("node1"))
     assert row.split()[1] == "fail"
     assert lines[-1].startswith("1 host: 1 fail ")
+
+
+def test_a_host_that_a_warning_about_several_hosts_names_shows_it_in_its_row() -> None:
+    warning = Finding("cluster.clocks_differ", "warn", "clocks differ", "chronyd", ("node1", "node2"))
+    assert report(warning).status == "warn"
+    assert report(replace(warning, hosts=("node2",))).status == report(replace(warning, hosts=())).status == "ok"
+    assert report(replace(warning, level="info")).status == "ok"
+    assert report(warning, replace(warning, level="fail")).status == "fail"
 
 
 @pytest.mark.parametrize("columns", ["", "60", "90"])

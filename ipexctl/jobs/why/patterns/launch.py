@@ -176,15 +176,15 @@ LAUNCH: Final = (
     ),
     KnownError(
         "run.no_command",
-        (r"^ipexctl: (?P<place>[^:]+): (?P<what>.+: (?:No such file|Permission denied|Exec format)[\w ]*)$",),
+        (r"^ipexctl: (?P<place>[^:]+): (?P<what>(?P<file>.+): (?:No such file|Permission denied|Exec format)[\w ]*)$",),
         "the command can't be started on {place}: {what}",
-        "ipexctl exec -- ls -l FILE shows which hosts have it; name a program of the environment without a path",
+        "ipexctl exec -- ls -l {file} shows which hosts have it; name a program of the environment without a path",
     ),
     KnownError(
         "run.setup_failed",
-        (r"^ipexctl: (?P<place>[^:]+): (?P<what>.+ could not be sourced: .*)$",),
+        (r"^ipexctl: (?P<place>[^:]+): (?P<what>(?P<file>.+) could not be sourced: .*)$",),
         "the --setup file failed on {place}: {what}",
-        "it must work on every node, in bash, without a terminal; test it: ipexctl exec --shell 'bash -c \". FILE\"'",
+        "it must work on every node, in bash, without a terminal; test it: ipexctl exec -- bash -c '. \"$0\"' {file}",
     ),
     KnownError(
         "ccl.setvars_in_dash",

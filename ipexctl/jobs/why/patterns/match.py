@@ -159,7 +159,7 @@ class PatternMatch:
 @dataclass(frozen=True, slots=True)
 class KnownError:
     """A known error text. `sentence` and `fix` may contain `{host}`, `{rank}`, `{run}`, `{python}`, `{install}` and
-    groups."""
+    groups. A fix is pasted into a shell, so what a rank printed is quoted in it."""
 
     id: str
     texts: tuple[str, ...]
@@ -184,8 +184,9 @@ class KnownError:
         output = found.output
         fields = _Fields(found.groups)
         fields.update(rank=output.rank, host=output.host, run=found.context.run, python=found.context.python)
-        fields["install"] = found.context.install(self.package)
-        return self.sentence.format_map(fields), self.fix.format_map(fields)
+        in_command = _Fields({name: shlex.quote(str(value)) for name, value in fields.items()})
+        in_command["install"] = found.context.install(self.package)
+        return self.sentence.format_map(fields), self.fix.format_map(in_command)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ SCRIPT: Final = (
         "script.no_program",
         (r"^(?:/bin/|/usr/bin/)?(?:sh|bash|dash|env): (?:(?:line )?\d+: )?(?P<what>[^:\n]+): (?:command )?not found",),
         "{host} has no program {what}",
-        "to see which hosts have it: ipexctl exec --shell 'command -v {what}'; a program of a "
+        "to see which hosts have it: ipexctl exec -- sh -c 'command -v \"$0\"' {what}; a program of a "
         "Python package: {install}",
         package="PKG",
     ),
