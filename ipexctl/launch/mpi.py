@@ -12,7 +12,7 @@ from ipexctl.launch.plan import LaunchRefusal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ipexctl.facts.software import Mpi
+    from ipexctl.facts.software import Env, Mpi
     from ipexctl.launch.plan import Backend, Flavor
     from ipexctl.launch.request import LaunchRequest
 
@@ -61,11 +61,17 @@ def find_launcher(
     lacking = tuple(without) if choice != "auto" and 0 < len(without) < len(names) else ()
     others = f"; {names[0]} has {', '.join(NAMES[flavor] for flavor in present)}" if present and not lacking else ""
     place = f"on {names[0]}" if len(names) == 1 else "at one path on all hosts"
-    return LaunchRefusal(
-        f"there is no {wanted} {'on ' + fold(lacking) if lacking else place}{others}",
-        "ipexctl install brings Intel MPI with every stack; or --mpi PATH, a path that exists on all hosts",
-        lacking,
-    )
+    fix = "ipexctl install brings Intel MPI with every stack; or --mpi PATH, a path that exists on all hosts"
+    installed = _of_installed(request, names) if choice in ("auto", "intel") else None
+    if installed is not None:
+        fix = f"that of the environment {installed.name}, which ipexctl installed: --mpi {installed.path}/bin/mpirun"
+    return LaunchRefusal(f"there is no {wanted} {'on ' + fold(lacking) if lacking else place}{others}", fix, lacking)
+
+
+def _of_installed(request: LaunchRequest, names: Sequence[str]) -> Env | None:
+    """An environment with Intel MPI that ipexctl installed at one path on all these hosts."""
+    first, *others = ({env.path: env for env in request.facts[name].software.envs if env.mpi} for name in names)
+    return next((env for path, env in first.items() if all(path in envs for envs in others)), None)
 
 
 def _of_env(request: LaunchRequest) -> Iterator[Launcher]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
     notes = [f"ranks on each host: {distribution.why}", *distribution.notes]
     starter = f"started by {NAMES[launcher.flavor]}" if launcher.flavor != "none" else "started directly"
+    if not launcher.of_env:
+        starter += f" ({launcher.path})"
     notes.append(f"{starter}: {launcher.why}")
     if context.backend_reason:
         notes.append(f"backend {context.backend}: {context.backend_reason}")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refusal, software, value, variables
 
-from ipexctl.facts.software import Mpi
+from ipexctl.facts.software import Env, Mpi
 from ipexctl.launch.request import Export, RankEnv
 from message_data import missing
 
 if TYPE_CHECKING:
+    from ipexctl.facts.facts import Facts
     from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
 
 SPR = cpu(64, 2)
@@ -182,6 +183,24 @@ def test_a_machines_mpi_must_be_at_one_path_on_all_hosts() -> None:
     assert "ipexctl install" in found.fix
     assert refusal(one, other, mpi="openmpi").hosts == ("node2",)
     assert "Intel MPI" in refusal(one, env=BARE, mpi="intel").reason
+
+
+def test_the_mpi_of_an_installed_environment_is_named_to_a_python_without_one() -> None:
+    def host(number: int, *paths: str) -> Facts:
+        envs = tuple(Env(path[-3:], path, "3.11", packages={"impi-rt": "2021.18.1"}) for path in paths)
+        return machine(SPR, number, software=software(envs=envs))
+
+    found = refusal(host(1, "/h/one", "/h/two"), host(2, "/h/two"), env=BARE)
+    assert missing(found.fix, "two --mpi /h/two/bin/mpirun") == []
+    for other in (host(2), host(2, "/h/six")):
+        assert "/bin/mpirun" not in refusal(host(1, "/h/one"), other, env=BARE).fix
+    assert "/bin/mpirun" not in refusal(host(1, "/h/one"), env=BARE, mpi="openmpi").fix
+
+
+def test_a_plan_names_an_mpirun_that_is_not_of_the_environment() -> None:
+    of_host = plan(machine(SPR, software=software(mpis=(OPEN,))), env=BARE, n=2)
+    assert any(not missing(note, OPEN.path) for note in of_host.notes)
+    assert not any("/bin/" in note for note in plan(machine(SPR), n=2).notes)
 
 
 def test_an_mpi_by_path_is_known_by_what_it_says() -> None:
