@@ -133,7 +133,6 @@ class PlayView:
                 self._line(names, first.result, "")
         if self._shows and self._diff and not self._quiet:
             self._diffs()
-        sys.stdout.flush()
 
     def _loop_items(self) -> list[tuple[str, ItemDone]]:
         """Items of a loop with their hosts; items that failed equally on several hosts are one line."""
@@ -159,7 +158,6 @@ class PlayView:
             self._output_lines(result)
 
     def _print_failure(self, names: str, result: Result, label: str, *, ignored: bool) -> None:
-        sys.stdout.flush()
         suffix = " (ignored)" if ignored else ""
         message = f"{printable(names)}: {result.status}{label}{suffix}: {_indented(result.reason)}"
         lines = [message, *(excerpt(result.line, result.column) if result.line else ())]
@@ -209,6 +207,7 @@ class PlayView:
 
     def _print(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()  # lines on stderr that come later are not shown before it
 
 
 def _indented(text: str) -> str:

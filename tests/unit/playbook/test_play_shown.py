@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.frames import Chunk
@@ -71,3 +74,19 @@ def test_of_a_progress_bar_the_last_state_is_shown(capsys: pytest.CaptureFixture
         capsys, [RunOutput(Chunk(3, "stdout", b"1%\r50%\r100%\nend\n")), RunOutput(Chunk(3, "stderr", b"5%\r6%"))]
     )
     assert (out.strip().splitlines(), err) == (["[3] 100%", "[3] end"], "[3] 6%\n")
+
+
+def test_the_head_of_a_task_comes_before_the_stderr_of_its_ranks() -> None:
+    code = """
+from ipexctl.node.common.frames import Chunk
+from ipexctl.playbook.report import PlayStarted, RunOutput, TaskStarted
+from ipexctl.ui.play import PlayView
+view = PlayView()
+view.watch(TaskStarted("train", "run", "p.yml:3"))
+view.watch(RunOutput(Chunk(0, "stderr", b"Traceback\\n")))
+view.watch(RunOutput(Chunk(0, "stdout", b"step 1\\n")))
+"""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    argv, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    done = subprocess.run(argv, stdout=pipe, stderr=subprocess.STDOUT, text=True, check=True, env=environ)
+    assert done.stdout.split("\n") == ["", "TASK [train]", "[0] Traceback", "[0] step 1", ""]

@@ -13,8 +13,7 @@ from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.install_context import InstallRequest, announce_stack
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.pipeline import LockedStack
-from ipexctl.stack.lock.requirements import Sources
-from ipexctl.stack.resolve.model import EnvRequest, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from ipexctl.text import readable
 from message_data import missing
 
@@ -50,7 +49,7 @@ def test_a_small_download_is_one_line() -> None:
 
 @pytest.mark.parametrize("is_cuda", [False, True])
 def test_more_than_2_gb_come_with_the_smaller_stack(is_cuda: bool) -> None:
-    sizes = {"torch": 2 * GB, "nvidia-cublas" if is_cuda else "big": GB}
+    sizes: dict[str, int | None] = {"torch": 2 * GB, "nvidia-cublas" if is_cuda else "big": GB}
     first, second = announced(sizes, CPU_BUILD)
     assert (first.warning, second.warning) == (False, True)
     assert missing(second.text, f"{readable(3 * GB)} --stack torch-2.15") == []
