@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ipexctl.remote.outcome import Unreachable
@@ -46,7 +47,8 @@ def apply_algorithms(transport: paramiko.Transport, configured: Algorithms, know
     unnamed._preferred_pubkeys = allowed("PubkeyAcceptedAlgorithms", unnamed._preferred_pubkeys, configured.login_keys)
 
 
-def allowed(keyword: str, available: Sequence[str], configured: str) -> tuple[str, ...]:
+@lru_cache(maxsize=64)
+def allowed(keyword: str, available: tuple[str, ...], configured: str) -> tuple[str, ...]:
     """The available algorithms that this list allows. Raises Unreachable if there are none."""
     strong = [name for name in available if not _WEAK.search(name)]
     patterns = ",".join(map(_without_alias, configured.lstrip("-").split(",")))

@@ -154,9 +154,9 @@ class Login(AuthStrategy):
     def _all_sources(self) -> Iterator[AuthSource]:
         endpoint = self._endpoint
         offered: set[bytes] = set()
-        configured = [blob for path in endpoint.identities if (blob := _public_blob(path))]
         agent_keys = {key.asbytes(): key for key in self._agent_keys() if not self._is_too_short(key)}
-        configured_in_agent = [blob for blob in configured if blob in agent_keys]
+        identities = endpoint.identities if agent_keys else ()
+        configured_in_agent = [blob for path in identities if (blob := _public_blob(path)) and blob in agent_keys]
         other_in_agent = (
             [] if endpoint.identities_only else [blob for blob in agent_keys if blob not in configured_in_agent]
         )
@@ -164,7 +164,7 @@ class Login(AuthStrategy):
             offered.add(blob)
             yield _AgentKey(endpoint.user, agent_keys[blob])
         for path in endpoint.identities:
-            if path.suffix == ".pub" or _public_blob(path) in offered:
+            if path.suffix == ".pub" or (offered and _public_blob(path) in offered):
                 continue
             loaded = self._ring.load(path, self._deadline)
             if loaded and loaded.key and self._is_too_short(loaded.key):

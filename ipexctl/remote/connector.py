@@ -15,6 +15,7 @@ from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.ssh_config import Resolver
+from ipexctl.remote.ssh_imports import import_ssh
 from ipexctl.remote.tcp import connect_tcp
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ class Connector:
     def load(self, hosts: Sequence[Host]) -> None:
         """Import the modules that sessions on these hosts need, before the caller imports others at the same time."""
         if not all(is_this_machine(host) for host in hosts):
-            import ipexctl.remote.handshake
-            import ipexctl.remote.ssh  # noqa: F401
+            import_ssh()
 
     def open(self, host: Host, cancel: Cancel) -> Session:
         """Open a session on that host; raises HostError if that fails.
@@ -98,6 +98,7 @@ class Connector:
             sock = self.jumps.open(host, endpoint, deadline)
         else:
             sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
+        import_ssh()
         from ipexctl.remote.handshake import Handshake, connect
         from ipexctl.remote.ssh import SshSession
 

@@ -18,6 +18,7 @@ from paramiko.common import (
     MSG_CHANNEL_REQUEST,
     MSG_CHANNEL_WINDOW_ADJUST,
 )
+from paramiko.packet import Packetizer
 
 from ipexctl.remote.algorithms import apply_algorithms
 from ipexctl.remote.auth import Login, auth_refusal
@@ -97,30 +98,37 @@ def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
 
     # paramiko's own timeouts know neither cancellation nor pauses, so they must not expire before the deadline.
     no_timeout = (handshake.deadline.seconds or 0) + 3600
-    connection = fabric.Connection(
+    connection = _Connection(
         handshake.endpoint.hostname,
         user=handshake.endpoint.user,
         port=handshake.endpoint.port,
-        config=_empty_config(),
+        config=_CONFIG,
         connect_kwargs={
             "sock": handshake.sock,
             "transport_factory": transport,
             "auth_strategy": login,
-            "timeout": no_timeout,
             "banner_timeout": no_timeout,
             "auth_timeout": no_timeout,
         },
+        connect_timeout=no_timeout,
+        forward_agent=False,
+        inline_ssh_env=True,
     )
     connection.client.set_missing_host_key_policy(_CheckHostKey(handshake))
     return connection
 
 
-def _empty_config() -> fabric.Config:
-    """A config that reads neither fabric.yaml nor ssh_config: the endpoint has everything a connection needs.
+class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no types
+    """A connection whose attributes are plain ones.
 
-    One for each connection: a Config merges its levels again at each access, and another thread sees it empty then.
+    fabric's own __setattr__ searches `dir(self)` at each assignment, half a millisecond a host, and changes the config.
     """
-    return fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+
+    __setattr__ = object.__setattr__
+
+
+_CONFIG: Final = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+"""Reads neither fabric.yaml nor ssh_config: the endpoint has everything that a connection needs."""
 
 
 def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) -> None:
@@ -135,6 +143,11 @@ def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) ->
         wake.set()
 
 
+class _Packetizer(Packetizer):
+    def start_handshake(self, timeout: float) -> None:
+        """Start no timer, which is a thread: the deadline covers the handshake, and may be later than these 15 s."""
+
+
 class _Transport(paramiko.Transport):
     """Records the signal that ended a command, which paramiko drops, and wakes the thread that waits for the end.
 
@@ -147,9 +160,9 @@ class _Transport(paramiko.Transport):
         MSG_CHANNEL_REQUEST: _record_exit_signal,
     }
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, sock: socket.socket, **options: Any) -> None:
         self._closed_channels: set[int] = set()
-        super().__init__(*args, **options)
+        super().__init__(sock, packetizer_class=_Packetizer, **options)
 
     def _send_message(self, data: paramiko.Message) -> None:
         """Never called by two threads at once: paramiko holds a lock, except during key exchange."""
@@ -169,6 +182,9 @@ class _Transport(paramiko.Transport):
         self._closed_channels.discard(message.get_int())
         message.packet.seek(start)
         super()._parse_channel_open_success(message)  # type: ignore[misc]
+
+    def _parse_debug(self, message: paramiko.Message) -> None:
+        """Ignore sshd's debug messages: paramiko formats them byte by byte for a log that is off."""
 
 
 class _CheckHostKey(paramiko.MissingHostKeyPolicy):

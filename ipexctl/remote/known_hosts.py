@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import os
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -36,6 +37,7 @@ class HashedName:
         return outer.digest() == self._digest
 
 
+_NOT_PLAIN = re.compile(r"[*?!|]")
 _INNER = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
@@ -51,6 +53,8 @@ class KnownHostsEntry:
     key: bytes
     marker: str = ""
     hashed: HashedName | None = field(default=None, compare=False)
+    plain: tuple[str, ...] = field(default=(), compare=False)
+    """The names in lower case, if none of them is a pattern or hashed."""
 
     @property
     def is_pattern(self) -> bool:
@@ -84,18 +88,21 @@ def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
             hashed = _hashed(fields[0]) if fields[0].startswith("|1|") else None
         except ValueError:
             continue
-        entries.append(KnownHostsEntry(file, number, fields[0], fields[1], key, marker, hashed))
+        plain = () if _NOT_PLAIN.search(fields[0]) else tuple(fields[0].lower().split(","))
+        entries.append(KnownHostsEntry(file, number, fields[0], fields[1], key, marker, hashed, plain))
     return tuple(entries)
 
 
 def entries_for(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
     """The entries of this host. Call it once per host: each hashed name costs an HMAC."""
-    encoded = name.encode(errors="surrogatepass")
-    return tuple(
-        entry
-        for entry in entries
-        if (entry.hashed.matches(encoded) if entry.hashed else list_matches(entry.names, name))
-    )
+    encoded, lower = name.encode(errors="surrogatepass"), name.lower()
+    return tuple(entry for entry in entries if _is_about(entry, name, lower, encoded))
+
+
+def _is_about(entry: KnownHostsEntry, name: str, lower: str, encoded: bytes) -> bool:
+    if entry.plain:
+        return lower in entry.plain
+    return entry.hashed.matches(encoded) if entry.hashed else list_matches(entry.names, name)
 
 
 def check_key(entries: Iterable[KnownHostsEntry], key_type: str, key: bytes) -> KeyCheck:

@@ -141,6 +141,7 @@ class SshSession(OpenSession):
         keepalive = _Keepalive(self._transport)
         with deadline.cancel.waking(reader.wake.set):
             while True:
+                reader.wake.clear()  # paramiko leaves it set at the end of a stream, before the exit status arrives
                 if deadline.cancelled:
                     raise Cancelled("stopped")
                 if deadline.over:

@@ -19,6 +19,7 @@ import subprocess
 import tempfile
 import threading
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,12 +188,13 @@ def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str
     if settings.get("canonicalizehostname", ["false"])[0] not in ("false", "no"):
         return None
     renamed: dict[str, list[str]] = {}
+    lower = name.lower()
     for key, values in settings.items():
         if key == "host" and values == [name]:
             renamed[key] = [other]
-        elif key == "hostname" and values == [name.lower()]:
+        elif key == "hostname" and values == [lower]:
             renamed[key] = [other.lower()]
-        elif any(name.lower() in value.lower() for value in values):
+        elif lower in "\n".join(values).lower():
             return None
         else:
             renamed[key] = list(values)
@@ -231,6 +233,7 @@ def _included(rest: str, file: Path) -> list[Path]:
     return result
 
 
+@cache
 def ssh_home() -> Path:
     """The directory of ssh's `~/.ssh`: the account's home, also if $HOME differs (under sudo, in a container)."""
     try:

@@ -7,6 +7,7 @@ import errno
 import os
 import select
 import socket
+import struct
 import threading
 from typing import Any
 
@@ -18,6 +19,8 @@ DEAD_AFTER = 30
 
 _POLL_INTERVAL = 0.2
 """Seconds between two checks for cancellation during a connect."""
+
+_READ_AHEAD = 1 << 16
 
 _QUICK_ACKS = 96
 """The number of reads that are acknowledged at once: the handshake and the first commands."""
@@ -120,7 +123,10 @@ def _refusal(error: OSError, port: int, deadline: Deadline) -> Unreachable:
 
 
 class TunedSocket(socket.socket):
-    """A socket that acknowledges its first reads at once, while the two sides take turns.
+    """A socket for the small messages of ssh: it reads ahead, and acknowledges its first reads at once.
+
+    paramiko reads a message in two or three pieces, and Python calls poll before each of them on a socket with a time
+    limit. A call releases the interpreter lock, which the threads of the other hosts wait for.
 
     Linux delays an acknowledgement by up to 40 ms to send it along with data; a handshake pays that at every turn.
     The kernel resets the option, so it is set again after each of the first reads.
@@ -128,9 +134,26 @@ class TunedSocket(socket.socket):
 
     _option: int | None = getattr(socket, "TCP_QUICKACK", None)
     _left = _QUICK_ACKS if _option is not None else 0
+    _ahead = memoryview(b"")
+    """Data that was received and not read yet."""
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Let the kernel keep the time limit of a read or write."""
+        limit = struct.pack("@ll", *divmod(round((seconds or 0) * 1_000_000), 1_000_000))
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        data = super().recv(size, flags)
+        if not self._ahead:
+            self._ahead = memoryview(self._receive(flags))
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        return bytes(data)
+
+    def _receive(self, flags: int) -> bytes:
+        try:
+            data = super().recv(_READ_AHEAD, flags)
+        except BlockingIOError:
+            raise TimeoutError from None
         if self._left and self._option is not None:
             self._left -= 1
             self.setsockopt(socket.IPPROTO_TCP, self._option, 1)

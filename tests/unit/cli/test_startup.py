@@ -28,6 +28,7 @@ atexit.register(lambda: print("IMPORTED", *sorted(m for m in sys.modules if sys.
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False
     )
+    assert "Traceback" not in done.stderr, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("IMPORTED "))
     return set(line.split()[1:])
 
@@ -56,6 +57,21 @@ def test_completion_of_a_commands_name_loads_no_command() -> None:
 def test_a_command_on_this_machine_alone_needs_no_ssh_library() -> None:
     code = "import sys; sys.argv = ['ipexctl', 'exec', '--hosts', 'localhost', '--', 'true']\n"
     assert not imported_by(code + "from ipexctl.__main__ import main\nmain()") & {"paramiko", "fabric", "rich", "yaml"}
+
+
+def test_ssh_sessions_load_no_library_that_only_invoke_would_use() -> None:
+    code = "from ipexctl.remote.ssh_imports import import_ssh\nimport_ssh()\n"
+    imported = modules_of(code)
+    assert {"fabric", "paramiko", "ipexctl.remote.ssh"} <= imported
+    assert not imported & {"unittest.mock", "asyncio", "ssl", "yaml", "invoke.vendor.yaml"}
+    # Nothing stays in their place.
+    modules_of(code + "import unittest.mock, invoke.vendor.yaml\nunittest.mock.patch, invoke.vendor.yaml.safe_load\n")
+
+
+def test_ssh_sessions_work_if_invoke_needs_more_of_those_libraries() -> None:
+    code = "from ipexctl.remote import ssh_imports\nssh_imports._UNUSED = {'unittest.mock': ()}\n"
+    code += "ssh_imports.import_ssh()\n"
+    assert {"fabric", "unittest.mock", "ipexctl.remote.ssh"} <= modules_of(code)
 
 
 def test_without_a_file_of_defaults_no_reader_of_toml_is_imported(tmp_path: Path) -> None:
