@@ -41,26 +41,30 @@ def doctor_command(
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
-    from ipexctl.doctor.run import DoctorRequest, run_doctor
-    from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.ui.doctor import as_json, show_doctor
 
     hosts = choose_hosts(targets)
-    request = DoctorRequest(
-        home=check_home(home),
-        iface=home.iface,
-        require=None if require is None else require.value,
-        network=network,
-        smoke=smoke,
-        timeout=targets.timeout,
-        rows=known_rows(os.environ),
-        node0_of=RunRegistry().node0_of,
-    )
-
+    home_on_hosts = check_home(home)
     with session_pool(targets, output) as (pool, interrupt):
+        pool.warm(hosts)
+        # Imported while the hosts answer: it takes as long as a connection.
+        from ipexctl.doctor.run import DoctorRequest, run_doctor
+        from ipexctl.jobs.registry import RunRegistry
+        from ipexctl.stack.catalog.user_table import known_rows
+
+        request = DoctorRequest(
+            home=home_on_hosts,
+            iface=home.iface,
+            require=None if require is None else require.value,
+            network=network,
+            smoke=smoke,
+            timeout=targets.timeout,
+            rows=known_rows(os.environ),
+            node0_of=RunRegistry().node0_of,
+        )
         report = run_doctor(hosts, request, pool)
     if interrupt.code is not None:
         raise Interrupted(interrupt.code)
+    from ipexctl.ui.doctor import as_json, show_doctor
+
     output.print_report(report, as_json, show_doctor, verbose=output.verbose > 0)
     raise typer.Exit(report.exit_code)

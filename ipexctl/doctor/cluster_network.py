@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.context import few, groups, odd_ones
@@ -236,7 +235,7 @@ def clocks(cluster: Cluster) -> Iterator[Finding]:
     ]
     if len(known) < 2:
         return
-    median = median_low(skew for _, skew, _ in known)
+    median = sorted(skew for _, skew, _ in known)[(len(known) - 1) // 2]
     uncertainty = min(unsure for _, skew, unsure in known if skew == median)
     off = [(name, skew - median) for name, skew, unsure in known if abs(skew - median) - unsure - uncertainty > 1]
     if not off:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts import internal
@@ -19,19 +18,12 @@ if TYPE_CHECKING:
 _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 
 
-@lru_cache(maxsize=8192)
-def _joining(interface: str, address: str, prefix: int) -> internal.InterfaceAddress | None:
-    """Cached: every rule of doctor needs it, and parsing an address takes as long as the rest of a rule."""
-    nic = internal.InterfaceAddress(interface, address, prefix)
-    return nic if nic.joins_hosts else None
-
-
 def joining(nic: Nic) -> tuple[internal.InterfaceAddress, ...]:
     """The addresses of an interface that can lead to other machines; none for bridges of containers or guests."""
     if nic.kind in _LOCAL_KINDS:
         return ()
-    candidates = (_joining(nic.name, address.address, address.prefix) for address in nic.addresses)
-    return tuple(address for address in candidates if address)
+    candidates = (internal.InterfaceAddress(nic.name, address.address, address.prefix) for address in nic.addresses)
+    return tuple(address for address in candidates if address.joins_hosts)
 
 
 def addresses_of(facts: Facts, reached: str | None) -> HostAddresses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -109,12 +110,20 @@ def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]
     """Lines `NUMBER CANONICAL ADDRESS…` by number: the host's own name is 0, the peers follow in order."""
     result: dict[int, tuple[str | None, tuple[str, ...]]] = {}
     for line in answers.all("resolved"):
-        words = line.split()
-        number = natural(words[0])
-        if number is not None and len(words) > 1:
-            valid = dict.fromkeys(address for word in words[2:] if (address := _canonical(word)))
-            result.setdefault(number, (None if words[1] == "-" else words[1], tuple(valid)))
+        if named := _resolved_line(line):
+            result.setdefault(*named)
     return result
+
+
+@lru_cache(maxsize=4096)
+def _resolved_line(line: str) -> tuple[int, tuple[str | None, tuple[str, ...]]] | None:
+    """Cached: every host has a line for every other, and most of the lines are equal."""
+    words = line.split()
+    number = natural(words[0])
+    if number is None or len(words) < 2:
+        return None
+    valid = dict.fromkeys(address for word in words[2:] if (address := _canonical(word)))
+    return number, (None if words[1] == "-" else words[1], tuple(valid))
 
 
 def _canonical(word: str) -> str | None:

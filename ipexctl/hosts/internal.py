@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
@@ -33,14 +34,24 @@ class InterfaceAddress:
 
     @property
     def network(self) -> Network:
-        return ipaddress.ip_interface(f"{self.address}/{self.prefix}").network
+        return _network_of(self.address, self.prefix)
 
     @property
     def joins_hosts(self) -> bool:
         """Whether it can lead to other machines: no loopback, link-local or bridge of containers or guests."""
-        parsed = ipaddress.ip_address(self.address)
-        is_local = parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified
-        return not is_local and not _LOCAL_INTERFACES.fullmatch(self.interface.partition("@")[0])
+        return not _is_local(self.address) and not _LOCAL_INTERFACES.fullmatch(self.interface.partition("@")[0])
+
+
+@lru_cache(maxsize=8192)
+def _network_of(address: str, prefix: int) -> Network:
+    """Cached, as `_is_local`: every rule about several hosts needs it, and parsing an address is most of its time."""
+    return ipaddress.ip_interface(f"{address}/{prefix}").network
+
+
+@lru_cache(maxsize=8192)
+def _is_local(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    return parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ DEAD_AFTER = 30
 _POLL_INTERVAL = 0.2
 """Seconds between two checks for cancellation during a connect."""
 
-_READ_AHEAD = 1 << 16
+_READ_AHEAD = 1 << 15
 
 _QUICK_ACKS = 96
 """The number of reads that are acknowledged at once: the handshake and the first commands."""
@@ -134,8 +134,12 @@ class TunedSocket(socket.socket):
 
     _option: int | None = getattr(socket, "TCP_QUICKACK", None)
     _left = _QUICK_ACKS if _option is not None else 0
-    _ahead = memoryview(b"")
-    """Data that was received and not read yet."""
+
+    def __init__(self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM) -> None:
+        super().__init__(family, kind)
+        self._buffer = memoryview(bytearray(_READ_AHEAD))
+        self._ahead = self._buffer[:0]
+        """Data that was received and not read yet."""
 
     def settimeout(self, seconds: float | None) -> None:
         """Let the kernel keep the time limit of a read or write."""
@@ -145,16 +149,16 @@ class TunedSocket(socket.socket):
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         if not self._ahead:
-            self._ahead = memoryview(self._receive(flags))
+            self._ahead = self._buffer[: self._receive(flags)]
         data, self._ahead = self._ahead[:size], self._ahead[size:]
         return bytes(data)
 
-    def _receive(self, flags: int) -> bytes:
+    def _receive(self, flags: int) -> int:
         try:
-            data = super().recv(_READ_AHEAD, flags)
+            count = self.recv_into(self._buffer, 0, flags)
         except BlockingIOError:
             raise TimeoutError from None
         if self._left and self._option is not None:
             self._left -= 1
             self.setsockopt(socket.IPPROTO_TCP, self._option, 1)
-        return data
+        return count

@@ -27,8 +27,8 @@ def test_a_message_is_read_in_pieces_of_any_size(ends: tuple[TunedSocket, socket
     sent = bytes(range(256)) * 1000
     far.sendall(sent)
     far.shutdown(socket.SHUT_WR)
-    pieces = [near.recv(size) for size in (1, 16, 0, 33000)]
-    assert [len(piece) for piece in pieces] == [1, 16, 0, 33000]
+    pieces = [near.recv(size) for size in (1, 16, 0, 300)]
+    assert [len(piece) for piece in pieces] == [1, 16, 0, 300]
     while piece := near.recv(20000):
         pieces.append(piece)
     assert b"".join(pieces) == sent
