@@ -48,33 +48,36 @@ def sync_command(
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
     from ipexctl.cli.hosts import check_home, current_directory, select, session_pool
-    from ipexctl.jobs.registry import RunRegistry, abandoned_runs
-    from ipexctl.sync.project import data_patterns, read_project
     from ipexctl.sync.root import find_root
-    from ipexctl.sync.sync import query_project
-    from ipexctl.text import tilde_path
-    from ipexctl.ui.progress_view import ProgressView
-    from ipexctl.ui.sync import as_json, show
 
     home_dir = check_home(home)
     root = find_root(None, directory, current_directory())
     selection = select(targets, root)
-    excludes = (*(files.exclude or ()), *data_patterns(root, tuple(map(Path, files.data or ()))))
-    includes = tuple(files.include or ())
-    project = read_project(root, excludes, includes=includes, home=home_dir, allow_big=files.allow_big)
-    output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
-    view = ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
-    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt), view:
-        report = query_project(
-            project,
-            selection.hosts,
-            pool,
-            home=home_dir,
-            iface=home.iface,
-            watch=view.watch,
-            timeout=targets.timeout,
-            dry_run=dry_run,
-            ended=abandoned_runs(RunRegistry().directory),
-        ).upload()
+    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt):
+        pool.warm(selection.hosts)  # they are connected while modules are imported and the project is read
+        from ipexctl.jobs.registry import RunRegistry, abandoned_runs
+        from ipexctl.sync.project import data_patterns, read_project
+        from ipexctl.sync.sync import query_project
+        from ipexctl.text import tilde_path
+        from ipexctl.ui.progress_view import ProgressView
+        from ipexctl.ui.sync import as_json, show
+
+        excludes = (*(files.exclude or ()), *data_patterns(root, tuple(map(Path, files.data or ()))))
+        includes = tuple(files.include or ())
+        project = read_project(root, excludes, includes=includes, home=home_dir, allow_big=files.allow_big)
+        output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+            report = query_project(
+                project,
+                selection.hosts,
+                pool,
+                home=home_dir,
+                iface=home.iface,
+                watch=view.watch,
+                timeout=targets.timeout,
+                dry_run=dry_run,
+                ended=abandoned_runs(RunRegistry().directory),
+                may_update=True,
+            ).upload()
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)

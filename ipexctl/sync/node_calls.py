@@ -40,6 +40,22 @@ class Generation(NamedTuple):
     kept: tuple[str, ...]
 
 
+class TreeChange(NamedTuple):
+    """The changes that a host has made to a tree, or would make."""
+
+    changed: bool
+    path: str
+    placed: int
+    """Files and links that were written."""
+    deleted: int
+    kept: tuple[str, ...]
+    blocked: tuple[str, ...]
+    moved_away: tuple[str, ...]
+    would_send: tuple[str, ...]
+    would_delete: tuple[str, ...]
+    sent_bytes: int
+
+
 class TreeState(NamedTuple):
     """The trees of a project on a host."""
 
@@ -48,6 +64,8 @@ class TreeState(NamedTuple):
     """The same on hosts that share this home."""
     python: str
     generations: tuple[Generation, ...]
+    change: TreeChange | None = None
+    """The change by `update_tree`."""
 
     def generation(self, number: int) -> Generation | None:
         return next((generation for generation in self.generations if generation.number == number), None)
@@ -93,6 +111,10 @@ def query_tree(
         timeout=timeout,
         cancel=cancel,
     )
+    return _read_state(reply)
+
+
+def _read_state(reply: Reply) -> TreeState:
     return TreeState(
         reply.text("home"),
         reply.text_or_none("store"),
@@ -113,6 +135,39 @@ def query_tree(
     )
 
 
+def read_change(reply: Reply, sent_bytes: int) -> TreeChange:
+    return TreeChange(
+        reply.flag("changed"),
+        reply.text("path"),
+        reply.integer("placed"),
+        reply.integer("deleted"),
+        reply.texts("kept"),
+        reply.texts("blocked"),
+        reply.texts("aside"),
+        reply.optional_texts("place"),
+        reply.optional_texts("delete"),
+        sent_bytes,
+    )
+
+
+def update_tree(
+    session: Session,
+    request: TreeRequest,
+    expected: str,
+    contents: Sequence[bytes],
+    *,
+    timeout: float | None = None,
+    cancel: Cancel | None = None,
+) -> TreeState:
+    """Like `query_tree`, but a host updates its tree at once if it has only that one, as expected, and no run."""
+    fields = {"expected": expected, "dry_run": False}
+    reply, sent = _upload(session, request, "update", fields, contents, dry_run=False, timeout=timeout, cancel=cancel)
+    state = _read_state(reply)
+    if "updated" not in reply:
+        return state
+    return state._replace(change=read_change(reply.record("updated"), sent))
+
+
 def put_tree(
     session: Session,
     request: TreeRequest,
@@ -128,21 +183,29 @@ def put_tree(
 
     `contents` are complete frames, and files that are read while they are sent. `blobs` are paths in the host's store.
     """
+    fields = {"generation": generation, "blobs": list(blobs), "dry_run": dry_run}
+    return _upload(session, request, "put", fields, contents, dry_run=dry_run, timeout=timeout, cancel=cancel)
+
+
+def _upload(
+    session: Session,
+    request: TreeRequest,
+    action: str,
+    fields: Mapping[str, Any],
+    contents: Sequence[bytes | ManifestEntry],
+    *,
+    dry_run: bool,
+    timeout: float | None,
+    cancel: Cancel | None,
+) -> tuple[Reply, int]:
     packed = request.project.manifest.packed
-    fields = {
-        **request.to_json(),
-        "generation": generation,
-        "manifest": len(packed),
-        "blobs": list(blobs),
-        "dry_run": dry_run,
-    }
     upload = UploadStream(os.fsencode(request.project.root), (packed, *contents, END))
     try:
         reply = call(
             session,
             "files.tree_upload",
-            "put",
-            fields,
+            action,
+            {**request.to_json(), **fields, "manifest": len(packed)},
             python=request.pythons.get(session.host.name, ""),
             home=request.home,
             cached=not dry_run,

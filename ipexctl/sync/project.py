@@ -105,11 +105,24 @@ def remember(project: Project) -> None:
     with contextlib.suppress(OSError):
         make_private_directory(project.cache)
         path = project.cache / f"{project.manifest.digest}.gz"
-        if not path.exists():
+        if path.exists():
+            os.utime(path)
+        else:
             write_atomically(path, project.manifest.packed, durable=False)
-        newest = sorted(project.cache.glob("*.gz"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for old in newest[_MAX_REMEMBERED:]:
+        for old in _remembered(project)[_MAX_REMEMBERED:]:
             old.unlink()
+
+
+def _remembered(project: Project) -> list[Path]:
+    """The cached manifests, newest first."""
+    return sorted(project.cache.glob("*.gz"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+
+
+def last_sent(project: Project) -> Manifest | None:
+    with contextlib.suppress(OSError):
+        for path in _remembered(project)[:1]:
+            return sent_before(project, path.stem)
+    return None
 
 
 def sent_before(project: Project, digest: str) -> Manifest | None:

@@ -8,14 +8,14 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Timed, ignore_event
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.sync.node_calls import TreeRequest, frame, put_tree, query_tree
+from ipexctl.sync.node_calls import TreeRequest, frame, put_tree, query_tree, read_change, update_tree
 from ipexctl.sync.plan import homes_differ, make_sync_plan
-from ipexctl.sync.project import remember, sent_before
+from ipexctl.sync.project import last_sent, remember, sent_before
 from ipexctl.sync.report import SyncReport, SyncResult
 
 if TYPE_CHECKING:
@@ -24,17 +24,18 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.progress import Watch
-    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.manifest import ManifestEntry
-    from ipexctl.sync.node_calls import TreeState
+    from ipexctl.sync.node_calls import TreeChange, TreeState
     from ipexctl.sync.plan import SyncPlan
     from ipexctl.sync.project import Project
     from ipexctl.sync.upload import Uploader
 
 DISTRIBUTE_SIZE: Final = 8_000_000
 """Bytes. Less is sent from this machine to every host, because going by the first host takes a round trip more."""
+UPDATE_SIZE: Final = 1_000_000
+"""Bytes. Less is sent along with the query to a host that is expected to lack nothing else."""
 _ROUNDS: Final = 4
 """The number of times a host may answer that files are missing: usually once, if no earlier manifest is cached."""
 
@@ -52,9 +53,11 @@ def query_project(
     dry_run: bool = False,
     lease: str | None = None,
     ended: Sequence[str] = (),
+    may_update: bool = False,
 ) -> ProjectSync:
     """Ask every host which files of the project it has. `upload` of the result sends the missing files.
 
+    `may_update`: a host that lacks little gets it in the same call, if no run uses its tree.
     `facts`, if they are known, save a probe when much is sent. `lease` is the id of the run that will use the tree:
     each host records it in the same call, and no sync changes the tree until that run has ended. `ended` are runs that
     use no tree, whatever the hosts' records say.
@@ -62,13 +65,20 @@ def query_project(
     pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
     request = TreeRequest(home, project, None if dry_run else lease, tuple(ended), pythons)
     sync = ProjectSync(request, hosts, pool, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
-    sync.query()
+    sync.query(may_update=may_update and not dry_run and lease is None)
     return sync
 
 
 def _python(facts: Facts) -> str | None:
     usable = (python.path for python in facts.software.pythons if (python.minor or (0, 0)) >= (3, 8))
     return next(usable, None)
+
+
+class _Expected(NamedTuple):
+    """The tree that hosts are expected to have, by its digest, and the contents that the project has besides."""
+
+    digest: str
+    contents: bytes
 
 
 class ProjectSync:
@@ -102,8 +112,8 @@ class ProjectSync:
     def needs_upload(self) -> bool:
         return self.plan is not None and bool(self.plan.leaders)
 
-    def query(self) -> None:
-        self._query(self.hosts)
+    def query(self, *, may_update: bool = False) -> None:
+        self._query(self.hosts, self._expect() if may_update else None)
         reason = homes_differ({name: answer.home for name, answer in self.answers.items()})
         if reason is not None:
             for host in self.hosts:
@@ -114,8 +124,16 @@ class ProjectSync:
             return
         self.plan = make_sync_plan(self.hosts, self.answers)
         self.request = self.request._replace(ended=tuple(sorted({*self.request.ended, *self.plan.ended})))
+        changed = {
+            answer.store: name for name, answer in self.answers.items() if answer.change and answer.change.changed
+        }
         for host in self.plan.whole:
-            self._end_whole(host, self.plan.generation)
+            answer = self.answers[host.name]
+            leader = changed.get(answer.store)
+            if answer.change and leader in (None, host.name):
+                self.done[host.name] = self._result(host, answer.change, self.plan.generation)
+            else:
+                self._end_whole(host, self.plan.generation, f"shares the home of {leader}" if leader else "")
 
     def upload(self) -> SyncReport:
         """Upload the missing files to every host."""
@@ -128,12 +146,26 @@ class ProjectSync:
             remember(self.project)
         return self._report(self.plan.generation)
 
-    def _query(self, hosts: Sequence[Host]) -> None:
+    def _expect(self) -> _Expected | None:
+        """The tree that was sent last, if the project differs little from it."""
+        sent, manifest = last_sent(self.project), self.project.manifest
+        if sent is None or sent.digest == manifest.digest:
+            return None
+        need = set(manifest.files) - set(sent.files)
+        if sum(manifest.files[sha256].size for sha256 in need) > UPDATE_SIZE:
+            return None
+        return _Expected(sent.digest, self._frame(need))
+
+    def _query(self, hosts: Sequence[Host], expected: _Expected | None = None) -> None:
+        timeout, cancel = self.timeout, self.pool.cancel
+
         def work(host: Host, session: Session) -> TreeState:
             began = time.monotonic()
-            answer = query_tree(
-                session, self.request, dry_run=self.dry_run, timeout=self.timeout, cancel=self.pool.cancel
-            )
+            if expected is not None:
+                digest, contents = expected.digest, [expected.contents]
+                answer = update_tree(session, self.request, digest, contents, timeout=timeout, cancel=cancel)
+            else:
+                answer = query_tree(session, self.request, dry_run=self.dry_run, timeout=timeout, cancel=cancel)
             self.watch(Timed(host.name, "asked", time.monotonic() - began))
             return answer
 
@@ -260,28 +292,28 @@ class ProjectSync:
                 raise MalformedReply("it needs files that are not in the project", json.dumps(reply))
             blobs, contents = [], self._contents(needed)
         self.watch(Timed(host.name, "sent", time.monotonic() - began))
-        return self._result(host, reply, plan.generation, 0 if self.dry_run else sent)
-
-    def _result(self, host: Host, reply: Reply, number: int, sent: int) -> SyncResult:
         if "busy" in reply:
             runs = ", ".join(reply.texts("busy"))
             raise HostError(f"run {runs} began to use the tree during the sync", "run it again")
         if "need" in reply:
             raise HostError("files that were sent are still missing there", "run it again")
+        return self._result(host, read_change(reply, 0 if self.dry_run else sent), plan.generation)
+
+    def _result(self, host: Host, change: TreeChange, number: int) -> SyncResult:
         return SyncResult(
             host,
-            "changed" if reply.flag("changed") else "ok",
+            "changed" if change.changed else "ok",
             seconds=self._seconds,
-            path=reply.text("path"),
+            path=change.path,
             generation=number,
-            sent_bytes=sent,
-            files_sent=reply.integer("placed"),
-            files_deleted=reply.integer("deleted"),
-            kept=reply.texts("kept"),
-            blocked=reply.texts("blocked"),
-            moved_away=reply.texts("aside"),
-            would_send=reply.optional_texts("place"),
-            would_delete=reply.optional_texts("delete"),
+            sent_bytes=change.sent_bytes,
+            files_sent=change.placed,
+            files_deleted=change.deleted,
+            kept=change.kept,
+            blocked=change.blocked,
+            moved_away=change.moved_away,
+            would_send=change.would_send,
+            would_delete=change.would_delete,
         )
 
     def _contents(self, need: set[str]) -> list[bytes | ManifestEntry]:
@@ -289,12 +321,16 @@ class ProjectSync:
         entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
         if self.dry_run or sum(entry.size for entry in entries) > DISTRIBUTE_SIZE:
             return [] if self.dry_run else list(entries)
+        return [self._frame(need)]
+
+    def _frame(self, need: set[str]) -> bytes:
         key = frozenset(need)
         with self._packing:
             if key not in self._frames:
                 root = os.fsencode(self.project.root)
+                entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
                 self._frames[key] = b"".join(frame(root, entry) for entry in entries)
-            return [self._frames[key]]
+            return self._frames[key]
 
     def _note_generation(self, plan: SyncPlan) -> None:
         if plan.generation > 1 and plan.users:

@@ -6,11 +6,13 @@ import contextlib
 import os
 import sys
 import time
-from pathlib import Path
-from typing import List
+from typing import TYPE_CHECKING, List
 
 from ipexctl.node.common.answer import AgentError, emit
 from ipexctl.node.common.files import secure_home, write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _UNUSED = 30 * 86400.0
 """Seconds after which a copy of another version is removed; a copy in use is touched once a day."""
@@ -51,6 +53,7 @@ def unpack_copy(directory: str) -> None:
     import io
     import shutil
     import zipfile
+    from pathlib import Path  # 6 ms, and the copy is usually present
 
     copy = Path(directory)
     if os.path.lexists(directory):  # a copy that the boot program rejected: another account may have made it

@@ -236,8 +236,12 @@ def inspect(request: Json) -> Json:
         description["held"] = tree.active_runs(own_run, ended)
         description["ended"] = [run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)]
         descriptions.append(description)
-    token = store_token(home, make=not request.get("dry_run"))
-    return {"home": decode_name(home), "store": token, "python": sys.executable, "generations": descriptions}
+    return description_of(home, descriptions, make_token=not request.get("dry_run"))
+
+
+def description_of(home: bytes, trees: list[Json], *, make_token: bool) -> Json:
+    token = store_token(home, make=make_token)
+    return {"home": decode_name(home), "store": token, "python": sys.executable, "generations": trees}
 
 
 def with_explained_errors(action: Action) -> Action:

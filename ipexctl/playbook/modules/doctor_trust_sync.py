@@ -105,6 +105,7 @@ class _Sync:
             iface=options.iface,
             timeout=call.timeout,
             dry_run=call.check,
+            may_update=True,
         ).upload()
         for note in report.notes:
             context.watch(Notice(f"note: {note}"))

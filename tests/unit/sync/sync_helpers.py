@@ -53,6 +53,7 @@ class Place:
 
     def sync(self, *, hosts: tuple[Host, ...] = (HERE,), **more: Any) -> SyncReport:
         self.ran.clear()
+        more.setdefault("may_update", True)
         pool = SessionPool(Reaching(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
         with pool:
             reading = {name: more.pop(name) for name in ("excludes", "includes", "allow_big") if name in more}

@@ -47,11 +47,16 @@ def test_a_tree_that_a_run_uses_is_left_as_it_is(place: Place) -> None:
     assert place.synced(lease="r2").path == first.path, "nothing changes, so they can share it"
     hold(place, "r2", "ok")
     put(place.root, "train.py", "2")
+    assert place.synced(dry_run=True).generation == 2
     report = place.sync(lease="r3")
     (second,) = report.hosts
     assert (second.generation, second.path) == (2, f"{first.path}.gen2")
     assert any("r1" in note and "r2" not in note for note in report.notes)
     assert place.there() == {"train.py": "1"}
+    put(place.root, "train.py", "3")
+    assert place.synced().path == f"{first.path}.gen3", "r1 still uses the first, r3 the second"
+    assert place.there() == {"train.py": "1"}
+    put(place.root, "train.py", "2")
     hold(place, "r3", "failed")
     hold(place, "r1", "ok")
     third = place.synced()
