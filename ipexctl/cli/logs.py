@@ -12,6 +12,8 @@ import typer
 
 from ipexctl.cli.options import Output, RanksOption, RunArgument, command, option
 from ipexctl.errors import OutputError, UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +49,7 @@ def logs_command(
 ) -> None:
     """Print the output of the ranks in order of time, each line prefixed with its rank.
 
-    The stdout of a rank goes to stdout, its stderr to stderr. Lines are chosen on node0.
+    The stdout of a rank goes to stdout, its stderr to stderr. Only the chosen lines travel from node0.
 
     \b
     Example: ipexctl logs last -r 0 --tail 20 -f
@@ -56,8 +58,10 @@ def logs_command(
     from ipexctl.cli.run_hosts import chosen_ranks, connector_of
     from ipexctl.jobs.follow import Follower, LineChoice
     from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.node.common.frames import Chunk
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
+    from ipexctl.ui.messages import print_message
     from ipexctl.ui.run.json_log import JsonLog
     from ipexctl.ui.run.plain import PlainRun
 
@@ -70,6 +74,7 @@ def logs_command(
     streams: tuple[Stream, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     cancel = Cancel()
     code = 0
+    has_lines = False
 
     def handle_signal(number: int, leave: Leave) -> None:
         nonlocal code
@@ -84,7 +89,13 @@ def logs_command(
             shown = JsonLog(record, cancel)
         else:
             shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet, timestamps=timestamps)
-        watch = _lines_only(shown.watch, stderr=stderr and not output.json, follow=follow)
+        show = _lines_only(shown.watch, stderr=stderr and not output.json, follow=follow)
+
+        def watch(event: Event) -> None:
+            nonlocal has_lines
+            has_lines = has_lines or isinstance(event, Chunk)
+            show(event)
+
         follower = Follower(
             record,
             lambda cancel: connector.open(record.node0, cancel),
@@ -105,6 +116,10 @@ def logs_command(
                 code = code or copy_code
                 if copy_code and isinstance(shown, JsonLog):
                     shown.reason = f"{record.node0.name}: {error.reason}"
+    if not (has_lines or code or output.json or output.quiet):
+        reason = f"no line matches --grep {quoted(grep)}" if grep else "there is no output yet"
+        which = ("" if ranks == "all" else f", ranks {ranks}") + (", stderr only" if stderr else "")
+        print_message(printable(f"run {record.id}{which}: {reason}"))
     if shown.broken and not code:
         raise OutputError(shown.broken)
     raise typer.Exit(code)

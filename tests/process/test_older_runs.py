@@ -18,6 +18,7 @@ from run_helpers import Run
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord, RunRegistry
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,6 +110,14 @@ def test_output_of_an_ended_run_is_shown_as_it_was_printed(older: Older, command
     assert older.call("logs", "older-ok", "--stderr", "-r", "1").stdout == b"[1] err\n"
     restarted = older.call("logs", "older-restarted", "-r", "0").stdout
     assert [line.split()[1] for line in restarted.splitlines() if b"attempt" in line] == [b"attempt", b"attempt"]
+
+
+def test_logs_without_a_line_say_so_and_name_the_run(older: Older) -> None:
+    ran = older.call("logs", "--grep", "no such (line|word)", "-r", "1")
+    assert (ran.returncode, ran.stdout) == (0, b"")
+    assert missing(ran.stderr.decode(), "older-restarted ranks 1 --grep 'no such (line|word)'") == []
+    assert older.call("logs", "older-ok", "--grep", "end").stderr == b""
+    assert older.call("logs", "-q", "--grep", "no such line").stderr == b""
 
 
 def test_the_cause_of_a_failed_run_is_found(older: Older) -> None:
