@@ -57,12 +57,15 @@ class Runs:
         told = {"schema": "ipexctl.status/1", "id": name, "state": "ok", "ended": at, "exit_code": 0, "ranks": []}
         return self.make_other(name, days, size=size, status={**told, "world_size": 1, "supervisor": GONE, **status})
 
-    def make_other(self, name: str, days: float, *, size: int = 0, status: dict[str, Any] | None = None) -> Path:
+    def make_other(
+        self, name: str, days: float, *, size: int = 0, status: dict[str, Any] | None = None, machine: str = ""
+    ) -> Path:
         """On another node it is only files."""
         rundir = self.place / name
         (rundir / "ranks").mkdir(parents=True)
         (rundir / "ranks/0000.out").write_bytes(b"x" * size)
         (rundir / "agent.zip").touch()
+        (rundir / "machine").write_text(f"{machine}\n")
         if status is not None:
             (rundir / "status.json").write_text(json.dumps(status))
         at = time.time() - days * DAY
@@ -135,9 +138,12 @@ def test_a_run_that_goes_on_is_never_pruned(runs: Runs, lives: dict[str, Any]) -
     runs.make_other("about-to-begin", 0.02)
     runs.make_other("brought", 0.5)
     (runs.place / "brought/job.json").touch()
+    runs.make_other("ranks-elsewhere", 20, machine="another")
+    runs.make_other("lost-elsewhere", 40, machine="another")
+    runs.make_other("ended-here", 20, machine=os.uname().nodename)
     runs.make("mine", 99)
     runs.prune(days=0, gb=0, mine="mine")
-    assert runs.names == ["about-to-begin", "brought", "closing", "elsewhere", "mine", "running"]
+    assert runs.names == ["about-to-begin", "brought", "closing", "elsewhere", "mine", "ranks-elsewhere", "running"]
 
 
 @pytest.mark.parametrize("how", ["command line", "environment"])

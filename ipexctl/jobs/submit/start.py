@@ -163,7 +163,9 @@ class Launch:
         """A job file for every store, which also gets the agent and prunes its older runs in the same round trip."""
         spec, record = self._spec, self._record
         groups = {group[0]: group for group in spec.hosts_by_store(self._hosts).values()}
-        script = f"{_unpack(record.rundir)} || exit 1\n{spec.use_bytecode}\n"
+        # Retention on another host with this home, which does not see these ranks, reads `machine`.
+        note = f"uname -n >{shlex.quote(record.rundir)}/machine"
+        script = f"{_unpack(record.rundir)} || exit 1\n{note}\n{spec.use_bytecode}\n"
         if spec.retention is not None:
             script += background_prune(spec.retention, record.home, record.python, record.id)
         command = Command(script, f"make {record.rundir}")

@@ -31,11 +31,12 @@ PATIENCE = 90.0
 """Seconds to wait for another call that removes runs."""
 DAY = 86400.0
 SILENCE_LIMIT = 30 * DAY
-"""Seconds without a new status after which a run with a supervisor on another machine counts as ended.
+"""Seconds without a new status after which a run on another machine counts as ended.
 
-The supervisor writes its status every second.
+A supervisor writes its status every second; ranks without one write nothing.
 """
 REMEMBERED = 1000
+MAX_NAME = 256
 SUMMARY_FIELDS = (
     "schema",
     "id",
@@ -61,6 +62,10 @@ class Run:
         self.status = read_status(self.document)
         self.at = self.status.ended or last_write_in(self.path)
         self.bytes = disk_usage(self.path)
+        self.machine = ""
+        """The host that received the job; older runs don't tell."""
+        with contextlib.suppress(OSError), open(self.path + "/machine", errors="replace") as file:
+            self.machine = file.readline(MAX_NAME).strip()
 
     def may_be_in_progress(self, now: float, active: set[str]) -> bool:
         """Whether the run may be in progress; true when that can't be known."""
@@ -68,6 +73,9 @@ class Run:
             return True
         if not self.document:
             # Nodes other than node0 have no status: only processes and the job file show that a run is in progress.
+            # Those of another host with this home can't be seen.
+            if self.machine not in ("", os.uname().nodename):
+                return now - self.at < SILENCE_LIMIT
             within = DAY if os.path.exists(self.path + "/job.json") else YOUNG
             return now - self.at < within
         if self.status.supervisor.is_of_this_machine:
