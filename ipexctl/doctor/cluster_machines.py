@@ -150,6 +150,7 @@ def jobs(cluster: Cluster) -> Iterator[Finding]:
     if len(found) < 2:
         return
     usual, _, names = odd_ones(found)
+    count = len(cluster.nodes)
     outside = tuple(found.get("", ()))
     yield Finding(
         "cluster.mixed_jobs",
@@ -158,7 +159,7 @@ def jobs(cluster: Cluster) -> Iterator[Finding]:
         if outside
         else f"These hosts are in another job than the others ({usual[:20]}): each ends at its own time, and the run "
         "with the first",
-        "allocate all hosts in one job (salloc -N HOSTS, qsub -l select=HOSTS), and run ipexctl inside it",
+        f"allocate all hosts in one job (salloc -N {count}, qsub -I -l select={count}), and run ipexctl inside it",
         outside or names,
     )
 

@@ -170,7 +170,7 @@ def logind(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def scheduler(facts: Facts) -> Iterator[Finding]:
+def scheduler(facts: Facts, context: HostContext) -> Iterator[Finding]:
     batch = facts.batch
     if batch.job:
         yield Finding(
@@ -182,15 +182,16 @@ def scheduler(facts: Facts) -> Iterator[Finding]:
     elif batch.schedulers:
         names = {"slurm": "Slurm", "pbs": "PBS", "lsf": "LSF", "sge": "Grid Engine"}
         schedulers = " and ".join(names.get(name, name[:20]) for name in batch.schedulers)
+        hosts = len(context.peers) + 1
+        commands = {"slurm": f"salloc -N {hosts} --exclusive", "pbs": f"qsub -I -l select={hosts}"}
+        command = commands.get(batch.schedulers[0], "ask for an allocation")
         yield Finding(
             "batch.scheduler",
             "warn",
             f"{schedulers} manages this machine, and this login is in no job: other jobs may take the same cores, or "
             "end the run",
-            {"slurm": "salloc -N HOSTS --exclusive", "pbs": "qsub -I -l select=HOSTS"}.get(
-                batch.schedulers[0], "ask for an allocation"
-            ) + ", and call ipexctl inside it",
-        )  # fmt: skip
+            f"{command}, and call ipexctl inside it",
+        )
 
 
 def load(facts: Facts) -> Iterator[Finding]:
@@ -278,7 +279,7 @@ def selinux(facts: Facts) -> Iterator[Finding]:
 
 
 def check_system(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    for rule in (complete, linux, room, writing, temporary, logind, scheduler, load, selinux):
+    for rule in (complete, linux, room, writing, temporary, logind, load, selinux):
         yield from rule(facts)
-    for rule_in_context in (runs, leftovers):
+    for rule_in_context in (scheduler, runs, leftovers):
         yield from rule_in_context(facts, context)
