@@ -147,6 +147,12 @@ class TunedSocket(socket.socket):
         self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
+    def close(self) -> None:
+        """End a read in another thread too."""
+        with contextlib.suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
+        super().close()
+
     def recv(self, size: int, flags: int = 0) -> bytes:
         if not self._ahead:
             self._ahead = self._buffer[: self._receive(flags)]
@@ -158,7 +164,7 @@ class TunedSocket(socket.socket):
             count = self.recv_into(self._buffer, 0, flags)
         except BlockingIOError:
             raise TimeoutError from None
-        if self._left and self._option is not None:
+        if count and self._left and self._option is not None:
             self._left -= 1
             self.setsockopt(socket.IPPROTO_TCP, self._option, 1)
         return count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.facts.network import parse_ifconfig, parse_ip_addr
@@ -16,6 +16,10 @@ from ipexctl.trust.authorized_keys import is_public_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_FILES: Final = frozenset({b"keys", b"config", b"known_hosts", b"hostkey", b"fib_trie", b"routes"})
+"""Records whose value is in hex: a file may have NUL bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,13 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
     """Parse the reply. `port` is that of the control machine's connection, for a host that doesn't know its own."""
     values: dict[str, bytes] = {}
     host_keys = [] if server_key is None else [server_key]
-    for line in reply.split(b"\n"):
-        name, _, value = line.partition(b" ")
-        try:
-            content = bytes.fromhex(value.decode("ascii"))
-        except ValueError:
-            continue
+    for record in reply.split(b"\0")[:-1]:
+        name, _, content = record.partition(b" ")
+        if name in _FILES:
+            try:
+                content = bytes.fromhex(content.decode("ascii"))
+            except ValueError:
+                continue
         if name == b"hostkey":
             key = b" ".join(content.split()[:2]).decode(errors="replace")
             host_keys += [key] if is_public_key(key) else []

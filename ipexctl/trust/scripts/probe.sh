@@ -1,13 +1,13 @@
-# Prints the state of a host that trust needs, as lines of "name hex".
+# Prints the state of a host that trust needs, as records "name value" that end with a NUL byte; the content of a file
+# is in hex. It starts few programs: each costs as much as all the rest on a small machine.
 # $1 the --home directory: absolute, or ~/…
 # $2 node0 on node0, which has key and config; else empty
 # $3 local if no ssh connection has verified a host key; else empty
 LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
 export LC_ALL PATH
 
-hex() { od -An -v -tx1 | tr -d ' \n'; }
-tell() { printf '%s ' "$1"; printf '%s' "$2" | hex; echo; }
-file() { [ -f "$2" ] && [ -r "$2" ] && { printf '%s ' "$1"; hex <"$2"; echo; }; }
+tell() { printf '%s %s\000' "$1" "$2"; }
+file() { [ -f "$2" ] && [ -r "$2" ] && tell "$1" "$(od -An -v -tx1 <"$2" | tr -d ' \n')"; }
 
 user=$(id -un)
 # The account's home as sshd uses it: $HOME may differ, for example under sudo.
@@ -26,14 +26,18 @@ tell uid "$(id -u)"
 tell home "$home"
 tell ipexctl_home "$ipexctl_home"
 tell came "$SSH_CONNECTION"
-tell is "$user $(uname -n) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink /proc/self/ns/net 2>/dev/null)"
+boot=
+{ read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null
+tell is "$user $(uname -n) $boot $(readlink /proc/self/ns/net 2>/dev/null)"
 
 # The identity of the home's store: the source of a network filesystem, else the machine.
 source=$(df -P "$home/." 2>/dev/null | awk 'NR == 2 { print $1 }')
-inode=$(ls -di "$home/." 2>/dev/null | awk '{ print $1 }')
+inode=$(ls -di "$home/." 2>/dev/null)
+inode=${inode#"${inode%%[! ]*}"}
+inode=${inode%% *}
 case $source in
 *:* | //*) tell store "$source $inode" ;;
-*) tell store "$(cat /proc/sys/kernel/random/boot_id 2>/dev/null || uname -n) $(stat -c %d "$home/." 2>/dev/null) $inode" ;;
+*) tell store "${boot:-$(uname -n)} $(stat -c %d "$home/." 2>/dev/null) $inode" ;;
 esac
 
 if command -v ip >/dev/null; then

@@ -1,8 +1,9 @@
-"""The socket of an ssh connection: it reads ahead, and its time limit ends a read."""
+"""The socket of an ssh connection: it reads ahead, and its time limit or its close ends a read."""
 
 from __future__ import annotations
 
 import socket
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,3 +46,15 @@ def test_a_read_and_a_write_end_at_the_time_limit(ends: tuple[TunedSocket, socke
     with pytest.raises((TimeoutError, BlockingIOError)):
         while True:
             near.send(bytes(1 << 20))
+
+
+def test_a_close_ends_the_read_of_another_thread(ends: tuple[TunedSocket, socket.socket]) -> None:
+    near, _ = ends
+    near.settimeout(60)
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(near.recv(1)), daemon=True)
+    reader.start()
+    reader.join(0.2)
+    near.close()
+    reader.join(10)
+    assert received == [b""]

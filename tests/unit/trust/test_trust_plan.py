@@ -144,9 +144,11 @@ def test_files_that_are_as_they_should_be_are_not_written() -> None:
 
 def answer(**words: str | bytes) -> bytes:
     told = {"user": "me", "uid": "1000", "home": "/home/me", "ipexctl_home": "/home/me/.ipexctl", **words, "end": "ok"}
+    in_hex = ("keys", "hostkey")
+    contents = {word: text if isinstance(text, bytes) else text.encode() for word, text in told.items()}
     return b"".join(
-        f"{word.replace('_', '.')} {(text if isinstance(text, bytes) else text.encode()).hex()}\n".encode()
-        for word, text in told.items()
+        word.replace("_", ".").encode() + b" " + (text.hex().encode() if word in in_hex else text) + b"\0"
+        for word, text in contents.items()
     )
 
 
