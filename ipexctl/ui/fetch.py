@@ -56,9 +56,9 @@ def show_other_hosts(request: FetchRequest) -> None:
     path = request.requested.path
     source = request.requested.run if path is None else f"{request.requested.run}:{path}"
     directory = f"./{first}/" if request.dest in (".", "./") else f"{request.dest.rstrip('/')}-{first}/"
-    asked, others = printable(request.host.name), fold_names(request.other_hosts)
+    host, others = printable(request.host.name), fold_names(request.other_hosts)
     print_with_fix(
-        f"note: only {asked} was asked; {others} may have such files too",
+        f"note: only {host} was asked; {others} may have such files too",
         shlex.join(("ipexctl", "fetch", source, directory, "--from", first)),
     )
 
