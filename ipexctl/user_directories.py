@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def state_directory() -> Path:
-    import platformdirs  # 3 ms, which completion does not need
+    import platformdirs  # 3 ms, which --help does not need
 
     return _secure(platformdirs.user_state_path("ipexctl", appauthor=False), "XDG_STATE_HOME")
 

@@ -109,7 +109,7 @@ def _records() -> list[Path]:
 
     try:
         dated = [(path.stat().st_mtime, path) for path in RunRegistry().directory.glob("*.json")]
-    except OSError:
+    except (OSError, UserError):
         return []
     return [path for _, path in sorted(dated, reverse=True)][:NEWEST]
 

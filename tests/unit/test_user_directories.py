@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ipexctl.cli import complete
 from ipexctl.errors import UserError
 from ipexctl.jobs.registry import RunRegistry
 from ipexctl.stack.install_context import ControlMachine
@@ -50,6 +51,7 @@ def test_a_directory_of_another_account_is_refused_and_not_changed(
         KINDS[variable]()
     assert missing(caught.value.message + caught.value.fix, f"{directory} {variable}") == []
     assert directory.stat().st_mode & 0o777 == 0o777
+    assert complete.runs("") == ["last"], "completion prints no error"
 
 
 @pytest.mark.parametrize(
