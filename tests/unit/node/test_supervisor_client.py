@@ -1,0 +1,25 @@
+"""The connection of a rank wrapper to its supervisor."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+from ipexctl.node.common.frames import FrameReader, decode_json
+from ipexctl.node.run.protocol import Link
+from ipexctl.node.run.supervisor_client import SILENCE_LIMIT, SupervisorClient
+
+
+def test_a_rank_announces_that_it_leaves_a_silent_supervisor() -> None:
+    job: Any = SimpleNamespace(token="t", supervisor=SimpleNamespace(address="127.0.0.1", port=1))
+    client = SupervisorClient(job, {"rank": 0}, lambda _: None)
+    own, other = socket.socketpair()
+    client._link, client.is_up = Link(own), True
+    client.step(client.last_received + SILENCE_LIMIT - 1)
+    assert client.is_up
+    client.step(client.last_received + SILENCE_LIMIT + 1)
+    assert not client.is_up
+    with other:
+        received = b"".join(iter(lambda: other.recv(4096), b""))
+    assert [decode_json(payload)["t"] for _, payload in FrameReader().feed(received)] == ["leave"]
