@@ -69,6 +69,8 @@ class Destination:
     def __init__(self, root: str) -> None:
         self.root = root
         self._path_descriptors: list[tuple[bytes, int]] = []
+        self._entered: tuple[str, ...] | None = None
+        """The directory whose descriptors are open."""
         self._sums: dict[int, tuple[int, bool]] = {}
         self._directories: list[FetchEntry] = []
         self._made: tuple[str, ...] | None = None
@@ -128,14 +130,15 @@ class Destination:
                 number = os.open(name, _READING, dir_fd=directory)
                 self._file = _OpenFile(entry, directory, b"", number, crc, at, True, refused)
                 return
-            number = self._open_part(directory, _part(name), at)
+            part = _part(name)
+            number = self._open_part(directory, part, at)
         except (OSError, WriteRefused) as error:
             why = str(error) if isinstance(error, WriteRefused) else str(_write_error(error))
             if isinstance(error, OSError) and error.errno in _FULL:
                 raise self._disk(error) from None
             self._file = _OpenFile(entry, self._top, b"", -1, crc, at, False, why)
             return
-        self._file = _OpenFile(entry, directory, _part(name), number, crc, at, False)
+        self._file = _OpenFile(entry, directory, part, number, crc, at, False)
 
     @staticmethod
     def _open_part(directory: int, part: bytes, at: int) -> int:
@@ -190,7 +193,7 @@ class Destination:
             os.fchmod(file.number, entry.mode)
             os.utime(file.number, ns=(entry.mtime, entry.mtime))
             if not file.in_place:
-                is_new = _stat(file.directory, name) is None
+                is_new = not self._is_below_new(entry.parts) and _stat(file.directory, name) is None
                 os.replace(file.part, name, src_dir_fd=file.directory, dst_dir_fd=file.directory)
                 if is_new:
                     self._note(entry.parts)
@@ -270,12 +273,18 @@ class Destination:
 
     def _note(self, parts: tuple[str, ...]) -> None:
         """A new file, link or directory: it is in `created`, unless a directory above it is."""
-        if not any(parts[:depth] in self._new for depth in range(len(parts))):
+        if not self._is_below_new(parts):
             self._new.add(parts)
             self.created.append(os.path.join(os.path.abspath(self.root), *parts))
 
+    def _is_below_new(self, parts: tuple[str, ...]) -> bool:
+        return any(parts[:depth] in self._new for depth in range(len(parts)))
+
     def _enter(self, parts: tuple[str, ...]) -> int:
         """The directory, created if needed, kept open until another one is requested."""
+        if parts and parts == self._entered:
+            return self._path_descriptors[-1][1]
+        self._entered = None
         names = [encode_name(part) for part in parts]
         common = 0
         while (
@@ -303,9 +312,11 @@ class Destination:
             if mode & 0o700 != 0o700:
                 with contextlib.suppress(OSError):
                     os.fchmod(number, mode | 0o700)
+        self._entered = parts
         return self._path_descriptors[-1][1] if self._path_descriptors else self._top
 
     def _back_to(self, depth: int) -> None:
+        self._entered = None
         while len(self._path_descriptors) > depth:
             os.close(self._path_descriptors.pop()[1])
 

@@ -142,11 +142,10 @@ def update_entry(entry: FetchEntry, fields: Mapping[str, Any]) -> FetchEntry:
 
 def _read_numbers(fields: Mapping[str, Any]) -> tuple[int, int, int]:
     """Size, mode and time: only permission bits, and numbers that this machine can store."""
-    found = tuple(fields.get(key) for key in ("s", "m", "mt"))
-    if not all(type(number) is int and abs(number) < _LARGEST for number in found):
+    size, mode, mtime = fields.get("s"), fields.get("m"), fields.get("mt")
+    if type(size) is not int or type(mode) is not int or type(mtime) is not int:
         raise HostError(_UNREADABLE)
-    size, mode, mtime = cast("tuple[int, int, int]", found)
-    if size < 0:
+    if not 0 <= size < _LARGEST or abs(mode) >= _LARGEST or abs(mtime) >= _LARGEST:
         raise HostError(_UNREADABLE)
     return size, mode & 0o777, mtime
 

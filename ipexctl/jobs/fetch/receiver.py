@@ -56,6 +56,8 @@ class Receiver:
         self._line = bytearray()
         self._stderr = b""
         self._current: FetchEntry | None = None
+        self._small: dict[str, Any] | None = None
+        """The message about a small file, whose bytes follow it."""
         self._chunk_left = -1
         """Remaining bytes of a chunk; negative between chunks."""
         self._done = 0
@@ -66,9 +68,11 @@ class Receiver:
         if stream == "stderr":
             self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
             return
-        at = 0
+        at, done = 0, self._done
         while at < len(data):
             at = self._receive_line(data, at) if self._chunk_left < 0 else self._receive_bytes(data, at)
+        if self._done != done:
+            self._on_bytes(self._done, max(self._total, self._done))
 
     @property
     def complaint(self) -> str:
@@ -95,7 +99,7 @@ class Receiver:
         line = bytes(self._line) + data[at:end]
         self._line.clear()
         try:
-            message = json.loads(line)
+            message = json.loads(line.decode())  # for bytes, json looks for the encoding first
             event = message["event"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise HostError("what it says can't be read") from None
@@ -103,7 +107,7 @@ class Receiver:
         return end + 1
 
     def _receive_bytes(self, data: bytes, at: int) -> int:
-        if self._chunk_left == 0:
+        if self._chunk_left == 0 and self._small is None:
             end = at + 4 - len(self._line)
             self._line += data[at:end]
             if len(self._line) == 4:
@@ -120,7 +124,8 @@ class Receiver:
         self._chunk_left -= len(chunk)
         self.received += len(chunk)
         self._done += len(chunk)
-        self._on_bytes(self._done, max(self._total, self._done))
+        if self._small is not None and self._chunk_left == 0:
+            self._finish_small(self._small)
         return at + len(chunk)
 
     def _on_message(self, event: object, message: dict[str, Any]) -> None:
@@ -178,6 +183,18 @@ class Receiver:
         if at:
             self.resumed.append(entry.name)
         self._chunk_left = 0
+        if "n" not in message:
+            return
+        size = _integer(message, "n")
+        if not 0 <= size <= _PIECE:
+            raise HostError("what it says can't be read")
+        self._small, self._chunk_left = message, size
+        if size == 0:
+            self._finish_small(message)
+
+    def _finish_small(self, message: dict[str, Any]) -> None:
+        self._small, self._chunk_left = None, -1
+        self._finish(message)
 
     def _finish(self, message: dict[str, Any]) -> None:
         assert self.destination is not None

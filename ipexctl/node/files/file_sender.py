@@ -6,7 +6,9 @@
         → {"event": "listed", "from": path, "single": true when the path is one file}
     {"wants": [[i, have, hash of so many bytes or null], …]}
         → {"event": "file", "i", "at", "s", "m", "mt"}, chunks with a length of four bytes each, a length of 0,
-          {"event": "whole", "crc", "changed"}; or {"event": "lost", "i", "reason"}
+          {"event": "whole", "crc", "changed"};
+          of a small file {"event": "file", "i", "at": 0, "s", "m", "mt", "n", "crc", "changed"} and its n bytes;
+          or {"event": "lost", "i", "reason"}
         → {"event": "done"}
 
 A run without a path means its record and the files it wrote in its working directory. A file that the receiver has in
@@ -264,6 +266,13 @@ def send_file(output: BufferedOutput, number: int, path: bytes, have: int, known
             at = have if digest == known else os.lseek(file, 0, os.SEEK_SET)
             crc = crc if at else 0
         mode, size = stat.S_IMODE(before.st_mode), before.st_size
+        if at == 0 and size <= CHUNK_SIZE:
+            data = read_up_to(file, size)
+            changed = has_changed(file, before, len(data))
+            fields = {"n": len(data), "crc": zlib.crc32(data), "changed": changed}
+            output.emit("file", i=number, at=0, s=size, m=mode, mt=before.st_mtime_ns, **fields)
+            output.write(data)
+            return
         output.emit("file", i=number, at=at, s=size, m=mode, mt=before.st_mtime_ns)
         while at < size:
             data = os.read(file, min(CHUNK_SIZE, size - at))
@@ -273,12 +282,23 @@ def send_file(output: BufferedOutput, number: int, path: bytes, have: int, known
             at += len(data)
             output.write(struct.pack(">I", len(data)))
             output.write(data)
-        after = os.fstat(file)
-        changed = at != size or (after.st_size, after.st_mtime_ns) != (size, before.st_mtime_ns)
         output.write(struct.pack(">I", 0))
-        output.emit("whole", crc=crc, changed=changed)
+        output.emit("whole", crc=crc, changed=has_changed(file, before, at))
     finally:
         os.close(file)
+
+
+def read_up_to(file: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size and (block := os.read(file, size - len(data))):
+        data += block
+    return data
+
+
+def has_changed(file: int, before: os.stat_result, read: int) -> bool:
+    """Whether a file is another one than before so many of its bytes were read."""
+    after = os.fstat(file)
+    return read != before.st_size or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
 
 
 def checksums(file: int, size: int) -> tuple[int, str]:

@@ -110,15 +110,32 @@ def whole(content: bytes) -> bytes:
         [b'{"event": "file"}\n'],
         [b'{"event": "lost", "i": {}}\n'],
         [b"[" * 100_000 + b"\n"],
+        [file_said(n=4, crc=0, changed=False), b"abcd"],
+        [file_said(n=-1)],
+        [file_said(n=1 << 30)],
+        [file_said(n=[3])],
     ],
     ids=[
         *("more", "elsewhere", "huge", "twice", "unasked", "late", "listed-twice", "text", "list", "endless"),
         *("grown", "negative", "infinite", "never", "index", "empty", "lost", "deep"),
+        *("small-more", "small-negative", "small-huge", "small-list"),
     ],
 )
 def test_an_answer_that_makes_no_sense_ends_the_call(tmp_path: Path, lines: list[bytes]) -> None:
     with pytest.raises(HostError):
         heard(tmp_path, entry("w.pt"), LISTED, *lines)
+
+
+def test_a_small_file_comes_in_one_piece_and_is_checked(tmp_path: Path) -> None:
+    small = file_said(n=3, crc=zlib.crc32(b"abc"), changed=False)
+    giving = heard(tmp_path, entry("w.pt"), LISTED, small, b"abX")
+    assert [each.name for each in giving.failed] == ["w.pt"]
+    giving = heard(tmp_path, entry("w.pt"), LISTED, file_said(n=2, crc=zlib.crc32(b"ab"), changed=True), b"ab")
+    assert [each.name for each in giving.failed] == ["w.pt"]
+    assert not (tmp_path / "w.pt").exists()
+    giving = heard(tmp_path, entry("w.pt"), entry("e", 1), LISTED, small, b"a", b"bc" + file_said(i=1, s=0, n=0, crc=0))
+    assert giving.brought == ["w.pt", "e"]
+    assert [(tmp_path / name).read_bytes() for name in ("w.pt", "e")] == [b"abc", b""]
 
 
 def test_bytes_that_are_not_what_was_sent_get_no_name(tmp_path: Path) -> None:
