@@ -99,9 +99,9 @@ def unknown_state(host: Host) -> HostState:
     )
 
 
-def probe_host(pool: SessionPool, host: Host, home: str, *, timeout: float) -> HostState:
+def probe_host(pool: SessionPool, host: Host, home: str, *, is_node0: bool, timeout: float) -> HostState:
     """What trust needs to know of a host, over the pool's session."""
-    return HostSteps(host, pool.session(host), timeout, pool.cancel).probe(home, is_node0=True)
+    return HostSteps(host, pool.session(host), timeout, pool.cancel).probe(home, is_node0=is_node0)
 
 
 def log_in(

@@ -146,7 +146,8 @@ class _NetworkCheck:
         def open_and_probe(host: Host) -> _ReachedHost:
             session = self.pool.session(host)
             try:
-                state = probe_host(self.pool, host, self.home, timeout=max(0.1, until - time.monotonic()))
+                left = max(0.1, until - time.monotonic())
+                state = probe_host(self.pool, host, self.home, is_node0=host == self.hosts[0], timeout=left)
             except HostError as error:
                 if error.status == "unreachable":
                     raise

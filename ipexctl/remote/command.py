@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ipexctl.remote.outcome import HostError
@@ -53,10 +54,11 @@ def login_line(command: Command, nonce: str) -> str:
     also the id of the session and of the process group.
     """
     fence = f"printf '\\036%s %s\\n' {nonce} $$; printf '\\036%s\\n' {nonce} >&2; set --\n"
-    encoded = encode_for_printf(fence + command.script)
+    encoded = encode_for_printf(fence) + encode_for_printf(command.script)
     return f"""exec /bin/sh -c 'eval "$(printf %b "$1")"' ipexctl '{encoded}'"""
 
 
+@lru_cache(maxsize=64)  # one script goes to many hosts, and a long one takes a millisecond
 def encode_for_printf(script: str) -> str:
     """Text that `printf %b` turns back into `script`, without any byte that a login shell would change."""
     return script.encode("utf-8", "surrogateescape").decode("latin-1").translate(_ESCAPES)
