@@ -299,6 +299,7 @@ class _Output:
         """Returns what follows the line after which frames begin."""
         self._received += len(data)
         if self._received > _MOST_BYTES:
+            self._buffer.clear()  # the error keeps its frames, and these this buffer, until the command ends
             raise HostError(f"it sends more than {_MOST_BYTES >> 20} MB")
         searched = len(self._buffer)
         self._buffer += data

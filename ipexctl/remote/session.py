@@ -60,6 +60,7 @@ class OutputCollector:
     def sink(self, stream: Stream, data: bytes) -> None:
         collected = self._data[stream]
         if len(collected) + len(data) > MAX_OUTPUT:
+            collected.clear()  # the error keeps its frames, and these this collector, until the command ends
             raise HostError(f"it sends more than {MAX_OUTPUT >> 20} MB on {stream}", "does a login script there print?")
         collected += data
 

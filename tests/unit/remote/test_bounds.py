@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,6 +65,18 @@ def test_a_host_that_floods_fails_alone(
         "node3": True,
     }
     assert peak() - before < LIMIT
+
+
+@pytest.mark.parametrize("flood", [call_agent(FLOOD), capture_output(FLOOD)], ids=["line", "stdout"])
+def test_a_refused_answer_is_not_kept_as_long_as_its_error(flood: Callable[[Session], object]) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(HostError) as caught:
+            flood(LocalSession(Host("node2", "localhost")))
+        assert caught.value.__traceback__ is not None
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_marker_without_its_end_is_not_collected() -> None:
