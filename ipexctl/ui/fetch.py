@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
-from ipexctl.ui.results import fold_names, print_json, show_failures
+from ipexctl.ui.results import fold_names, print_json, show_failures, value_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.jobs.fetch.fetch import FetchRequest
-    from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure
+    from ipexctl.jobs.fetch.manifest import FetchResult
 
 _MOST_NAMED: Final = 10
 _MIN_BYTES_FOR_RATE: Final = 1_000_000
@@ -32,17 +32,13 @@ def as_json(result: FetchResult, other_hosts: Sequence[str] = ()) -> dict[str, A
         "unchanged": result.unchanged,
         "bytes": result.size,
         "received_bytes": result.received,
-        "failed": [_failure_json(failure) for failure in result.failed],
-        "left_out": [_failure_json(failure) for failure in result.left_out],
+        "failed": value_json(result.failed),
+        "left_out": value_json(result.left_out),
         "other_hosts": [printable(name) for name in other_hosts],
         "reason": printable(result.reason),
         "fix": printable(result.fix),
         "seconds": round(result.seconds, 3),
     }
-
-
-def _failure_json(failure: FileFailure) -> dict[str, str]:
-    return {"name": printable(failure.name), "reason": printable(failure.reason)}
 
 
 def show_json(result: FetchResult, other_hosts: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message, print_refusal
-from ipexctl.ui.results import host_json, show_results, summary_json
+from ipexctl.ui.results import host_json, show_results, summary_json, value_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,22 +17,9 @@ if TYPE_CHECKING:
 
 
 def as_json(report: InstallReport) -> dict[str, Any]:
-    stack = report.stack
     return {
         "schema": "ipexctl.install/1",
-        "stack": None
-        if stack is None
-        else {
-            "name": stack.name,
-            "torch": stack.torch,
-            "ipex": stack.ipex,
-            "oneccl": stack.oneccl,
-            "mpi": stack.mpi,
-            "python": stack.python,
-            "backend": stack.backend,
-            "why": printable(stack.why),
-            "retired": stack.retired,
-        },
+        "stack": value_json(report.stack),
         "refused": None
         if report.refusal is None
         else {
@@ -57,7 +44,7 @@ def as_json(report: InstallReport) -> dict[str, Any]:
             "downloaded": report.downloaded,
             "uplink": report.uplink,
         },
-        "notes": [printable(note) for note in report.notes],
+        "notes": value_json(report.notes),
         "dry_run": report.dry_run,
         "seconds": round(report.seconds, 3),
     }

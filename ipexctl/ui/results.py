@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -34,6 +35,15 @@ def host_json(result: HostResult) -> dict[str, Any]:
         "fix": printable(result.fix),
         "seconds": round(result.seconds, 3),
     }
+
+
+def value_json(value: Any) -> Any:
+    """A dataclass or another value, and what it holds, as JSON values with printable texts."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: value_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, list | tuple):
+        return [value_json(item) for item in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def summary_json(results: Sequence[HostResult], statuses: Sequence[Status] = _STATUSES) -> dict[str, int]:

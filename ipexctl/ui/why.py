@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.results import print_json
+from ipexctl.ui.results import print_json, value_json
 from ipexctl.ui.table import wrapped
 
 if TYPE_CHECKING:
@@ -50,18 +50,10 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "state": verdict.state,
         "headline": printable(verdict.headline),
         "first_failure": _first_failure(verdict),
-        "cause": _cause(cause) if cause else None,
-        "lines": [{"stream": line.stream, "text": printable(line.text)} for line in verdict.lines],
-        "others": [
-            {
-                "what": other.what,
-                "ranks": list(other.ranks),
-                "hosts": list(other.hosts),
-                "sentence": printable(other.sentence),
-            }
-            for other in verdict.others
-        ],
-        "notes": [printable(note) for note in verdict.notes],
+        "cause": cause and {name: value for name, value in value_json(cause).items() if name != "order"},
+        "lines": value_json(verdict.lines),
+        "others": value_json(verdict.others),
+        "notes": value_json(verdict.notes),
         "next": list(verdict.next),
     }
 
@@ -81,17 +73,6 @@ def _first_failure(verdict: Diagnosis) -> dict[str, Any] | None:
         "ranks": list(first.ranks),
         "at": first.at,
         "after": max(0.0, first.at - verdict.started) if first.at is not None and verdict.started else None,
-    }
-
-
-def _cause(cause: Cause) -> dict[str, Any]:
-    return {
-        "id": cause.id,
-        "sentence": printable(cause.sentence),
-        "fix": printable(cause.fix),
-        "confidence": cause.confidence,
-        "rank": cause.rank,
-        "host": cause.host,
     }
 
 

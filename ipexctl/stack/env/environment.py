@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.remote.node_call import call
@@ -106,23 +106,11 @@ class VerifyResult:
 
     def to_json(self) -> dict[str, Any]:
         """The contract's `verify{}`."""
-        return {
-            "ok": self.ok,
-            "torch": self.torch,
-            "ipex": self.ipex,
-            "oneccl": self.oneccl,
-            "python": self.python,
-            "capability": self.capability,
-            "bf16": self.bf16,
-            "backend": self.backend,
-            "launcher": self.launcher,
-            "allreduce_ms": list(self.allreduce_ms),
-            "phases": [
-                {"name": p.name, "ok": p.ok, "seconds": p.seconds, "rc": p.rc, "signal": p.signal, "text": p.text}
-                for p in self.phases
-            ],
-            "seconds": self.seconds,
-        }
+        document = asdict(self)
+        del document["bf16_why"]
+        for phase in document["phases"]:
+            del phase["timed_out"]
+        return {**document, "phases": list(document["phases"]), "allreduce_ms": list(self.allreduce_ms)}
 
 
 @dataclass(frozen=True, slots=True)

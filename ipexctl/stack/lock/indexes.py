@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -38,7 +38,7 @@ class Source:
     """Shown to users; without credentials."""
 
     def to_json(self) -> dict[str, str]:
-        return {"kind": self.kind, "url": self.url, "label": self.label}
+        return asdict(self)
 
     @property
     def is_of_stacks(self) -> bool:

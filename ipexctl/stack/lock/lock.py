@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.remote.transfer.store_client import StoredFile
@@ -34,14 +34,7 @@ class Wheel:
 
     def to_json(self) -> dict[str, Any]:
         """The record beside an environment; without the path, which belongs to one machine."""
-        return {
-            "name": self.name,
-            "version": self.version,
-            "filename": self.filename,
-            "sha256": self.sha256,
-            "size": self.size,
-            "url": self.url,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "path"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Wheel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -54,17 +54,7 @@ class EnvRequest:
         return replace(self, extras=extras, constraints=tuple(dict.fromkeys((*self.constraints, *other.constraints))))
 
     def to_json(self) -> dict[str, Any]:
-        stack = self.stack
-        return {
-            "torch": stack.torch,
-            "stack": stack.stack,
-            "ipex": stack.ipex,
-            "oneccl": stack.oneccl,
-            "python": stack.python,
-            "require_oneccl": stack.require_oneccl,
-            "extras": list(self.extras),
-            "constraints": list(self.constraints),
-        }
+        return {**asdict(self.stack), "extras": list(self.extras), "constraints": list(self.constraints)}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> EnvRequest:
