@@ -5,25 +5,19 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from ipexctl.cli.config_file import PROJECT_FILE, config_files, user_file
-from ipexctl.errors import UserError
+from ipexctl.cli.config_file import PROJECT_FILE, ConfigFile, config_files, user_file
+from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
 from ipexctl.text import printable, tilde_path
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from ipexctl.cli.config_file import ConfigFile
-    from ipexctl.errors import FileError
 
 
 class ConfiguredValue(NamedTuple):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
-from ipexctl.hosts.select import HostRequest, overridden, select_hosts
-from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
+from ipexctl.remote.connector import ConnectOptions, Connector, OnStep
 from ipexctl.remote.control_machine import with_own_address
 from ipexctl.text import printable
 
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
-    from ipexctl.hosts.select import Selection
     from ipexctl.remote.command import Command
-    from ipexctl.remote.connector import OnStep
     from ipexctl.remote.session_pool import SessionPool
 
 

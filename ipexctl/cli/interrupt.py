@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from ipexctl.errors import Interrupted
 from ipexctl.remote.outcome import Cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import FrameType
 
     from ipexctl.remote.cancel import Cancel

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_launch, read_launch_call
+from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_launch, read_launch_call
 from ipexctl.cli.options import Output, Packages, PlanOutput, Requirements, ViewOptions, command, option
 from ipexctl.errors import UserError
 from ipexctl.text import counted
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
-    from ipexctl.cli.launch_options import LaunchCall
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.pipeline import PlannedRun
     from ipexctl.jobs.submit.request import StartFailure

@@ -8,12 +8,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.cli.interrupt import handling_signals, write_to_terminal
+from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals, write_to_terminal
 from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
-from ipexctl.jobs.follow import Follower, follow_copy
+from ipexctl.jobs.follow import Event, Follower, RunEnded, follow_copy
 from ipexctl.jobs.local_copy import LocalCopy, read_copy
-from ipexctl.jobs.registry import RunRegistry
+from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.stop import stop
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
@@ -25,11 +25,8 @@ from ipexctl.ui.run.plain import PlainRun, wants_live
 from ipexctl.ui.run.summary import cut_short_lines, left_lines, not_stopped_lines
 
 if TYPE_CHECKING:
-    from ipexctl.cli.interrupt import Interrupt, Leave
     from ipexctl.cli.options import Output, ViewOptions
-    from ipexctl.jobs.follow import Event, RunEnded
     from ipexctl.jobs.ranks import RankSet
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.session import Session
     from ipexctl.ui.run.view import LiveRun
 

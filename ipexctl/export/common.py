@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.launch.plan import RANK_NAMES
+from ipexctl.launch.plan import RANK_NAMES, LaunchPlan, Setting
 from ipexctl.text import counted, printable, variable_in_sh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from ipexctl.launch.plan import LaunchPlan, Setting
 
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
 RANK_OF_MPI: Final = (

@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.errors import UserError
+from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.hostfile import read_hostfile
 from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
@@ -15,7 +15,6 @@ from ipexctl.text import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.errors import FileError
     from ipexctl.hosts.host import Host
 
 Format = Literal["hostfile", "ini", "yaml"]

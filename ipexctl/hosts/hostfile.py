@@ -5,21 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import IPV4, MAX_NAME, WordError, check_user, quoted
 from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.source import REFUSED_KEYS, SourceFile
-from ipexctl.hosts.words import read_address, read_host_word, split_pairs, split_words
+from ipexctl.hosts.words import HostWord, Pair, Word, read_address, read_host_word, split_pairs, split_words
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
 
-    from ipexctl.hosts.words import HostWord, Pair, Word
 
 MAX_ENTRIES: Final = 1_000_000
 _SINGLE_VALUES: Final = ("user", "port", "internal", "identity", "known_hosts", "ssh_config")

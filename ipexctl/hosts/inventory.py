@@ -12,7 +12,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_count, read_path, read_port, read_ssh_config
 from ipexctl.hosts.names import WordError, check_user, quoted
 from ipexctl.hosts.nodeset import expand_ranges
-from ipexctl.hosts.source import refused_argument
+from ipexctl.hosts.source import SourceFile, refused_argument
 from ipexctl.hosts.words import read_address, read_host_word
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.errors import FileError
-    from ipexctl.hosts.source import SourceFile
 
 Value = TypeVar("Value")
 # The newer name first: it wins if a host has both.

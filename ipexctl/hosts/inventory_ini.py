@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.inventory import ALL, UNGROUPED, HostSetting, Inventory
 from ipexctl.hosts.names import WordError, quoted
 from ipexctl.hosts.source import SourceFile
-from ipexctl.hosts.words import refuse_invisible, split_pairs, split_words
+from ipexctl.hosts.words import Word, refuse_invisible, split_pairs, split_words
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
-    from ipexctl.hosts.words import Word
 
 SECTION: Final = re.compile(r"\[([^:\[\]\s#]+)(?::(\w+))?\]\s*(?:[#;].*)?", re.DOTALL)
 _KINDS: Final = ("hosts", "vars", "children")

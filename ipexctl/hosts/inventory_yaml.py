@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.inventory import HostSetting, Inventory
 from ipexctl.hosts.names import quoted
-from ipexctl.hosts.yaml_tree import YamlTree, is_null, kind
+from ipexctl.hosts.yaml_tree import Entry, Node, YamlTree, is_null, kind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.errors import FileError
     from ipexctl.hosts.host import Host
-    from ipexctl.hosts.yaml_tree import Entry, Node
 
 _PARTS: Final = ("hosts", "children", "vars")
 

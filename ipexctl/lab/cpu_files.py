@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.lab.cpu_profiles import ARM, cpus, find_cpu_profile
+from ipexctl.lab.cpu_profiles import ARM, CpuProfile, CpuSpec, cpus, find_cpu_profile
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ipexctl.lab.cpu_profiles import CpuProfile, CpuSpec
     from ipexctl.lab.state import Lab
 
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.lab import state, system
-from ipexctl.lab.faults import check_possible, find_fault, read_arguments, steps
-from ipexctl.lab.state import SWITCH, lab_lock, netns_name
+from ipexctl.lab.faults import Fault, check_possible, find_fault, read_arguments, steps
+from ipexctl.lab.state import SWITCH, Lab, LabHost, lab_lock, netns_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.lab.faults import Fault
-    from ipexctl.lab.state import Lab, LabHost
 
 _SCRIPTS: Final = Path(__file__).with_name("fault_scripts")
 

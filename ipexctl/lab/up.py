@@ -18,14 +18,12 @@ from typing import IO, TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.lab import cpu_files, disk, files, network, state, system
 from ipexctl.lab.down import labs_of, remove
-from ipexctl.lab.plan import check, free_block, free_name, make_plan
-from ipexctl.lab.state import lab_lock, machine_lock
+from ipexctl.lab.plan import LabSpec, check, free_block, free_name, make_plan
+from ipexctl.lab.state import Lab, LabHost, lab_lock, machine_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.lab.plan import LabSpec
-    from ipexctl.lab.state import Lab, LabHost
 
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
 _START_TIMEOUT: Final = 60.0

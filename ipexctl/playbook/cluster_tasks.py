@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.playbook.result import failed
+from ipexctl.playbook.result import Call, Result, failed
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
-
-    from ipexctl.playbook.result import Call, Result
 
 
 def missing_hosts(calls: Sequence[Call], missing: Mapping[str, str]) -> Result | None:

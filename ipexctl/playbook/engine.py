@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.ansible_names import ANSIBLE_FACTS
 from ipexctl.playbook.masks import masked, shown
-from ipexctl.playbook.model import Block, Flush
-from ipexctl.playbook.positions import templates_in
+from ipexctl.playbook.model import Block, Flush, Play, Playbook, Step, Task
+from ipexctl.playbook.positions import Templated, templates_in
 from ipexctl.playbook.report import Counts, HostDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
 from ipexctl.playbook.result import Result, failed_host
 from ipexctl.playbook.task_runner import TaskRunner
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.model import Play, Playbook, Step, Task
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.positions import Templated
 
 _FACTS: Final = re.compile(rf"\b((ansible_)?facts|ansible_({'|'.join(ANSIBLE_FACTS)}))\b")
 GATHER: Final = "gather facts"

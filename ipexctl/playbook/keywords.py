@@ -7,19 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.names import quoted
-from ipexctl.hosts.yaml_tree import is_null, kind
+from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
 from ipexctl.playbook.ansible_names import UNSUPPORTED
 from ipexctl.playbook.options import BadOption, Option, converted
-from ipexctl.playbook.positions import Templated, did_you_mean
+from ipexctl.playbook.positions import Templated, Value, did_you_mean
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.hosts.yaml_tree import Entry, Node
     from ipexctl.playbook.model import InheritedKeywords
     from ipexctl.playbook.playbook_file import PlaybookFile
-    from ipexctl.playbook.positions import Value
 
 _TASKS_INHERIT: Final = "when tags vars environment become become_user no_log ignore_errors delegate_to run_once"
 INHERITED: Final = frozenset([*_TASKS_INHERIT.split(), "check_mode", "diff", "timeout"])

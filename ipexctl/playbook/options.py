@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.hosts.names import quoted
-from ipexctl.playbook.positions import Templated, did_you_mean, templates_in
+from ipexctl.playbook.positions import Position, Templated, Value, did_you_mean, templates_in
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.playbook.model import Arg
-    from ipexctl.playbook.positions import Position, Value
 
 Kind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "local", "any", "exprs"]
 Where = Literal["host", "control", "all"]

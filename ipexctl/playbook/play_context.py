@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.variables import VarsDirs
-from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.fanout import HostOutcome, fan_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
-    from ipexctl.remote.fanout import HostOutcome
     from ipexctl.remote.session import Ended, Session, Stream
     from ipexctl.remote.session_pool import SessionPool
 

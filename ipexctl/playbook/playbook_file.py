@@ -7,16 +7,12 @@ import re
 import stat
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.hosts.yaml_tree import YamlTree, is_null, kind
-from ipexctl.playbook.positions import Position, Templated, did_you_mean
-
-if TYPE_CHECKING:
-    from ipexctl.hosts.yaml_tree import Node
-    from ipexctl.playbook.positions import PlaybookError, Value
+from ipexctl.hosts.yaml_tree import Node, YamlTree, is_null, kind
+from ipexctl.playbook.positions import PlaybookError, Position, Templated, Value, did_you_mean
 
 MAX_BYTES: Final = 8_000_000
 _CHECKOUT: Final = Path(__file__).parents[2] / "playbooks"

@@ -15,7 +15,7 @@ from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
 from ipexctl.playbook.playbook_file import MAX_BYTES, find_playbook, size_of
 from ipexctl.playbook.positions import Position, Templated, did_you_mean, templates_in
 from ipexctl.playbook.read import read_playbook
-from ipexctl.playbook.selection import hosts_of, select_tasks
+from ipexctl.playbook.selection import TaskSelection, hosts_of, select_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.model import Playbook, Task
-    from ipexctl.playbook.selection import TaskSelection
     from ipexctl.playbook.templater import Templater
 
 _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")

@@ -8,21 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
-from ipexctl.hosts.yaml_tree import is_null, kind
+from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
 from ipexctl.playbook.keywords import PLAY, advice, boolean, read_inherited, variables, variables_of_file
-from ipexctl.playbook.model import Block, Flush, InheritedKeywords, Play, Playbook, tasks_of
-from ipexctl.playbook.playbook_file import read_file
-from ipexctl.playbook.positions import Templated, did_you_mean, raise_first
+from ipexctl.playbook.model import Block, Flush, InheritedKeywords, Play, Playbook, Step, Task, tasks_of
+from ipexctl.playbook.playbook_file import PlaybookFile, read_file
+from ipexctl.playbook.positions import Templated, Value, did_you_mean, raise_first
 from ipexctl.playbook.read_tasks import Tasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-    from ipexctl.hosts.yaml_tree import Entry, Node
-    from ipexctl.playbook.model import Step, Task
-    from ipexctl.playbook.playbook_file import PlaybookFile
-    from ipexctl.playbook.positions import Value
 
 
 def read_playbook(path: Path, shown: str) -> Playbook:

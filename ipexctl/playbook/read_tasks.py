@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import quoted
-from ipexctl.hosts.yaml_tree import is_null, kind
+from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
 from ipexctl.playbook.ansible_names import NOT_MODULES, NOT_OPTIONS, UNSUPPORTED
 from ipexctl.playbook.keywords import (
     BLOCK,
@@ -28,21 +28,16 @@ from ipexctl.playbook.keywords import (
     truth,
     variables_of_file,
 )
-from ipexctl.playbook.model import Arg, Block, Flush, Loop, Task
+from ipexctl.playbook.model import Arg, Block, Flush, InheritedKeywords, Loop, Step, Task
 from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.options import check_args
-from ipexctl.playbook.playbook_file import JINJA, read_file, shipped
-from ipexctl.playbook.positions import Templated, did_you_mean
+from ipexctl.playbook.options import Spec, check_args
+from ipexctl.playbook.playbook_file import JINJA, PlaybookFile, read_file, shipped
+from ipexctl.playbook.positions import Position, Templated, Value, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.hosts.yaml_tree import Entry, Node
-    from ipexctl.playbook.model import InheritedKeywords, Step
-    from ipexctl.playbook.options import Spec
-    from ipexctl.playbook.playbook_file import PlaybookFile
-    from ipexctl.playbook.positions import Position, Value
 
 MAX_TASKS: Final = 50_000
 MAX_FILES: Final = 1_000

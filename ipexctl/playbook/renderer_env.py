@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Final
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, nodes
+from jinja2 import StrictUndefined, Template, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
 from ipexctl.playbook.renderer_filters import FILTERS, TESTS, TooMuch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-
-    from jinja2 import Template
 
 __all__ = ["Renderer", "TooMuch"]
 

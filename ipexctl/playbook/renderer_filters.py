@@ -11,14 +11,13 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from jinja2 import pass_context, pass_environment
+from jinja2 import Environment, pass_context, pass_environment
 from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.filters import do_unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from jinja2 import Environment
     from jinja2.runtime import Context
 
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +14,6 @@ from jinja2 import UndefinedError
 from ipexctl.playbook.ansible_names import HINTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ipexctl.playbook.renderer_env import Renderer
 
 _MAX_DEPTH: Final = 60

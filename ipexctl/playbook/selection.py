@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from ipexctl.errors import UserError
 from ipexctl.hosts.limit import limit_hosts, limit_parts
 from ipexctl.hosts.names import quoted
-from ipexctl.playbook.positions import did_you_mean
+from ipexctl.playbook.positions import Position, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.model import Playbook, Task
-    from ipexctl.playbook.positions import Position
 
 
 def hosts_of(pattern: str, position: Position, hosts: Sequence[Host], node0: str = "") -> tuple[Host, ...]:

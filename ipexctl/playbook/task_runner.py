@@ -17,8 +17,8 @@ from ipexctl.playbook.masks import masked, secrets_in, shown
 from ipexctl.playbook.modules import runner
 from ipexctl.playbook.options import BadOption, filled, filled_environment
 from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
-from ipexctl.playbook.positions import did_you_mean
-from ipexctl.playbook.report import ItemDone
+from ipexctl.playbook.positions import Templated, did_you_mean
+from ipexctl.playbook.report import ItemDone, TaskReport
 from ipexctl.playbook.result import Call, Result, combine_items, failed, failed_host
 from ipexctl.playbook.templater import Filled, Job, TemplateError
 from ipexctl.remote.outcome import HostError
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from ipexctl.playbook.engine import Engine
     from ipexctl.playbook.model import Task
-    from ipexctl.playbook.positions import Templated
-    from ipexctl.playbook.report import TaskReport
 
 _POLL_SECONDS = 0.05
 _WORD = re.compile(r"[A-Za-z_]\w*")

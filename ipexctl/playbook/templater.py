@@ -14,12 +14,19 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import SourceFile
-from ipexctl.playbook.positions import Position, Templated, did_you_mean, raise_first, templates_in
+from ipexctl.playbook.positions import (
+    PlaybookError,
+    Position,
+    Templated,
+    Value,
+    did_you_mean,
+    raise_first,
+    templates_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ipexctl.playbook.positions import PlaybookError, Value
 
 _REPLY_TIMEOUT: Final = 8.0
 """Seconds to wait for one reply: the process's own alarm is shorter, but can't interrupt a single step of Python."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import SourceFile
 from ipexctl.playbook.playbook_file import read_file
-from ipexctl.playbook.positions import Position, Templated
+from ipexctl.playbook.positions import Position, Templated, Value
 from ipexctl.playbook.read import variables_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.model import Play
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.positions import Value
     from ipexctl.playbook.templater import Templater
 
 _SUFFIXES: Final = (".yml", ".yaml", ".json", "")

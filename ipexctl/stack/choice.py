@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.stack.catalog.user_table import rows_digest
-from ipexctl.stack.env.record import DEFAULT, records_of
-from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
+from ipexctl.stack.env.record import DEFAULT, EnvRecord, records_of
+from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve.compatibility import interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
-from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.resolver import IPEX, ONECCL, TORCH, projects, resolve, resolve_by_table
 
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.env.record import EnvRecord
-    from ipexctl.stack.lock.index_cache import CachedAnswer
-    from ipexctl.stack.resolve.model import Undecided
 
 
 _PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
+from ipexctl.remote.progress import BytesMoved, Notice, Watch, ignore_event
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.env.staging import downloads_of, is_intact
-from ipexctl.stack.install_context import InstallContext, announce_stack, inspect_hosts, summary_of
-from ipexctl.stack.lock.pipeline import lock_stack
+from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_stack, inspect_hosts, summary_of
+from ipexctl.stack.lock.pipeline import LockedStack, lock_stack
 from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.progress import Watch
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.install_context import InstallRequest
     from ipexctl.stack.lock.lock import Wheel
-    from ipexctl.stack.lock.pipeline import LockedStack
     from ipexctl.stack.report import InstallReport
 
 LOCK: Final = "ipexctl-lock.json"

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.progress import Notice, ignore_event
-from ipexctl.remote.session import capture
+from ipexctl.remote.outcome import Cancelled, HostError, Status
+from ipexctl.remote.progress import Notice, Watch, ignore_event
+from ipexctl.remote.session import Session, capture
 from ipexctl.stack.choice import installed_record
 from ipexctl.stack.env.build import (
     Base,
@@ -23,14 +23,14 @@ from ipexctl.stack.env.build import (
     remove_superseded,
     verify_on_hosts,
 )
-from ipexctl.stack.env.environment import machine_token, parse_result
+from ipexctl.stack.env.environment import CheckResult, machine_token, parse_result
 from ipexctl.stack.env.preflight import check_same_home
-from ipexctl.stack.env.record import EnvFields, env_directory, find_existing, records_of
+from ipexctl.stack.env.record import EnvFields, EnvRecord, Existing, env_directory, find_existing, records_of
 from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_stack, inspect_hosts, summary_of
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import uv_for_node
-from ipexctl.stack.lock.pipeline import lock_stack
-from ipexctl.stack.report import InstallResult, StackSummary
+from ipexctl.stack.lock.pipeline import LockedStack, lock_stack
+from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackRequest
@@ -39,14 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.outcome import Status
-    from ipexctl.remote.progress import Watch
-    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.env.environment import CheckResult
-    from ipexctl.stack.env.record import EnvRecord, Existing
-    from ipexctl.stack.lock.pipeline import LockedStack
-    from ipexctl.stack.report import InstallReport
 
 __all__ = ["InstallRequest", "install"]
 

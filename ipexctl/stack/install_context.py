@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.facts.gather import gather
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.progress import Notice, Timed
+from ipexctl.remote.progress import Notice, Timed, Watch
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
 from ipexctl.stack.env.preflight import takes_wheels
-from ipexctl.stack.env.record import DEFAULT, check_env_name
+from ipexctl.stack.env.record import DEFAULT, EnvRecord, check_env_name
 from ipexctl.stack.lock.indexes import TORCH_CPU
 from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
 from ipexctl.stack.lock.wheels import is_cpu_build
 from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import usable_pythons
-from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, Refusal, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from ipexctl.text import readable
 from ipexctl.user_directories import cache_directory
@@ -32,14 +32,11 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.remote.outcome import HostError
-    from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.env.record import EnvRecord
     from ipexctl.stack.lock.lock import Lock
     from ipexctl.stack.lock.pipeline import LockedStack
-    from ipexctl.stack.resolve.model import Refusal, Sources
 
 _LARGE = 2_000_000_000
 """Bytes of a download that is announced with a smaller stack."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.remote.outcome import exit_code
 from ipexctl.stack.choice import choose_stack
-from ipexctl.stack.resolve.model import Refusal
+from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.doctor.finding import LEVELS, merge_findings
-from ipexctl.facts.facts import to_json
+from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, merge_findings
+from ipexctl.facts.facts import Facts, to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import fold_names
@@ -19,9 +19,7 @@ from ipexctl.ui.table import output_width, show_table, wrapped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.doctor.finding import DoctorReport, Finding, HostReport
     from ipexctl.doctor.recommend import Recommendation
-    from ipexctl.facts.facts import Facts
 
 _MORE = " (... ipexctl doctor -v)"
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}

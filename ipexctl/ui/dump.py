@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.dump import Dump, name_ranks
+from ipexctl.jobs.dump import Dump, Process, RankStacks, RunOver, StackFrame, StackGroup, name_ranks
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, print_message, wants_color
@@ -18,7 +18,6 @@ from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, wrapped
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipexctl.jobs.dump import Process, RankStacks, RunOver, StackFrame, StackGroup
 
 _INNER, _OUTER = 16, 6
 """Calls shown of each end of a stack that is deeper than both together."""

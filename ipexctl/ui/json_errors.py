@@ -6,14 +6,12 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.errors import FileError
+from ipexctl.errors import FileError, UserError
 from ipexctl.text import printable
 from ipexctl.ui.results import print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from ipexctl.errors import UserError
 
 
 def requested_schema(argv: Sequence[str]) -> str | None:

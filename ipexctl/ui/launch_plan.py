@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.plan import SCHEMA, to_json
+from ipexctl.launch.plan import SCHEMA, HostPlan, LaunchPlan, RankPlan, Setting, to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import group_by, print_json
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ipexctl.jobs.submit.request import StartFailure
-    from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 
 _STARTED: Final = {
     "intel": "started by Intel MPI",

@@ -9,13 +9,12 @@ import sys
 import threading
 from typing import TYPE_CHECKING, TextIO
 
-from ipexctl.errors import FileError
+from ipexctl.errors import FileError, UserError
 from ipexctl.text import neutralise, printable, printable_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.errors import UserError
     from ipexctl.remote.progress import Notice
 
 _LOCK = threading.Lock()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.report import HostDone, ItemDone, PlayStarted, RunOutput, TaskDone, TaskStarted
+from ipexctl.playbook.report import Event, HostDone, ItemDone, PlayReport, PlayStarted, RunOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
@@ -19,7 +19,6 @@ from ipexctl.ui.run.lines import PrefixedLines
 
 if TYPE_CHECKING:
     from ipexctl.playbook.prepare import Prepared
-    from ipexctl.playbook.report import Event, PlayReport
     from ipexctl.playbook.result import Result
 
 _COLORS: Final = {"ok": "32", "changed": "33", "skipped": "36", "failed": "31", "unreachable": "31"}

@@ -8,14 +8,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped, Timed
+from ipexctl.remote.progress import BytesMoved, Event, HostFinished, Notice, Stepped, Timed
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import notice_text, print_message
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from ipexctl.remote.progress import Event
 
 _PROGRESS_SECONDS: Final = 5.0
 """Seconds between two plain lines about the bytes of one host."""

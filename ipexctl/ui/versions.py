@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.stack.resolve.compatibility import span
-from ipexctl.stack.resolve.model import Refusal, StackPlan
-from ipexctl.stack.versions import mpi_of
+from ipexctl.stack.resolve.model import Refusal, StackPlan, Undecided
+from ipexctl.stack.versions import VersionsReport, mpi_of
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.table import output_width, show_table, wrapped
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.resolve.model import Undecided
-    from ipexctl.stack.versions import VersionsReport
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")
 

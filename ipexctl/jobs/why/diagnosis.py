@@ -16,7 +16,7 @@ from ipexctl.jobs.why.patterns.machine import MACHINE
 from ipexctl.jobs.why.patterns.match import Cause, RankOutput, bare, cause_of, raised, shortened
 from ipexctl.jobs.why.patterns.network import NETWORK
 from ipexctl.jobs.why.patterns.script import SCRIPT
-from ipexctl.node.common.records import OutOfMemory
+from ipexctl.node.common.records import Failure, OutOfMemory, RankStatus, SilentRank
 from ipexctl.node.run.verdict import format_limit, signal_name
 from ipexctl.text import counted
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
-    from ipexctl.node.common.records import Failure, RankStatus, SilentRank
 
 LINES: Final = 30
 _OF_STDOUT: Final = 10

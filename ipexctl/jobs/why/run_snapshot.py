@@ -6,15 +6,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.jobs.why.patterns.match import FailureContext, RankOutput
-from ipexctl.node.common.frames import SUFFIXES
-from ipexctl.node.common.records import Failure, as_dict, as_lines, as_list, as_number, read_event, read_status
+from ipexctl.node.common.frames import SUFFIXES, Chunk
+from ipexctl.node.common.records import (
+    Failure,
+    RankStatus,
+    RunEvent,
+    RunStatus,
+    as_dict,
+    as_lines,
+    as_list,
+    as_number,
+    read_event,
+    read_status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.jobs.dump import Dump
-    from ipexctl.node.common.frames import Chunk
-    from ipexctl.node.common.records import RankStatus, RunEvent, RunStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.dump import DumpReceiver, RunOver, dump
+from ipexctl.jobs.dump import Dump, DumpReceiver, RunOver, dump
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose, lasted
-from ipexctl.jobs.why.run_snapshot import read_snapshot
-from ipexctl.node.common.frames import FrameError, decode_chunk, decode_json
+from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
+from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ipexctl.jobs.dump import Dump
     from ipexctl.jobs.registry import FailedCall, RunRecord
     from ipexctl.jobs.why.patterns.match import Cause
-    from ipexctl.jobs.why.run_snapshot import RunSnapshot
-    from ipexctl.node.common.frames import Chunk, Frame
     from ipexctl.remote.session import Session
 
 QUERY_TIMEOUT: Final = 60.0

@@ -7,19 +7,16 @@ import hashlib
 import io
 import os
 import tarfile
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import source_path
 from ipexctl.playbook.playbook_file import size_of
-from ipexctl.playbook.result import Result, failed
+from ipexctl.playbook.result import Call, Result, failed
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
 MAX_BYTES: Final = 256 << 20

@@ -6,13 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.options import OMIT, text_of_template
-from ipexctl.playbook.result import Result, failed
+from ipexctl.playbook.result import Call, Result, failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
 
 
 class _Assert:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Result, failed_host, refused
+from ipexctl.playbook.result import Call, Result, failed_host, refused
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
 
 
 class _Doctor:

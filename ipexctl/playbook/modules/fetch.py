@@ -12,14 +12,13 @@ from ipexctl.jobs.fetch.manifest import is_contents
 from ipexctl.node.common.files import encode_name, write_atomically
 from ipexctl.playbook.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Result, failed
+from ipexctl.playbook.result import Call, Result, failed
 from ipexctl.sync.fetched import note_fetched
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
 _SEND_FILE: Final = """\

@@ -6,12 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.modules.host_script import run_sh
-from ipexctl.playbook.result import Result
+from ipexctl.playbook.result import Call, Result
 from ipexctl.remote.reply import MalformedReply
 
 if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
 _HOME: Final = """\

@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.playbook.result import failed
+from ipexctl.playbook.result import Call, Result, failed
 from ipexctl.remote.command import Command, encode_for_printf
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import variable_in_sh
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call, Result
     from ipexctl.remote.session import Session, Stream
 
 # `read` consumes single bytes, so the input after the line is left for the script; head and dd may read ahead.

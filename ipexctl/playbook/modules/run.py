@@ -11,7 +11,7 @@ from ipexctl.errors import UserError
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.report import RunOutput
-from ipexctl.playbook.result import Result, failed_host, refused
+from ipexctl.playbook.result import Call, Result, Status, failed_host, refused
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.jobs.submit.request import RunRequest, StartFailure
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call, Status
 
 _MAX_KEPT: Final = 1 << 20
 """Most characters of the ranks' output kept for `register`, for each stream."""

@@ -7,11 +7,10 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.modules.host_script import exports, run_sh
-from ipexctl.playbook.result import Result, failed
+from ipexctl.playbook.result import Call, Result, failed
 
 if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
 # The guard prints one letter and a newline; the command's own output follows.

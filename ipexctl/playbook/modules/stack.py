@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Result, failed_host, refused
+from ipexctl.playbook.result import Call, Result, failed_host, refused
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
     from ipexctl.stack.install_context import InstallRequest
 

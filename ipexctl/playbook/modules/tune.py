@@ -6,11 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.modules.host_script import run_sh
-from ipexctl.playbook.result import Result, failed
+from ipexctl.playbook.result import Call, Result, failed
 
 if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
 # Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them.

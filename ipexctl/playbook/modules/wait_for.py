@@ -10,14 +10,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.modules.host_script import run_sh
-from ipexctl.playbook.result import Result, failed
+from ipexctl.playbook.result import Call, Result, failed
 from ipexctl.remote.reply import MalformedReply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call
     from ipexctl.remote.session import Session
 
 _POLL_SECONDS: Final = 0.1

@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.catalog.json_positions import JsonSyntaxError, line_of, read, to_plain
+from ipexctl.stack.catalog.json_positions import JsonNode, JsonSyntaxError, line_of, read, to_plain
 from ipexctl.stack.catalog.schema import ROW
-from ipexctl.stack.catalog.table import newest_first, packaged, row_from, rows
+from ipexctl.stack.catalog.table import StackSpec, newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipexctl.stack.catalog.json_positions import JsonNode
-    from ipexctl.stack.catalog.table import StackSpec
 
 VARIABLE: Final = "IPEXCTL_ROWS"
 _LARGEST: Final = 4_000_000

@@ -10,11 +10,11 @@ from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
+from ipexctl.remote.outcome import Cancelled, HostError, Status, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
-from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
+from ipexctl.stack.env.environment import BuildResult, CheckResult, EnvClient, machine_token, parse_result
 from ipexctl.stack.env.preflight import home_obstacle
 from ipexctl.stack.env.staging import WheelDelivery, stage_wheels
 from ipexctl.stack.env.verify_errors import explain
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
-    from ipexctl.stack.env.environment import BuildResult, CheckResult
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock, Wheel

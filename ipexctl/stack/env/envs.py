@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.facts.gather import gather
-from ipexctl.remote.outcome import HostError, HostResult, Report
-from ipexctl.stack.env.environment import EnvClient, machine_token, verify
+from ipexctl.facts.gather import HostFacts, gather
+from ipexctl.remote.outcome import HostError, HostResult, Report, Status
+from ipexctl.stack.env.environment import EnvClient, EnvListing, Removed, machine_token, verify
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.text import readable
@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.env.environment import EnvListing, Removed
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,15 @@ from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import BytesMoved, HostFinished
 from ipexctl.remote.transfer import store_client
 from ipexctl.remote.transfer.relay import ArrivingFiles
-from ipexctl.remote.transfer.store_client import Download, NotInStore
-from ipexctl.stack.lock.indexes import directory_of, pip_settings, unqueried, without_credentials
+from ipexctl.remote.transfer.store_client import Download, NotInStore, StoredFile, StoreLocation
+from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, pip_settings, unqueried, without_credentials
 from ipexctl.stack.lock.pipeline import query_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.remote.session import Session
-    from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
     from ipexctl.stack.install_context import InstallContext
-    from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Wheel
     from ipexctl.stack.resolve.model import EnvRequest, Sources
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ipexctl.remote.node_call import call
-from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure
+from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure, Sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
-    from ipexctl.stack.resolve.model import Sources
 
 PYPI: Final = "https://pypi.org/simple"
 TORCH_CPU: Final = "https://download.pytorch.org/whl/cpu"

@@ -16,9 +16,9 @@ from packaging.version import InvalidVersion, Version
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.reply import MalformedReply
+from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.stack.lock import pylock
-from ipexctl.stack.lock.indexes import lock_sources
+from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.solver_errors import explain, no_index_error
 from ipexctl.stack.lock.wheels import tag_ranks
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
-    from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.resolve.model import Availability, Candidate, StackPlan
 
 _OLDEST_UV: Final = Version("0.13")

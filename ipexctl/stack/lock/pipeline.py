@@ -19,6 +19,7 @@ from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
     PYPI,
     STACK_SOURCES,
+    IndexAnswer,
     PipSettings,
     Source,
     call_labels,
@@ -32,15 +33,13 @@ from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_nod
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.compatibility import join_names
-from ipexctl.stack.resolve.model import Refusal, Sources, StackRequest
+from ipexctl.stack.resolve.model import Availability, Refusal, SourceFailure, Sources, StackPlan, StackRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.stack.install_context import InstallContext
-    from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock, Wheel
-    from ipexctl.stack.resolve.model import Availability, SourceFailure, StackPlan
 
 TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
 """Packages that PyTorch's index has in a build for its CPU build of torch, and that other packages require."""

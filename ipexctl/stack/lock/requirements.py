@@ -17,14 +17,13 @@ from packaging.version import Version
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.stack.lock.indexes import directory_of, normal
-from ipexctl.stack.resolve.model import Refusal, Sources
+from ipexctl.stack.resolve.model import Refusal, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.resolve.model import StackPlan, StackRequest
 
 
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")

@@ -9,12 +9,11 @@ from packaging.requirements import Requirement
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.lock.indexes import normal, without_credentials
+from ipexctl.stack.lock.indexes import IndexAnswer, normal, without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.resolve.model import StackPlan
 
 _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uota exceeded")

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.tags import compatible_tags, cpython_tags
+from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -16,8 +16,6 @@ from ipexctl.stack.catalog.table import version_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from packaging.tags import Tag
 
     from ipexctl.stack.resolve.model import Availability, Candidate
 

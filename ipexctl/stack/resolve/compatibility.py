@@ -8,17 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.facts.cpu import TIERS, X86
-from ipexctl.stack.catalog.table import minor, version_key
+from ipexctl.facts.cpu import TIERS, X86, Tier
+from ipexctl.stack.catalog.table import Isa, StackSpec, minor, version_key
 from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from ipexctl.facts.cpu import Tier
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Python
-    from ipexctl.stack.catalog.table import Isa, StackSpec
 
 OLDEST_PYTHON: Final = "3.8"
 """The oldest Python that runs the agent."""

@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.stack.catalog.table import minor, version_key
+from ipexctl.stack.catalog.table import OnecclBuild, StackSpec, minor, version_key
 from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON, span
-from ipexctl.stack.resolve.model import Refusal
+from ipexctl.stack.resolve.model import Refusal, StackRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ipexctl.stack.catalog.table import OnecclBuild, StackSpec
-    from ipexctl.stack.resolve.model import StackRequest
 
 Kind = Literal["any", "ipex", "torch"]
 KINDS: Final = ("ipex", "torch")

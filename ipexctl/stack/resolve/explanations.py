@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipexctl.stack.catalog.table import version_key
-from ipexctl.stack.lock.wheels import split_requirement
-from ipexctl.stack.resolve.compatibility import Incompatibility, join_names
+from ipexctl.stack.catalog.table import StackSpec, version_key
+from ipexctl.stack.lock.wheels import Target, Wheels, split_requirement
+from ipexctl.stack.resolve.compatibility import HostProfile, Incompatibility, join_names
 from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.lock.wheels import Target, Wheels
-    from ipexctl.stack.resolve.compatibility import HostProfile
     from ipexctl.stack.resolve.constraints import Constraints, Variant
     from ipexctl.stack.resolve.resolver import Pick
 

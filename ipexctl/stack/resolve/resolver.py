@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
 from ipexctl.stack.catalog.table import rows as packaged_rows
-from ipexctl.stack.catalog.table import version_key
 from ipexctl.stack.lock.wheels import Target, Wheels, is_cpu_build, split_requirement
 from ipexctl.stack.resolve import explanations as explanations
 from ipexctl.stack.resolve.compatibility import (
+    HostProfile,
     Incompatibility,
     has_isa,
     incompatibilities,
@@ -23,18 +24,14 @@ from ipexctl.stack.resolve.compatibility import (
     span,
     without_python,
 )
-from ipexctl.stack.resolve.constraints import Variant, read_constraints, stacks
-from ipexctl.stack.resolve.model import Refusal, StackPlan, Undecided
+from ipexctl.stack.resolve.constraints import Constraints, Variant, read_constraints, stacks
+from ipexctl.stack.resolve.model import Availability, Candidate, Refusal, StackPlan, StackRequest, Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.facts.cpu import Tier
     from ipexctl.facts.facts import Facts
-    from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec
-    from ipexctl.stack.resolve.compatibility import HostProfile
-    from ipexctl.stack.resolve.constraints import Constraints
-    from ipexctl.stack.resolve.model import Availability, Candidate, StackRequest
 
 TORCH: Final = "torch"
 IPEX: Final = "intel-extension-for-pytorch"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.jobs.ranks import RankSet, fold_ranks
 from ipexctl.text import neutralise
 
 if TYPE_CHECKING:
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from rich.segment import Segment
 
-    from ipexctl.jobs.ranks import RankSet
     from ipexctl.node.common.frames import Stream as StreamName
 
 WINDOW: Final = 0.15

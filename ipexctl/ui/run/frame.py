@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.box import ROUNDED
 from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.layout import Layout
 from rich.padding import Padding
 from rich.panel import Panel
@@ -20,18 +20,14 @@ from rich.text import Text
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable
 from ipexctl.ui.run.figures import short_number, sparkline
-from ipexctl.ui.run.folded_log import newest
+from ipexctl.ui.run.folded_log import LogLine, newest
 from ipexctl.ui.run.keys import HELP
-from ipexctl.ui.run.state import chosen_rows, shown_rows
+from ipexctl.ui.run.state import Row, RunState, chosen_rows, shown_rows
 from ipexctl.ui.run.summary import duration, state_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-
-    from ipexctl.ui.run.folded_log import LogLine
-    from ipexctl.ui.run.state import Row, RunState
 
 _STATE_STYLE: Final = {
     "starting": "dim", "running": "green", "ok": "dim green", "failed": "bold red", "lost": "bold magenta",

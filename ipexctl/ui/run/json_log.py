@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.frames import Chunk, Stream
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
@@ -15,7 +15,6 @@ from ipexctl.ui.safe_output import OutputPipes
 if TYPE_CHECKING:
     from ipexctl.jobs.follow import Event
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.node.common.frames import Stream
     from ipexctl.remote.cancel import Cancel
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.ranks import EVERY_RANK, parse_ranks
-
-if TYPE_CHECKING:
-    from ipexctl.jobs.ranks import RankSet
+from ipexctl.jobs.ranks import EVERY_RANK, RankSet, parse_ranks
 
 Action = Literal["detach", "stop"]
 Mode = Literal["watching", "filtering", "confirming", "help"]

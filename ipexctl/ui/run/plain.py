@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.follow import RunEnded
-from ipexctl.jobs.ranks import EVERY_RANK
-from ipexctl.node.common.frames import Chunk
+from ipexctl.jobs.follow import Event, RunEnded
+from ipexctl.jobs.ranks import EVERY_RANK, RankSet
+from ipexctl.node.common.frames import Chunk, Stream
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
 from ipexctl.ui.messages import notice_text
@@ -24,9 +24,6 @@ from ipexctl.ui.safe_output import OutputPipes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ipexctl.jobs.follow import Event
-    from ipexctl.jobs.ranks import RankSet
-    from ipexctl.node.common.frames import Stream
     from ipexctl.remote.cancel import Cancel
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
-from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.frames import Chunk, Stream
 from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.progress import Notice
 from ipexctl.text import without_colors
 from ipexctl.ui.messages import notice_text
 from ipexctl.ui.run.figures import Figures
-from ipexctl.ui.run.folded_log import FoldedLog, colored, newest
+from ipexctl.ui.run.folded_log import FoldedLog, LogLine, colored, newest
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.lines import NewestLines
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.jobs.follow import Event, RunEnded
-    from ipexctl.node.common.frames import Stream
-    from ipexctl.ui.run.folded_log import LogLine
 
 _LINES_PER_TICK: Final = 500
 """Lines that one tick processes, over all ranks. Nobody can read more, and rich would use too much time."""

@@ -11,15 +11,11 @@ import select
 import sys
 import termios
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.control import Control
-from rich.segment import Segments
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.segment import Segment
+from rich.segment import Segment, Segments
 
 _ENTER: Final = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE: Final = b"\x1b[?2026l\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"

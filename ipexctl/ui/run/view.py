@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.ranks import EVERY_RANK
+from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.node.common.frames import Chunk
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.run.frame import Frame
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ipexctl.jobs.follow import Event
-    from ipexctl.jobs.ranks import RankSet
     from ipexctl.node.common.records import RunStatus
 
 _TICK: Final = 0.1

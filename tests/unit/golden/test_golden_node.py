@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import test_verdict
 from golden_file import Case, check, rows_of
-from test_verdict import NOW, cluster, verdict
+from test_verdict import NOW, Record, cluster, verdict
 
 from ipexctl.node.common.records import OutOfMemory
 from ipexctl.node.run.messages import Exit
-
-if TYPE_CHECKING:
-    from test_verdict import Record
 
 
 def test_node() -> None:

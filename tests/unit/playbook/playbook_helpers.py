@@ -15,7 +15,7 @@ from ipexctl.playbook.play_context import Options, PlayContext
 from ipexctl.playbook.positions import Position, Templated
 from ipexctl.playbook.prepare import prepare, read
 from ipexctl.playbook.selection import TaskSelection
-from ipexctl.playbook.templater import Job, Templater
+from ipexctl.playbook.templater import Filled, Job, TemplateError, Templater
 from ipexctl.remote.cancel import Cancel
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from ipexctl.playbook.model import Playbook, Task
     from ipexctl.playbook.report import Event, PlayReport
-    from ipexctl.playbook.templater import Filled, TemplateError
 
 HOSTS = tuple(Host(f"node{n}", f"10.0.0.{n}", groups=("xeon",) if n < 3 else ("old",)) for n in (1, 2, 3))
 

@@ -11,7 +11,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.playbook.modules import runner
 from ipexctl.playbook.play_context import Options, PlayContext
-from ipexctl.playbook.result import Call
+from ipexctl.playbook.result import Call, Result
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from playbook_helpers import tasks_in
@@ -19,7 +19,6 @@ from playbook_helpers import tasks_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.playbook.result import Result
 
 HOST = Host("localhost", "localhost")
 

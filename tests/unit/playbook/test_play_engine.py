@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.playbook.modules import runner
 from ipexctl.playbook.play_context import PlayContext
-from ipexctl.playbook.result import Result
+from ipexctl.playbook.result import Call, Result
 from ipexctl.remote.progress import Notice
 from message_data import missing
 from playbook_helpers import HOSTS, play_of, played
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pytest
 
     from ipexctl.playbook.report import PlayReport
-    from ipexctl.playbook.result import Call
 
 FATAL = "  any_errors_fatal: true\n"
 NODE2 = "when: inventory_hostname == 'node2'"

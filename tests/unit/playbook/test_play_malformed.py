@@ -12,13 +12,12 @@ from ipexctl.playbook.modules.file import RUNNERS as FILE
 from ipexctl.playbook.modules.wait_for import RUNNERS as WAIT_FOR
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import Ended, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.playbook.result import Result
-    from ipexctl.remote.session import Stream
 
 RUNNERS: dict[str, Any] = {**FILE, **WAIT_FOR, **COPY}
 ARGS: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.node.common.frames import Chunk
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.report import RunOutput, TaskDone, TaskStarted
+from ipexctl.playbook.report import Event, RunOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.play import PlayView
 from message_data import missing
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
-
-    from ipexctl.playbook.report import Event
 
 
 def said(capsys: pytest.CaptureFixture[str], events: Sequence[Event]) -> tuple[str, str]:

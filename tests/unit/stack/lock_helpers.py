@@ -10,12 +10,11 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.lock.indexes import IndexAnswer, PipSettings, Source, query_indexes
 from ipexctl.stack.lock.make_lock import LockMaker, uv_here
-from ipexctl.stack.resolve.model import Availability, StackPlan
+from ipexctl.stack.resolve.model import Availability, SourceFailure, StackPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.stack.resolve.model import SourceFailure
 
 HERE = LocalSession(Host("here", "127.0.0.1"))
 

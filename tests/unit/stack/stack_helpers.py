@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Mpi, Python, Software
 from ipexctl.facts.system import Disk, HomeDirectory, System
-from ipexctl.stack.resolve.model import Availability, Candidate, Refusal, SourceFailure, StackPlan, StackRequest
-
-if TYPE_CHECKING:
-    from ipexctl.stack.resolve.model import Undecided
+from ipexctl.stack.resolve.model import (
+    Availability,
+    Candidate,
+    Refusal,
+    SourceFailure,
+    StackPlan,
+    StackRequest,
+    Undecided,
+)
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})

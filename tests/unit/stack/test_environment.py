@@ -10,12 +10,10 @@ from env_helpers import PYTHON, Home
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.env.environment import EnvClient
+from ipexctl.stack.env.environment import BuildResult, EnvClient
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from ipexctl.stack.env.environment import BuildResult
 
 
 @pytest.fixture

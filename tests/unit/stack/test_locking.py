@@ -25,8 +25,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import is_running, partial_name
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock import indexes
-from ipexctl.stack.lock.indexes import PYPI_SOURCE, PipSettings, query_indexes, sources_for
-from ipexctl.stack.lock.lock import Wheel
+from ipexctl.stack.lock.indexes import PYPI_SOURCE, IndexAnswer, PipSettings, query_indexes, sources_for
+from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, uv_for_node
 from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure, Sources
 from message_data import missing
@@ -34,8 +34,6 @@ from message_data import missing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.stack.lock.indexes import IndexAnswer
-    from ipexctl.stack.lock.lock import Lock
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from stack_helpers import (
@@ -22,7 +21,7 @@ from stack_helpers import (
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
-from ipexctl.stack.catalog.table import rows, version_key
+from ipexctl.stack.catalog.table import StackSpec, rows, version_key
 from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import (
     indexes,
@@ -33,9 +32,6 @@ from ipexctl.stack.resolve.resolver import (
     row_named,
 )
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.stack.catalog.table import StackSpec
 
 every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 

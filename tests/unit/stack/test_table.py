@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from stack_helpers import AVX, AVX2, host
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
-from ipexctl.stack.catalog.table import minor, rows, version_key
+from ipexctl.stack.catalog.table import StackSpec, minor, rows, version_key
 from ipexctl.stack.resolve.compatibility import incompatibility
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.stack.catalog.table import StackSpec
 
 KNOWN = {
     # row: torch, IPEX, bindings, Intel MPI inside, Pythons, glibc, least ISA

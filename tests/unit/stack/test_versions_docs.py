@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ipexctl.stack.catalog.schema import ROW
-from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog.table import StackSpec, rows
 from ipexctl.stack.catalog.user_table import merged
-
-if TYPE_CHECKING:
-    from ipexctl.stack.catalog.table import StackSpec
 
 DOCS = (Path(__file__).parents[3] / "docs" / "versions.md").read_text(encoding="utf-8")
 

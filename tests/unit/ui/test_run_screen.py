@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from ipexctl.jobs.follow import RunEnded
+from ipexctl.jobs.follow import Event, RunEnded
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import Failure, RankStatus, RunStatus
+from ipexctl.node.common.records import Failure, RankStatus, RunStatus, State
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.run.folded_log import FoldedLog, colored
 from ipexctl.ui.run.frame import Frame
@@ -24,9 +24,6 @@ from message_data import missing
 
 if TYPE_CHECKING:
     from rich.segment import Segment
-
-    from ipexctl.jobs.follow import Event
-    from ipexctl.node.common.records import State
 
 
 def status(ranks: int, state: State = "running", **odd: State) -> RunStatus:

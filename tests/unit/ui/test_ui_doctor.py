@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from doctor_rules_helpers import context, healthy
 
-from ipexctl.doctor.finding import DoctorReport, Finding
+from ipexctl.doctor.finding import DoctorReport, Finding, HostReport
 from ipexctl.doctor.run import DoctorRequest, findings_by_host, host_report
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.ui.doctor import show_doctor
-
-if TYPE_CHECKING:
-    from ipexctl.doctor.finding import HostReport
 
 LONG = "Something about the host that is " + "quite " * 30 + "long"
 WORD = "(... ipexctl doctor -v)"

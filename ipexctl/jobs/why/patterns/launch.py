@@ -5,13 +5,10 @@ Special patterns come before common ones; docs/troubleshooting.md has the ids.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.why.patterns.match import KnownError
-
-if TYPE_CHECKING:
-    from ipexctl.jobs.why.patterns.match import PatternMatch
+from ipexctl.jobs.why.patterns.match import KnownError, PatternMatch
 
 _TRUST: Final = "ipexctl trust lets node0 log in to every node; ipexctl doctor shows the reason"
 _INSTALL: Final = "ipexctl install installs the environment on every node where it is missing"

@@ -6,12 +6,9 @@ Special patterns come before common ones; docs/troubleshooting.md has the ids.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ipexctl.jobs.why.patterns.match import KnownError
-
-if TYPE_CHECKING:
-    from ipexctl.jobs.why.patterns.match import PatternMatch
+from ipexctl.jobs.why.patterns.match import KnownError, PatternMatch
 
 _LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
 _DOCTOR: Final = "ipexctl doctor shows which connections between the nodes fail; another network: --iface NAME|CIDR"

@@ -6,13 +6,10 @@ Special patterns come before common ones; docs/troubleshooting.md has the ids.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.why.patterns.match import KnownError
-
-if TYPE_CHECKING:
-    from ipexctl.jobs.why.patterns.match import PatternMatch
+from ipexctl.jobs.why.patterns.match import KnownError, PatternMatch
 
 _ROWS: Final = "ipexctl install installs matching packages on every node; ipexctl versions shows them"
 _PACKAGES: Final = {
