@@ -34,7 +34,7 @@ def up(
     *,
     hosts: Annotated[
         int,
-        option("--hosts", "-n", min=1, max=200, metavar="N", help="Number of hosts (default: 3)."),
+        option("--hosts", "-n", min=1, max=400, metavar="N", help="Number of hosts (default: 3)."),
     ] = 3,
     lab: Annotated[
         str | None, option("--lab", metavar="LAB", help="Name of the lab (default: lab, else lab2, …).")

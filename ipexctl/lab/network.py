@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipexctl.lab.plan import front6_gateway, front_gateway, ipv6
+from ipexctl.lab.plan import PREFIX, PREFIX_V6, front6_gateway, front_gateway, ipv6
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,11 +33,11 @@ def uplink(lab: Lab, *, v6: bool) -> str:
     link = lab.uplink
     commands = [
         f"link add {link} type veth peer name {_UPLINK} netns {lab.switch}",
-        f"address add {front_gateway(lab.block)}/24 dev {link}",
+        f"address add {front_gateway(lab.block)}/{PREFIX} dev {link}",
         f"link set {link} up",
     ]
     if v6:
-        commands.append(f"address add {front6_gateway(lab.block)}/64 dev {link} nodad")
+        commands.append(f"address add {front6_gateway(lab.block)}/{PREFIX_V6} dev {link} nodad")
     return _lines(commands)
 
 
@@ -73,7 +73,7 @@ def interfaces(host: LabHost) -> tuple[str, ...]:
 
 
 def port_name(host: LabHost, interface: str) -> str:
-    """The name of the switch's end of a host's link: at most 15 characters, such as `node200-eth1`."""
+    """The name of the switch's end of a host's link: at most 15 characters, such as `node400-eth1`."""
     return f"{host.name}-{interface}"
 
 
@@ -82,9 +82,9 @@ def host_network(host: LabHost, *, v6: bool) -> str:
     addresses = [host.address, *([host.internal] if host.internal else [])]
     commands = ["link set lo up"]
     for (interface, _), address in zip(links(host), addresses, strict=True):
-        commands += [f"address add {address}/24 dev {interface}", f"link set {interface} up"]
+        commands += [f"address add {address}/{PREFIX} dev {interface}", f"link set {interface} up"]
         if v6:
-            commands.append(f"address add {ipv6(address)}/64 dev {interface} nodad")
+            commands.append(f"address add {ipv6(address)}/{PREFIX_V6} dev {interface} nodad")
     return _lines(commands)
 
 

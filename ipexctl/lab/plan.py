@@ -14,8 +14,10 @@ from ipexctl.lab.state import Lab, LabHost
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-MAX_HOSTS: Final = 200
-"""Addresses .11 to .210 of one /24; more sshd processes than one machine is likely to run."""
+_PER_BLOCK: Final = 200
+"""Addresses .11 to .210 of each /24."""
+MAX_HOSTS: Final = 2 * _PER_BLOCK
+"""A network is a /23; more sshd processes than one machine is likely to run."""
 
 DEFAULT_USER: Final = "ipex"
 
@@ -87,12 +89,15 @@ def check_name(name: str) -> None:
 
 
 BASTION: Final = "bastion"
+PREFIX: Final = 23
+PREFIX_V6: Final = 31
+"""Of the IPv6 networks, whose second group is the third number of the IPv4 address."""
 _FRONT = "10.77"
 _INNER = "10.78"
 _FIRST_NODE = 11
 _BASTION_NUMBER = 10
 _MIN_PREFIX = 16
-"""Routes with a shorter prefix (a VPN's 10.0.0.0/8) do not occupy a block: the lab's /24 is more specific and wins."""
+"""Routes with a shorter prefix (a VPN's 10.0.0.0/8) do not occupy a block: the lab's /23 is more specific and wins."""
 
 
 def front_gateway(block: int) -> str:
@@ -124,13 +129,13 @@ def free_name(taken: Collection[str], requested: str | None = None) -> str:
 
 
 def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
-    """The first K whose two /24 networks no lab uses and no route of this machine overlaps."""
+    """The first even K whose two /23 networks no lab uses and no route of this machine overlaps."""
     networks = [_network(route) for route in routes]
     occupied = [network for network in networks if network is not None and network.prefixlen >= _MIN_PREFIX]
-    for block in range(1, 255):
+    for block in range(2, 255, 2):
         if block in taken:
             continue
-        candidates = [ipaddress.IPv4Network(f"{prefix}.{block}.0/24") for prefix in (_FRONT, _INNER)]
+        candidates = [ipaddress.IPv4Network(f"{prefix}.{block}.0/{PREFIX}") for prefix in (_FRONT, _INNER)]
         if not any(candidate.overlaps(other) for candidate in candidates for other in occupied):
             return block
     raise UserError(
@@ -171,7 +176,7 @@ def make_plan(spec: LabSpec, name: str, block: int) -> Lab:
 
 def _node(spec: LabSpec, name: str, block: int, index: int) -> LabHost:
     user = spec.users[index % len(spec.users)]
-    number = _FIRST_NODE + index
+    block, number = block + index // _PER_BLOCK, _FIRST_NODE + index % _PER_BLOCK
     return LabHost(
         lab=name,
         name=f"node{index + 1}",

@@ -71,7 +71,7 @@ class Lab:
 
     name: str
     block: int
-    """The K in 10.77.K.0/24 and 10.78.K.0/24."""
+    """The even K in 10.77.K.0/23 and 10.78.K.0/23."""
     hosts: tuple[LabHost, ...]
     """The nodes, in the hostfile's order, without the bastion."""
     bastion: LabHost | None = None

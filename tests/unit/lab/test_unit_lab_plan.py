@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, network
 from ipexctl.lab.down import labs_of, labs_to_remove, mounts_below
 from ipexctl.lab.fault_injection import pick_host
-from ipexctl.lab.plan import check, free_block, free_name, ipv6, make_plan
+from ipexctl.lab.plan import PREFIX, PREFIX_V6, check, free_block, free_name, ipv6, make_plan
 from ipexctl.lab.state import from_json, netns_name, to_json
 from ipexctl.lab.system import innermost_pid, missing
 from message_data import missing as data_missing
@@ -23,6 +24,18 @@ def test_hosts_are_numbered_from_eleven_and_tuples_go_round() -> None:
     assert [host.cpu_profile for host in hosts] == ["haswell", "icelake-sp", "haswell"]
     assert [host.home for host in hosts] == ["/home/alice", "/scratch/bob", "/home/alice"]
     assert [host.internal for host in hosts] == [None, None, None]
+
+
+def test_the_networks_of_a_large_lab_hold_all_its_hosts() -> None:
+    lab = make_plan(LabSpec(hosts=400), "lab", 6)
+    front = ipaddress.IPv4Interface(f"10.77.6.1/{PREFIX}").network
+    assert [lab.hosts[at].address for at in (0, 199, 200, 399)] == [
+        *("10.77.6.11", "10.77.6.210"),
+        *("10.77.7.11", "10.77.7.210"),
+    ]
+    assert all(ipaddress.ip_address(host.address) in front for host in lab.hosts)
+    front6 = ipaddress.IPv6Interface(f"fd77:6::1/{PREFIX_V6}").network
+    assert all(ipaddress.ip_address(ipv6(host.address)) in front6 for host in lab.hosts)
 
 
 def test_with_a_second_network_each_host_has_two_addresses() -> None:
@@ -63,11 +76,11 @@ def test_a_name_in_use_is_refused() -> None:
 @pytest.mark.parametrize(
     ("taken", "routes", "expected"),
     [
-        ((), (), 1),
-        ((1, 2), (), 3),
-        ((), ("10.77.1.0/24", "10.78.2.5"), 3),
-        ((), ("10.0.0.0/8", "default", "fe80::/64", "0.0.0.0/0"), 1),
-        ((1,), ("10.77.2.255",), 3),
+        ((), (), 2),
+        ((2, 4), (), 6),
+        ((), ("10.77.3.0/24", "10.78.4.5"), 6),
+        ((), ("10.0.0.0/8", "default", "fe80::/64", "0.0.0.0/0"), 2),
+        ((2,), ("10.77.4.255",), 6),
     ],
     ids=["first", "taken", "routed", "broad routes don't count", "an address"],
 )
@@ -83,8 +96,8 @@ def test_no_free_block_is_said() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (LabSpec(hosts=0), "1 200 0"),
-        (LabSpec(hosts=201), "1 200 201"),
+        (LabSpec(hosts=0), "1 400 0"),
+        (LabSpec(hosts=401), "1 400 401"),
         (LabSpec(name="No Good"), ""),
         (LabSpec(name="../etc"), ""),
         (LabSpec(users=()), ""),
@@ -120,7 +133,7 @@ def test_labs_are_read_off_their_namespaces() -> None:
 
 
 def test_interface_names_fit_the_kernel() -> None:
-    lab = make_plan(LabSpec(hosts=200, internal=True), "a" * 24, 254)
+    lab = make_plan(LabSpec(hosts=400, internal=True), "a" * 24, 254)
     assert all(len(network.port_name(host, "eth1")) <= 15 for host in lab.hosts)
     assert len(lab.uplink) <= 15
 
@@ -132,7 +145,7 @@ def test_front_ports_are_isolated_with_a_second_network_only() -> None:
 
 def test_without_ipv6_no_such_address_is_asked_for() -> None:
     lab = make_plan(LabSpec(hosts=1), "lab", 1)
-    assert "fd77:1::11/64" in network.host_network(lab.hosts[0], v6=True)
+    assert "fd77:1::11/31" in network.host_network(lab.hosts[0], v6=True)
     assert "fd77" not in network.host_network(lab.hosts[0], v6=False) + network.uplink(lab, v6=False)
 
 
