@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +23,7 @@ from . import (
     part_install,
     part_lines,
     part_play,
+    part_scale,
     part_start,
     part_startup,
     part_step,
@@ -39,20 +42,36 @@ if TYPE_CHECKING:
 
     from .report import Report
 
-PARTS: Final[Mapping[str, Callable[[Rig], Report]]] = {
-    "exec": part_exec.measure,
-    "doctor": part_doctor.measure,
-    "fetch": part_fetch.measure,
-    "install": part_install.measure,
-    "lines": part_lines.measure,
-    "play": part_play.measure,
-    "startup": part_startup.measure,
-    "start": part_start.measure,
-    "step": part_step.measure,
-    "stream": part_stream.measure,
-    "sync": part_sync.measure,
-    "train": part_train.measure,
-    "volume": part_volume.measure,
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A measurement with a table of its own."""
+
+    measure: Callable[[Rig], Report]
+    hosts: int = 1
+    """Hosts of the lab."""
+    counts: tuple[int, ...] = ()
+    """Numbers of hosts to measure with, unless --hosts names others; empty: the part has its own."""
+    runs: int = 5
+
+
+PARTS: Final[Mapping[str, Part]] = {
+    "exec": Part(part_exec.measure, counts=(1, 8, 32)),
+    "doctor": Part(part_doctor.measure, counts=(1, 8, 32)),
+    "fetch": Part(part_fetch.measure),
+    "install": Part(part_install.measure, hosts=part_install.HOSTS, runs=3),
+    "lines": Part(part_lines.measure, hosts=part_lines.HOSTS),
+    "play": Part(part_play.measure, hosts=part_play.HOSTS),
+    "startup": Part(part_startup.measure),
+    "start": Part(part_start.measure, hosts=part_start.HOSTS),
+    "step": Part(part_step.measure),
+    "stream": Part(part_stream.measure),
+    "sync": Part(part_sync.measure, counts=(1, 8)),
+    "train-digits": Part(partial(part_train.measure, part_train.DIGITS), runs=7),
+    "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=7),
+    "train-bf16": Part(partial(part_train.measure, part_train.BF16), runs=7),
+    "scale": Part(part_scale.measure, counts=(1, 32, 128, 256), runs=3),
+    "volume": Part(part_volume.measure, runs=1),
 }
 PEERS: Final = Path("~/.cache/ipexctl/benchmark-peers")
 
@@ -72,9 +91,10 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=_positive, default=5, metavar="N", help="medians of how many (default 5)")
+    parser.add_argument("--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1, 3 or 7)")
     parser.add_argument("--only", type=_parts, default=list(PARTS), metavar="PART,…", help=", ".join(PARTS))
-    parser.add_argument("--hosts", type=_counts, default=(1, 8, 32), metavar="N,…", help="for exec (default 1,8,32)")
+    parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, sync and scale")
+    parser.add_argument("--steady", type=float, default=20.0, metavar="S", help="seconds of a training (default 20)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the tables between this file's markers")
     parser.add_argument("--peers", type=Path, default=PEERS, metavar="DIR", help=f"their environment ({PEERS})")
     return parser.parse_args()
@@ -103,38 +123,43 @@ def _measure(given: argparse.Namespace) -> None:
     found = peers.find(given.peers.expanduser(), install=from_pypi, collections=synchronize)
     if found.missing:
         say(f"left out, not installed here: {', '.join(found.missing)}")
-    wanted = max(_hosts_for(part, given.hosts) for part in given.only)
+    parts = {name: _with_options(PARTS[name], given) for name in given.only}
     about = f"{peers.machine()}; {peers.versions(found)}"
-    with scratch() as directory, laboratory(wanted) as lab:
+    with scratch() as directory, laboratory(max(_hosts_of(part) for part in parts.values())) as lab:
         home = directory / "home"
         home.mkdir()
-        rig = Rig(given.runs, given.hosts, found, lab, directory, clean_environment(str(home)))
+        env = clean_environment(str(home))
         print(about + "\n", flush=True)
-        for part in given.only:
-            begun = _stamp(part, given.runs)
-            report = PARTS[part](rig)
+        for name, part in parts.items():
+            begun = _stamp(name, given)
+            report = part.measure(Rig(part.runs, part.counts, found, lab, directory, env, given.steady))
             stamp = f"medians of {report.medians_of}, {begun}"
-            print(plain(f"{part}: {stamp}", report), flush=True)
+            print(plain(f"{name}: {stamp}", report), flush=True)
             if given.markdown:
                 text = f"{markdown(report)}\n\n{stamp[0].upper()}{stamp[1:]}.\n\n{about}."
-                put_between_markers(given.markdown, part, text)
+                put_between_markers(given.markdown, name, text)
 
 
-def _hosts_for(part: str, counts: tuple[int, ...]) -> int:
-    fixed = {
-        "install": part_install.HOSTS,
-        "lines": part_lines.HOSTS,
-        "play": part_play.HOSTS,
-        "start": part_start.HOSTS,
-        "sync": part_sync.HOSTS,
-    }
-    return max(counts) if part in ("exec", "doctor") else fixed.get(part, 1)
+def _with_options(part: Part, given: argparse.Namespace) -> Part:
+    counts = given.hosts if given.hosts and part.counts else part.counts
+    return replace(part, counts=counts, runs=given.runs or part.runs)
 
 
-def _stamp(part: str, runs: int) -> str:
+def _hosts_of(part: Part) -> int:
+    return max(part.counts, default=part.hosts)
+
+
+def _stamp(name: str, given: argparse.Namespace) -> str:
+    """When, under which load, and by which call."""
+    call = ["python -m tests.benchmarks --only", name]
+    if given.runs:
+        call += ["--runs", str(given.runs)]
+    if given.hosts and PARTS[name].counts:
+        call += ["--hosts", ",".join(map(str, given.hosts))]
+    if name.startswith("train-"):
+        call += ["--steady", f"{given.steady:g}"]
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    call = f"python -m tests.benchmarks --only {part} --runs {runs}"
-    return f"{now}, load {os.getloadavg()[0]:.1f} at the start, `{call}`"
+    return f"{now}, load {os.getloadavg()[0]:.1f} at the start, `{' '.join(call)}`"
 
 
 if __name__ == "__main__":

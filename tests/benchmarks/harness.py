@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, TypeVar
+
+from .figures import median, ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,15 +152,6 @@ def in_turns(
             time.sleep(pause)
             figures[name].append(measure(name))
     return figures
-
-
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values)
-
-
-def ratio(values: Sequence[float], beside: Sequence[float]) -> float:
-    """The median of the ratios within each round: what slowed down a whole round cancels out."""
-    return statistics.median(value / other for value, other in zip(values, beside, strict=True))
 
 
 def walls_ratio(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) -> float:

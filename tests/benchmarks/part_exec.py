@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .rig import Rig
 
 OURS, BARE = "ipexctl exec", "bare paramiko pool"
-AIM_HOSTS, AIM_RATIO = 32, 1.3
+AIM_HOSTS, AIM_RATIO = 32, 1.0
 PAUSE = 0.3
 """Seconds between two runs, for the servers of the last one to be gone."""
 
@@ -89,7 +89,11 @@ def measure(rig: Rig) -> Report:
     if AIM_HOSTS in figures:
         reached = walls_ratio(figures[AIM_HOSTS], OURS, BARE)
         goals.append(
-            Goal(f"≤ {AIM_RATIO}x the bare pool at {AIM_HOSTS} hosts", f"{reached:.2f}x", reached <= AIM_RATIO)
+            Goal(
+                f"≤ {AIM_RATIO}x the bare pool with its default socket at {AIM_HOSTS} hosts",
+                f"{reached:.2f}x",
+                reached <= AIM_RATIO,
+            )
         )
     missing = [name for name in ("pdsh", "clush", "ansible", "pyinfra") if rig.peers[name] is None]
     notes = (f"Left out, not installed here: {', '.join(missing)}.",) if missing else ()

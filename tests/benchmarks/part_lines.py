@@ -11,7 +11,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from .harness import Contender, Failed, failure, in_turns, median, ratio, say, spend, started
+from .figures import median, ratio
+from .harness import Contender, Failed, failure, in_turns, say, spend, started
+from .mpirun import mpirun_by_hand
 from .report import Goal, Report
 from .rig import ipexctl_argv
 from .wheelhouse import make_mpi_wheelhouse
@@ -67,7 +69,9 @@ def measure(rig: Rig) -> Report:
     (project / "lines.py").write_text(_SCRIPT)
     contenders = {OURS: _ours(project, where)}
     spend(_ours(project, where, lines=25), rig.env)
-    contenders[BARE] = _bare(rig)
+    ((_, tree),) = rig.on_hosts("ls -d $HOME/.ipexctl/code/lines-*", 1)
+    rates = f"{_EACH} {RATE / RANKS}"
+    contenders[BARE] = mpirun_by_hand(rig, BARE, (HOSTS, PPN, RANKS), f"{tree}/lines.py", rates)
     figures = in_turns(list(contenders), rig.runs, lambda name: _printed(rig, contenders[name]), 1.0)
     return _report(rig.runs, figures)
 
@@ -76,21 +80,6 @@ def _ours(project: Path, where: tuple[str, ...], lines: int = _EACH) -> Contende
     words = ("run", *where, "-n", str(RANKS), "--ppn", str(PPN), "--plain", "--cwd", str(project))
     script = (str(project / "lines.py"), str(lines), str(RATE / RANKS))
     return Contender(OURS, (*ipexctl_argv(), *words, *script))
-
-
-def _bare(rig: Rig) -> Contender:
-    """As a person would by hand, who has `ipexctl trust` for the logins from node0."""
-    home = rig.lab.hosts[0].home
-    env = f"{home}/.ipexctl/envs/default"
-    rig.on_hosts(
-        f"printf '#!/bin/sh\\nexec ssh -F {home}/.ipexctl/ssh/config \"$@\"\\n' >bare-lines; chmod 755 bare-lines", 1
-    )
-    ((_, tree),) = rig.on_hosts("ls -d $HOME/.ipexctl/code/lines-*", 1)
-    hosts = ",".join(host.address for host in rig.lab.hosts[:HOSTS])
-    words = f"PATH={env}/bin:$PATH I_MPI_ROOT={env} I_MPI_PIN=0 mpiexec.hydra -bootstrap ssh -bootstrap-exec "
-    words += f"{home}/bare-lines -iface eth0 -hosts {hosts} -ppn {PPN} -n {RANKS} "
-    words += f"{env}/bin/python {tree}/lines.py {_EACH} {RATE / RANKS}"
-    return Contender(BARE, (str(rig.peers["ssh"]), "-F", str(rig.lab.ssh_config), rig.names(1)[0], words))
 
 
 def _printed(rig: Rig, contender: Contender) -> Printed:

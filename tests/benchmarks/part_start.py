@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.lab import system
 
-from .harness import Contender, Failed, failure, in_turns, median, say, spend, started
+from .figures import median
+from .harness import Contender, Failed, failure, in_turns, say, spend, started
+from .mpirun import mpirun_by_hand
 from .report import Goal, Report
 from .rig import ipexctl_argv
 from .wheelhouse import make_mpi_wheelhouse
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 HOSTS: Final = 3
 OURS, BARE, UNTUNED = "ipexctl run", "ssh node0 mpiexec.hydra", "the same, its ssh with OpenSSH's own choices"
-AIM: Final = 1.5
+AIM, AIM_CONNECTIONS = 0.5, 9
 FILES: Final = 20
 PAUSE: Final = 1.0
 _SCRIPT: Final = """\
@@ -35,7 +37,7 @@ print("first line of rank", os.environ["PMI_RANK"], flush=True)
 """
 _FIRST: Final = b"first line of rank 0"
 _OWN_CHOICES: Final = (
-    "-o KexAlgorithms=sntrup761x25519-sha512@openssh.com -o Ciphers=chacha20-poly1305@openssh.com "  # of OpenSSH 9
+    "-o KexAlgorithms=sntrup761x25519-sha512@openssh.com -o Ciphers=chacha20-poly1305@openssh.com"  # of OpenSSH 9
 )
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -52,7 +54,6 @@ class Start:
 
 
 def measure(rig: Rig) -> Report:
-    hosts = rig.lab.hosts[:HOSTS]
     house = make_mpi_wheelhouse(rig.scratch / "start-wheelhouse")
     where = ("-H", str(rig.hostfile(HOSTS)))
     for words in (("trust", *where), ("install", *where, "--wheelhouse", str(house.path), "--offline", *house.asked)):
@@ -61,9 +62,9 @@ def measure(rig: Rig) -> Report:
     run = (*ipexctl_argv(), "run", *where, "--ppn", "1", "--cwd", str(project), str(project / "first.py"))
     contenders = {OURS: Contender(OURS, run)}
     _start(rig, contenders[OURS])
-    home = hosts[0].home
     (tree,) = {line for _, line in rig.on_hosts("ls -d $HOME/.ipexctl/code/start-*", HOSTS)}
-    contenders |= {name: _bare(rig, name, home, f"{tree}/first.py") for name in (BARE, UNTUNED)}
+    for name, options in ((BARE, ""), (UNTUNED, _OWN_CHOICES)):
+        contenders[name] = mpirun_by_hand(rig, name, (HOSTS, 1, HOSTS), f"{tree}/first.py", ssh_options=options)
     for contender in contenders.values():
         _start(rig, contender)
     figures = in_turns(list(contenders), rig.runs, lambda name: _start(rig, contenders[name]), PAUSE)
@@ -76,21 +77,6 @@ def _project(path: Path) -> Path:
     for number in range(FILES):
         (path / f"module_{number}.py").write_text(f"NUMBER = {number}\n")
     return path
-
-
-def _bare(rig: Rig, name: str, home: str, script: str) -> Contender:
-    """As a person would by hand, who has `ipexctl trust` for the logins from node0."""
-    env = f"{home}/.ipexctl/envs/default"
-    options = _OWN_CHOICES if name == UNTUNED else ""
-    rig.on_hosts(
-        f"printf '#!/bin/sh\\nexec ssh {options}-F {home}/.ipexctl/ssh/config \"$@\"\\n' >bare-{len(name)}; "
-        f"chmod 755 bare-{len(name)}",
-        1,
-    )
-    hosts = ",".join(host.address for host in rig.lab.hosts[:HOSTS])
-    words = f"PATH={env}/bin:$PATH I_MPI_ROOT={env} I_MPI_PIN=0 mpiexec.hydra -bootstrap ssh -bootstrap-exec "
-    words += f"{home}/bare-{len(name)} -iface eth0 -hosts {hosts} -ppn 1 -n {HOSTS} {env}/bin/python {script}"
-    return Contender(name, (str(rig.peers["ssh"]), "-F", str(rig.lab.ssh_config), rig.names(1)[0], words))
 
 
 def _start(rig: Rig, contender: Contender) -> Start:
@@ -150,6 +136,10 @@ def _report(runs: int, figures: dict[str, list[Start]]) -> Report:
         for name, starts in figures.items()
     )
     more = median([ours.first - bare.first for ours, bare in zip(figures[OURS], figures[BARE], strict=True)])
-    goals = (Goal(f"rank 0's first line ≤ {AIM} s later than {BARE}'s", f"{more:.2f} s", more <= AIM),)
+    logins = median([start.logins for start in figures[OURS]])
+    goals = (
+        Goal(f"rank 0's first line ≤ {AIM} s later than {BARE}'s", f"{more:.2f} s", more <= AIM),
+        Goal(f"≤ {AIM_CONNECTIONS} connections", f"{logins:.0f}", logins <= AIM_CONNECTIONS),
+    )
     header = (f"{HOSTS} hosts", "first line s", "whole call s", "CPU s here", "CPU s of the hosts", "connections")
     return Report(runs, header, rows, goals)

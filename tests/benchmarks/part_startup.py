@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from .harness import Contender, in_turns, median, ratio, say, spend
+from .figures import median, ratio
+from .harness import Contender, in_turns, say, spend
 from .report import Goal, Report
 from .rig import ipexctl_argv
 

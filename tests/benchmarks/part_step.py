@@ -11,7 +11,8 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
 
 from .contenders import bare_pool
-from .harness import Failed, in_turns, median, say
+from .figures import median
+from .harness import Failed, in_turns, say
 from .report import Goal, Report
 
 if TYPE_CHECKING:

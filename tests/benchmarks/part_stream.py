@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.remote.cancel import Cancel
@@ -15,8 +13,10 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
 
 from .contenders import bare_pool
-from .harness import Contender, Failed, failure, in_turns, median, say, started
+from .figures import median
+from .harness import Contender, Failed, failure, in_turns, say, started
 from .part_step import host_of
+from .processes import high_water
 from .report import Goal, Report
 from .rig import ipexctl_argv
 
@@ -136,20 +136,11 @@ def _from_process(rig: Rig, contender: Contender, lines: int) -> Streamed:
         while data := os.read(process.stdout.fileno(), 1 << 20):
             seen += data.count(b"\n")
             if (now := time.monotonic()) - looked > 0.02:
-                peak, looked = max(peak, _high_water(process.pid)), now
+                peak, looked = max(peak, high_water(process.pid)), now
         end = wait()
     if end.code != 0:
         raise failure(contender, end)
     return _checked(contender.name, 0, Streamed(seen, end.spent.wall, end.spent.cpu, peak), lines)
-
-
-def _high_water(pid: int) -> float:
-    """MB. Not wait4's maxrss, which remembers the size of the process that started this one."""
-    try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    except OSError:
-        return 0.0
-    return int(found[1]) / 1024 if found else 0.0
 
 
 def _checked(name: str, code: int, run: Streamed, lines: int) -> Streamed:

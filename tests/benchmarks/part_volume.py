@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .harness import Contender, Failed, failure, say, spend, started
+from .processes import arguments, is_over, read_stat
 from .report import Goal, Report
 from .rig import ipexctl_argv
 from .wheelhouse import make_mpi_wheelhouse
@@ -110,7 +111,7 @@ def _watched(rig: Rig, home: Path, ranks: int, script: tuple[str, ...], lines: i
     counter = subprocess.Popen(["wc", "-l"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert counter.stdin is not None
     with started(contender, rig.env, counter.stdin.fileno()) as (process, wait):
-        while not _is_over(process.pid):
+        while not is_over(process):
             _look(found, process.pid, str(home))
             time.sleep(0.5)
         end = wait()
@@ -122,11 +123,6 @@ def _watched(rig: Rig, home: Path, ranks: int, script: tuple[str, ...], lines: i
     return found, end
 
 
-def _is_over(pid: int) -> bool:
-    """Ended, and not yet waited for: whoever waits for it wants its figures, too."""
-    return _stat(pid)[0] == "Z"
-
-
 def _look(found: dict[str, Watched], client: int, home: str) -> None:
     now = time.monotonic()
     largest = dict.fromkeys(found, 0.0)
@@ -136,7 +132,7 @@ def _look(found: dict[str, Watched], client: int, home: str) -> None:
         kind = _kind(int(directory.name), client, home)
         if kind is None:
             continue
-        state, cpu, size = _stat(int(directory.name))
+        state, cpu, size = read_stat(int(directory.name))
         if state != "Z":
             found[kind].cpu[int(directory.name)] = cpu
             largest[kind] = max(largest[kind], size)
@@ -148,19 +144,5 @@ def _look(found: dict[str, Watched], client: int, home: str) -> None:
 def _kind(pid: int, client: int, home: str) -> str | None:
     if pid == client:
         return KINDS["ipexctl"]
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    _, _, agent, command = [word.decode(errors="replace") for word in [*words, *[b""] * 4][:4]]
+    _, _, agent, command = [word.decode(errors="replace") for word in [*arguments(pid), *[b""] * 4][:4]]
     return KINDS.get(command) if agent.startswith(f"{home}/runs/") else None
-
-
-def _stat(pid: int) -> tuple[str, float, float]:
-    """Its state, seconds of processor, megabytes in memory."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "Z", 0.0, 0.0
-    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    return fields[0], (int(fields[11]) + int(fields[12])) / ticks, int(fields[21]) * page / 1e6

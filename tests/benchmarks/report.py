@@ -16,7 +16,8 @@ class Goal:
 
     aim: str
     reached: str
-    met: bool
+    met: bool | None
+    """None: the measurement can't decide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def markdown(report: Report) -> str:
 
 
 def _verdict(goal: Goal) -> str:
-    return "met" if goal.met else "missed"
+    return "not decided" if goal.met is None else "met" if goal.met else "missed"
 
 
 def put_between_markers(path: Path, name: str, text: str) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ class Rig:
     lab: Lab
     scratch: Path
     env: dict[str, str]
+    steady: float
+    """Seconds of training in a steady state."""
 
     @property
     def user(self) -> str:
@@ -64,15 +67,17 @@ class Rig:
     def on_hosts(self, command: str, count: int) -> list[tuple[int, str]]:
         """Unmeasured: a command on the first hosts, each one's exit code and output."""
         way = bare_pool.Way.read(*self.login)
-        found = []
-        for address in self.addresses(count):
+
+        def on_one(address: str) -> tuple[int, str]:
             transport = bare_pool.connect(way, address)
             try:
                 code, output = bare_pool.run(transport, command)
             finally:
                 transport.close()
-            found.append((code, output.decode(errors="replace").strip()))
-        return found
+            return code, output.decode(errors="replace").strip()
+
+        with ThreadPoolExecutor(bare_pool.THREADS) as pool:
+            return list(pool.map(on_one, self.addresses(count)))
 
 
 def ipexctl_argv() -> tuple[str, ...]:
@@ -82,11 +87,11 @@ def ipexctl_argv() -> tuple[str, ...]:
 
 
 @contextmanager
-def laboratory(hosts: int) -> Iterator[Lab]:
+def laboratory(hosts: int, *, shared_home: bool = False) -> Iterator[Lab]:
     """A lab that is gone afterwards, also on an error or a signal."""
-    name = f"bench-{os.getpid()}"
+    name = f"bench-{os.getpid()}{'-shared' * shared_home}"
     say(f"making the lab {name} with {hosts} hosts")
-    lab = labs.up(labs.LabSpec(hosts=hosts, name=name))
+    lab = labs.up(labs.LabSpec(hosts=hosts, name=name, shared_home=shared_home))
     try:
         yield lab
     finally:

@@ -27,7 +27,7 @@ OTHERS = frozenset(
             "num_machines",
         ),  # accelerate
         *("nproc-per-node", "nnodes"),  # torchrun
-        *("only", "runs", "peers"),  # the benchmarks
+        *("only", "runs", "peers", "steady"),  # the benchmarks
         *("batch", "fresh", "dtype", "bf16", "average_tokens_across_devices"),  # the examples
         *("cpus", "memory", "ipc"),  # docker
         *("use_ipex", "ddp_backend", "no_cuda", "use_cpu", "per_device_train_batch_size"),  # the HF Trainer

@@ -1,0 +1,83 @@
+"""Statistics of measured values: medians, ratios within rounds with their interval, and the slope of a line. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A median and the interval that holds the true one with that probability."""
+
+    median: float
+    low: float
+    high: float
+    coverage: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f}x ({self.low:.3f} to {self.high:.3f})"
+
+    def reaches(self, aim: float) -> bool | None:
+        """True or False if the whole interval says so, None if the aim lies inside it or there are too few rounds."""
+        if self.coverage < CONFIDENCE:
+            return None
+        return True if self.low >= aim else False if self.high < aim else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A straight line through points."""
+
+    start: float
+    slope: float
+
+    def at(self, x: float) -> float:
+        return self.start + self.slope * x
+
+    def reaches(self, limit: float) -> float:
+        """The x where the line reaches the limit; infinite if it never does."""
+        return (limit - self.start) / self.slope if self.slope > 0 else math.inf
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def ratios(values: Sequence[float], beside: Sequence[float]) -> list[float]:
+    """The ratio within each round: what slowed down a whole round cancels out."""
+    return [value / other for value, other in zip(values, beside, strict=True)]
+
+
+def ratio(values: Sequence[float], beside: Sequence[float]) -> float:
+    return median(ratios(values, beside))
+
+
+def median_interval(values: Sequence[float]) -> Interval:
+    """The narrowest interval between order statistics with a coverage of 95 %, by the sign test.
+
+    It is exact for any continuous distribution. With fewer than six values no interval covers 95 %: then it is the
+    smallest and the largest value, with the coverage that these have.
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    tails = list(accumulate(math.comb(count, few) / 2**count for few in range(count // 2)))
+    cut = max((few for few, tail in enumerate(tails) if 1 - 2 * tail >= CONFIDENCE), default=0)
+    coverage = 1 - 2 * tails[cut] if tails else 0.0
+    return Interval(median(ordered), ordered[cut], ordered[count - 1 - cut], coverage)
+
+
+def fit_line(points: Mapping[int, float]) -> Line:
+    """The least-squares line; flat for a single point."""
+    if len(points) < 2:
+        return Line(next(iter(points.values()), 0.0), 0.0)
+    slope, start = statistics.linear_regression(list(points), list(points.values()))
+    return Line(start, slope)

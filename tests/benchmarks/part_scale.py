@@ -1,0 +1,225 @@
+"""The cost of many hosts: commands on 1 to 256 lab hosts, and runs of up to 128 ranks on a shared home.
+
+Processor time is that of the control machine's process and its children; memory and open files are those of the
+process. A line through the figures gives the slope a host, what 1,000 hosts would cost, and the limit reached first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.text import counted
+
+from .figures import fit_line, median
+from .harness import Contender, Failed, say, spend
+from .processes import SupervisorWatch, watched
+from .report import Goal, Report
+from .rig import all_well, ipexctl_argv, laboratory
+from .wheelhouse import make_mpi_wheelhouse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from .figures import Line
+    from .rig import Rig
+
+EXEC, DOCTOR, NETWORK, TRUST, SYNC = "exec -- true", "doctor --no-network", "doctor", "trust", "sync"
+RUN, SUPERVISOR = "run -- true", "its supervisor on node1"
+CHECK: Final = "doctor's network check"
+RANKS: Final = (64, 128)
+FILES: Final = 20
+MANY: Final = 1000
+AIM_HOSTS: Final = 128
+AIMS: Final = {EXEC: 2.0, DOCTOR: 4.0, CHECK: 4.0, TRUST: 6.0}
+"""Seconds."""
+AIM_CPU: Final = 8.0
+"""Milliseconds a host on the control machine."""
+OPEN_FILES: Final = 1 << 16
+"""To which ipexctl raises its own limit, where it may."""
+STARTUP_LIMIT: Final = 120.0
+"""Seconds that mpirun waits for its ranks: I_MPI_JOB_STARTUP_TIMEOUT in the plan of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One call."""
+
+    wall: float
+    cpu: float | None = None
+    """Seconds."""
+    size: float | None = None
+    """MB at most."""
+    files: float | None = None
+
+
+Costs = dict[str, dict[int, Cost]]
+"""Command → number of hosts → the medians."""
+
+
+def measure(rig: Rig) -> Report:
+    found: dict[str, dict[int, list[Cost]]] = defaultdict(lambda: defaultdict(list))
+    project = _project(rig.scratch / "scale")
+    list(_commands(rig, project, min(rig.counts)))  # unmeasured: bytecode is compiled
+    for count in rig.counts:
+        for _ in range(rig.runs):
+            for name, cost in _commands(rig, project, count):
+                found[name][count].append(cost)
+    counts = [count for count in RANKS if count <= max(rig.counts)] or [max(rig.counts)]
+    with laboratory(max(counts), shared_home=True) as lab:
+        shared = replace(rig, lab=lab)
+        _prepare_runs(shared, max(counts))
+        for count in counts:
+            for _ in range(rig.runs):
+                say(f"scale: {counted(count, 'rank')}, one on each host")
+                for name, cost in _run(shared, project, count):
+                    found[name][count].append(cost)
+    costs = {name: {count: _median(each) for count, each in by_count.items()} for name, by_count in found.items()}
+    return _report(rig.runs, costs)
+
+
+def _project(path: Path) -> Path:
+    path.mkdir()
+    for number in range(FILES):
+        (path / f"module_{number}.py").write_text(f"NUMBER = {number}\n")
+    return path
+
+
+def _commands(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]:
+    """Each command on hosts that have nothing of ipexctl."""
+    say(f"scale: {counted(count, 'host')}")
+    all_well(rig.on_hosts("rm -rf ~/.ipexctl", count), "clearing up")
+    where = ("-H", str(rig.hostfile(count)))
+    calls = {
+        EXEC: ("exec", *where, "--", "true"),
+        DOCTOR: ("doctor", *where, "--no-network"),
+        TRUST: ("trust", *where),
+        NETWORK: ("doctor", *where, "--json"),
+        SYNC: ("sync", *where, str(project)),
+    }
+    for name, words in calls.items():
+        if name == TRUST and count == 1:
+            continue
+        end, usage, output = watched(Contender(name, (*ipexctl_argv(), *words)), rig.env)
+        say(f"  {name}: {end.spent.wall:.2f} s, {end.spent.cpu:.2f} s of CPU, {usage}")
+        yield name, Cost(end.spent.wall, end.spent.cpu, usage.size, usage.files)
+        if name == NETWORK and count > 1:
+            seconds = json.loads(output)["network_seconds"]
+            if not isinstance(seconds, float):
+                raise Failed(f"doctor did not check the network of {count} hosts")
+            yield CHECK, Cost(seconds)
+
+
+def _prepare_runs(rig: Rig, count: int) -> None:
+    house = make_mpi_wheelhouse(rig.scratch / "scale-wheelhouse")
+    where = ("-H", str(rig.hostfile(count)))
+    for words in (("trust", *where), ("install", *where, "--wheelhouse", str(house.path), "--offline", *house.asked)):
+        spend(Contender("preparation", (*ipexctl_argv(), *words), {"PIP_FIND_LINKS": ""}), rig.env)
+
+
+def _run(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]:
+    words = ("run", "-H", str(rig.hostfile(count)), "--ppn", "1", "--plain", "--cwd", str(project), "--", "true")
+    supervisor = SupervisorWatch(rig.lab.hosts[0].netns)
+    end, usage, _ = watched(Contender(RUN, (*ipexctl_argv(), *words)), rig.env, supervisor.look)
+    if not supervisor.usage.cpu:
+        raise Failed(f"the supervisor of {count} ranks was not found")
+    say(f"  {RUN}: {end.spent.wall:.2f} s, {end.spent.cpu:.2f} s of CPU, {usage}; supervisor {supervisor.usage}")
+    yield RUN, Cost(end.spent.wall, end.spent.cpu, usage.size, usage.files)
+    found = supervisor.usage
+    yield SUPERVISOR, Cost(end.spent.wall, found.cpu, found.size, found.files)
+
+
+def _median(costs: Sequence[Cost]) -> Cost:
+    def middle(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return median(known) if known else None
+
+    return Cost(
+        median([cost.wall for cost in costs]),
+        middle([cost.cpu for cost in costs]),
+        middle([cost.size for cost in costs]),
+        middle([cost.files for cost in costs]),
+    )
+
+
+def _values(costs: Costs, name: str, kind: str) -> dict[int, float]:
+    """Number of hosts → that figure of the command, where it was measured."""
+    found = {count: getattr(cost, kind) for count, cost in costs.get(name, {}).items()}
+    return {count: value for count, value in found.items() if value is not None}
+
+
+def _report(runs: int, costs: Costs) -> Report:
+    counts = sorted({count for by_count in costs.values() for count in by_count})
+    header = ("hosts", *(str(count) for count in counts), "each more", f"{MANY:,} by that slope")
+    rows = []
+    for name in costs:
+        for kind, unit, digits in (
+            ("wall", "s", 2),
+            ("cpu", "CPU s", 2),
+            ("size", "MB", 0),
+            ("files", "open files", 0),
+        ):
+            values = _values(costs, name, kind)
+            if not values or (name == SUPERVISOR and kind == "wall"):
+                continue
+            line = fit_line(values)
+            slope = f"{1000 * line.slope:.1f} m{unit}" if unit == "s" else f"{1000 * line.slope:.1f} CPU ms"
+            slope = slope if digits else f"{line.slope:.2f} {unit}"
+            cells = (f"{values[count]:.{digits}f}" if count in values else "" for count in counts)
+            rows.append((f"{name}: {unit}", *cells, slope, f"{line.at(MANY):.0f}"))
+    return Report(runs, header, tuple(rows), _goals(costs), (_outlook(costs), _first_limit(costs)))
+
+
+def _goals(costs: Costs) -> tuple[Goal, ...]:
+    goals = []
+    for name, aim in AIMS.items():
+        reached = _values(costs, name, "wall").get(AIM_HOSTS)
+        if reached is not None:
+            goals.append(Goal(f"{name} on {AIM_HOSTS} hosts in ≤ {aim:g} s", f"{reached:.2f} s", reached <= aim))
+    slopes = {name: 1000 * _line(costs, name, "cpu").slope for name in (EXEC, DOCTOR, NETWORK, TRUST, SYNC, RUN)}
+    worst = max(slopes, key=lambda name: slopes[name])
+    aim_of_cpu = f"CPU of the control machine ≤ {AIM_CPU:g} ms a host"
+    return (*goals, Goal(aim_of_cpu, f"{slopes[worst]:.1f} ms, {worst}", slopes[worst] <= AIM_CPU))
+
+
+def _line(costs: Costs, name: str, kind: str) -> Line:
+    return fit_line(_values(costs, name, kind))
+
+
+def _outlook(costs: Costs) -> str:
+    parts = []
+    for name in (EXEC, DOCTOR, NETWORK, TRUST, SYNC, RUN):
+        wall, cpu, size = (_line(costs, name, kind).at(MANY) for kind in ("wall", "cpu", "size"))
+        parts.append(f"`{name}` {wall:.0f} s, {cpu:.0f} s of CPU on the control machine and {size:.0f} MB")
+    return f"By these slopes {MANY:,} hosts would cost: {'; '.join(parts)}."
+
+
+def _first_limit(costs: Costs) -> str:
+    """The limits by the number of hosts at which each is reached."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    limits = {
+        f"mpirun's limit of {STARTUP_LIMIT:.0f} s for the start of all ranks": _line(costs, RUN, "wall").reaches(
+            STARTUP_LIMIT
+        )
+    }
+    for name in costs:
+        owner = "the supervisor" if name == SUPERVISOR else f"`{name}`"
+        limits[f"{files:,} open files of {owner}"] = _line(costs, name, "files").reaches(files)
+        limits[f"{memory:,.0f} MB of memory for {owner}"] = _line(costs, name, "size").reaches(memory)
+    reached = sorted((count, what) for what, count in limits.items() if 0 < count < 1e6)
+    if not reached:
+        return "No limit is reached below a million hosts."
+    first, *later = [f"{what} ({_rounded(count)} hosts)" for count, what in reached[:3]]
+    return f"What breaks first by these slopes: {first}" + (f"; then {' and '.join(later)}." if later else ".")
+
+
+def _rounded(count: float) -> str:
+    """Two digits: a line through a few points has no more."""
+    return f"{float(f'{count:.1e}'):,.0f}"

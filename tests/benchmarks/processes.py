@@ -1,0 +1,115 @@
+"""Processes of this machine and of a lab's hosts while they are measured, as /proc shows them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ipexctl.lab import system
+
+from .harness import failure, started
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping
+
+    from .harness import Contender, Exit
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_INTERVAL: Final = 0.05
+_SUPERVISOR: Final = b"run.supervisor"
+
+
+class Stat(NamedTuple):
+    """The state of a process, "Z" if it is gone; its seconds of processor; its megabytes in memory."""
+
+    state: str
+    cpu: float
+    size: float
+
+
+def read_stat(pid: int) -> Stat:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return Stat("Z", 0.0, 0.0)
+    return Stat(fields[0], (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE / 1e6)
+
+
+def is_over(process: subprocess.Popen[bytes]) -> bool:
+    """Ended, but not waited for yet, so that its usage can still be had."""
+    return read_stat(process.pid).state == "Z"
+
+
+def arguments(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def high_water(pid: int) -> float:
+    """MB at most. Not the figure of wait4, which includes the size of the process that started this one."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0.0
+    return int(found[1]) * 1024 / 1e6 if found else 0.0
+
+
+@dataclass
+class Usage:
+    """What one process has used at most so far."""
+
+    cpu: float = 0.0
+    size: float = 0.0
+    """MB."""
+    files: int = 0
+
+    def update(self, pid: int) -> None:
+        self.cpu = max(self.cpu, read_stat(pid).cpu)
+        self.size = max(self.size, high_water(pid))
+        try:
+            self.files = max(self.files, len(os.listdir(f"/proc/{pid}/fd")))
+        except OSError:
+            return
+
+
+def watched(
+    contender: Contender, base: Mapping[str, str], look: Callable[[], None] = lambda: None
+) -> tuple[Exit, Usage, str]:
+    """Run it to its end, which must be a good one: its own usage meanwhile, and its output. `look` is called often."""
+    usage = Usage()
+    with tempfile.TemporaryFile() as stdout, started(contender, base, stdout) as (process, wait):
+        while not is_over(process):
+            usage.update(process.pid)
+            look()
+            time.sleep(_INTERVAL)
+        end = wait()
+        stdout.seek(0)
+        output = stdout.read().decode(errors="replace")
+    if end.code != 0:
+        raise failure(contender, end, output)
+    return end, usage, output
+
+
+class SupervisorWatch:
+    """The supervisor of a run on a lab's host."""
+
+    def __init__(self, netns: str) -> None:
+        self._netns = netns
+        self._pid = 0
+        self.usage = Usage()
+
+    def look(self) -> None:
+        if not self._pid:
+            pids = system.in_namespaces({self._netns})[self._netns]
+            self._pid = next((pid for pid in pids if _SUPERVISOR in arguments(pid)), 0)
+        if self._pid:
+            self.usage.update(self._pid)

@@ -1,0 +1,58 @@
+"""The statistics of the benchmarks: intervals of the sign test, ratios within rounds, and lines."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from benchmarks.figures import fit_line, median_interval, ratio, ratios
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high", "coverage"),
+    [
+        (1, 1, 1, 0.0),
+        (5, 1, 5, 0.9375),  # too few rounds for 95 %
+        (6, 1, 6, 0.96875),
+        (7, 1, 7, 0.984375),
+        (9, 2, 8, 0.9609375),
+        (15, 4, 12, 0.96484375),
+        (20, 6, 15, 0.958611),
+    ],
+)
+def test_the_interval_of_the_sign_test(count: int, low: int, high: int, coverage: float) -> None:
+    values = list(range(1, count + 1))
+    random.Random(count).shuffle(values)
+    found = median_interval(values)
+    assert (found.low, found.high) == (low, high)
+    assert found.coverage == pytest.approx(coverage, abs=1e-6)
+
+
+def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
+    draw = random.Random(18)
+    found = [median_interval([draw.gauss(0.0, 1.0) for _ in range(9)]) for _ in range(4000)]
+    covered = sum(each.low <= 0.0 <= each.high for each in found) / len(found)
+    assert covered == pytest.approx(found[0].coverage, abs=0.01)
+
+
+def test_an_aim_inside_the_interval_is_not_decided() -> None:
+    interval = median_interval([0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03])
+    assert [interval.reaches(aim) for aim in (0.96, 0.98, 1.04)] == [True, None, False]
+    assert median_interval([1.0] * 5).reaches(0.5) is None
+
+
+def test_a_slow_round_cancels_out_in_a_ratio() -> None:
+    assert ratios([10.0, 1.0, 10.0], [20.0, 2.0, 20.0]) == [0.5, 0.5, 0.5]
+    assert ratio([10.0, 1.0], [20.0, 2.0]) == 0.5
+
+
+def test_a_line_tells_the_cost_of_more_hosts_and_when_a_limit_is_reached() -> None:
+    line = fit_line({1: 1.1, 32: 4.2, 128: 13.8})
+    assert line.start == pytest.approx(1.0)
+    assert line.slope == pytest.approx(0.1)
+    assert line.at(1000) == pytest.approx(101.0)
+    assert line.reaches(51.0) == pytest.approx(500.0)
+    assert fit_line({8: 2.0}).at(1000) == 2.0
+    assert math.isinf(fit_line({1: 3.0, 2: 3.0}).reaches(4.0))
