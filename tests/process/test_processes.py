@@ -73,3 +73,13 @@ def test_a_caught_signal_is_told_from_one_that_would_end_it(sleeper: subprocess.
         assert is_caught(process.pid, signal.SIGUSR1)
         assert not is_caught(sleeper.pid, signal.SIGUSR1)
         process.kill()
+
+
+def test_only_children_beside_the_guard_make_it_read_all_processes() -> None:
+    code = "import os, subprocess, sys\nfrom ipexctl.node.run import processes\nguard = processes.Guard()\n"
+    code += "print(processes.has_children(guard.pid))\n"
+    code += "orphan = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!'], stdout=subprocess.PIPE)\n"
+    code += "pid = int(orphan.stdout.readline())\norphan.wait()\nprint(processes.has_children(guard.pid))\n"
+    code += "print(processes.end_descendants(guard.pid) == [pid], processes.has_children(guard.pid))\nguard.dismiss()\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == ["False", "True", "True False"]

@@ -35,10 +35,14 @@ if TYPE_CHECKING:
 READ_INTERVAL = 0.03
 """Seconds between two reads while output arrives, or before the first output."""
 IDLE_INTERVAL = 0.08
+LONGEST_INTERVAL = 0.25
+"""After ten seconds without output or another status."""
 TICK_INTERVAL = 10.0
 CHUNK_SIZE = 48 << 10
 MAX_BYTES = 1 << 20
 """Bytes of output between two looks at the status."""
+LISTING_INTERVAL = 0.002
+"""Seconds for each file between two looks at all files: `output.times` names a file that grows within 0.1 seconds."""
 STATUS_INTERVAL = 2.0
 """Seconds between two checks that the supervisor lives."""
 
@@ -84,6 +88,7 @@ class OutputReader:
         self.files = files
         self.is_live = is_live
         self._times = times
+        self._looked_at = 0.0
 
     def new_chunks(self) -> Iterator[Chunk]:
         """All new output: that with a time, the oldest first, then the rest of each file."""
@@ -91,6 +96,10 @@ class OutputReader:
             file = self.files.get(key)
             if file is not None and file.offset < end:
                 yield from file.chunks(end, at)
+        now = time.monotonic()
+        if self.is_live and self._times.exists and now - self._looked_at < LISTING_INTERVAL * len(self.files):
+            return
+        self._looked_at = now
         latest = None if not self._times.exists else time.time() if self.is_live else self._times.last
         for file in self.files.values():
             yield from file.new_chunks(latest)
@@ -251,7 +260,8 @@ def forward_run(
         if os.getppid() != parent:
             raise AgentError("the caller has exited")
         if sender.is_caught_up:
-            time.sleep(READ_INTERVAL if has_output or status.state == "starting" else IDLE_INTERVAL)
+            idle = min(LONGEST_INTERVAL, max(IDLE_INTERVAL, LONGEST_INTERVAL / 10 * (now - sent_at)))
+            time.sleep(READ_INTERVAL if has_output or status.state == "starting" else idle)
 
 
 def main(action: str) -> int:

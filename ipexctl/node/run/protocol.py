@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Frame
 
 MAX_UNAUTHENTICATED_FRAME = 4096
-READ_SIZE = 1 << 18
+_buffer = bytearray(1 << 18)
+"""For all connections of this process: one of its own for each read costs 20 us, because it is mapped and unmapped."""
 
 
 class ConnectionBroken(Exception):
@@ -70,15 +71,15 @@ class Link:
     def receive(self) -> Iterator[Frame]:
         """Received frames; raises ConnectionBroken when the connection is closed, FrameError when it is corrupt."""
         try:
-            data = self.sock.recv(READ_SIZE)
+            size = self.sock.recv_into(_buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             raise ConnectionBroken(error.strerror or str(error)) from None
-        if not data:
+        if not size:
             raise ConnectionBroken("the other side closed the connection")
         self.last_received = time.monotonic()
-        yield from self.reader.feed(data)
+        yield from self.reader.feed(bytes(memoryview(_buffer)[:size]))
 
     def close(self) -> None:
         self.sock.close()

@@ -37,6 +37,8 @@ DISK_CHECK_INTERVAL = 1.0
 """Seconds between two checks of a full disk for free space."""
 CATCH_UP_TIME = 5.0
 """Seconds for held-back output to arrive once a disk that was full has free space."""
+ACKNOWLEDGE_SIZE = 1 << 18
+"""Bytes of output after which a rank gets an acknowledgement, between those for its messages of every two seconds."""
 SUSPENDED = 5.0
 """Seconds between two checks after which this process was itself suspended: then no rank counts as silent."""
 CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
@@ -68,6 +70,8 @@ class RankConnection:
         self.exit: messages.Exit | None = None
         self.ends: messages.Ends = {}
         """As last reported."""
+        self.acknowledged = 0
+        """Bytes of both streams, in the last acknowledgement."""
         self.malformed = 0
         """Messages that could not be read."""
         self.is_over = False
@@ -87,9 +91,11 @@ class RankConnection:
     def offsets(self) -> dict[str, int]:
         return {name: sink.have for name, sink in self.sinks.items()}
 
-    def count(self) -> None:
+    def count(self) -> RankStatus:
+        """The status with the lines counted until now."""
         out, err = self.sinks["out"], self.sinks["err"]
         self.status = self.status._replace(out_lines=out.lines, err_lines=err.lines, lost=out.lost + err.lost)
+        return self.status
 
 
 class RankConnections:
@@ -134,8 +140,9 @@ class RankConnections:
         if has_output:
             self._full_since = time.monotonic()
         for peer in self._with_new_output.values():
-            if peer.link is not None:
-                peer.link.send(protocol.message("ack", **peer.offsets()))
+            is_much = sum(peer.offsets().values()) - peer.acknowledged >= ACKNOWLEDGE_SIZE
+            if is_much or peer.exit is not None:  # an ended rank waits for it
+                self.acknowledge(peer)
         self._with_new_output.clear()
         for link in [link for link in (*self._unauthenticated, *self._peers) if link.pending]:
             self._drop_on_error(link, lambda link: link.flush())
@@ -146,6 +153,12 @@ class RankConnections:
             return False
         peer.link.send(protocol.message(t, **fields))
         return True
+
+    def acknowledge(self, peer: RankConnection) -> None:
+        """Tell the rank how much of its output is written."""
+        offsets = peer.offsets()
+        peer.acknowledged = sum(offsets.values())
+        self.send_message(peer, "ack", **offsets)
 
     def check_timeouts(self, now: float) -> list[RankConnection]:
         """Drop connections that do not authenticate or are silent; returns the ranks that are lost."""

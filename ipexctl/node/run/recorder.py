@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest, SupervisorRequest
     from ipexctl.node.common.records import RankStatus
 
-SAVE = 0.5
+SAVE = 1.0
 """Seconds between two writes of the status when only figures changed."""
 EVENTS = 4096
 """Maximum number of events held while the disk is full."""

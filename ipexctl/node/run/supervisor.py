@@ -44,6 +44,8 @@ LAST_MESSAGE_TIME = 2.0
 """Seconds for the ranks' last messages to arrive once mpirun has exited."""
 MINIMUM_TURN = 0.01
 """Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
+CHECK_INTERVAL = 0.25
+"""Seconds between two checks of all ranks for timeouts, unless the run is ending."""
 FLUSH = 30.0
 """Seconds for output to be written once every rank has ended, when the disk is full."""
 MAX_MALFORMED = 3
@@ -58,6 +60,7 @@ class Supervisor:
         self.request, self.rundir, self.plan = request, request.rundir, start
         self.connectivity_path = os.path.join(os.path.dirname(request.rundir), CONNECTIVITY_FILE)
         self.created_at = time.monotonic()
+        self.checked_at = 0.0
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
         self.verdict = verdict.Verdict(self.record, by_mpirun=start.by_mpirun)
         self.stalls = stall_detector.StallDetector(start.hang_after, self.record)
@@ -74,7 +77,7 @@ class Supervisor:
             sinks = self.record.sinks(placement.rank, placement.host)
             self.peers.all[placement.rank] = RankConnection(placement, sinks)
         self.ranks = list(self.peers.all.values())
-        self.record.ranks = lambda: [peer.status for peer in self.ranks]
+        self.record.ranks = lambda: [peer.count() for peer in self.ranks]
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
         self.mpirun: Any = None
         self.signals: list[int] = []
@@ -148,14 +151,15 @@ class Supervisor:
 
     def step(self) -> None:
         began = time.monotonic()
-        self.check_timeouts(began)
-        readable, _ = protocol.ready([self.wake, *self.peers.readers()], self.peers.writers(), 0.25)
+        is_ending = self.verdict.ending is not None or self.mpirun.ended_at is not None
+        if is_ending or began - self.checked_at >= CHECK_INTERVAL:
+            self.checked_at = began
+            self.check_timeouts(began)
+        readable, _ = protocol.ready([self.wake, *self.peers.readers()], self.peers.writers(), CHECK_INTERVAL)
         if self.wake in readable:
             os.read(self.wake, 4096)
         self.handle_signals()
         if self.peers.handle_ready([reader for reader in readable if reader != self.wake]):
-            for peer in self.ranks:
-                peer.count()
             self.record.touch()
             rest = MINIMUM_TURN - (time.monotonic() - began)
             if rest > 0:
@@ -190,7 +194,7 @@ class Supervisor:
             cpu=message.cpu, rss=message.rss, process=message.process, waits_in=message.waits_in
         )
         peer.ends = message.ends
-        self.peers.send_message(peer, "ack", **peer.offsets())
+        self.peers.acknowledge(peer)
         self.record.touch()
 
     def on_connected(self, peer: RankConnection, message: messages.Connected) -> None:
@@ -216,6 +220,7 @@ class Supervisor:
             self.record.event("mismatch", rank=peer.rank, host=peer.host, text=message.text)
 
     def on_exit(self, peer: RankConnection, message: messages.Exit) -> None:
+        self.peers.acknowledge(peer)
         if peer.exit is None and self.verdict.on_exit(peer, message):
             self.stop_all()
 
@@ -239,7 +244,6 @@ class Supervisor:
             return
         for name, sink in peer.sinks.items():
             sink.end(ends.get(name, 0))
-        peer.count()
         peer.is_over = True
         if not self.restarts_left() and self.verdict.ending is None:
             self.release(peer)
@@ -430,7 +434,6 @@ class Supervisor:
             for sink in peer.sinks.values():
                 sink.note(line)
             peer.reset()
-            peer.count()
         try:
             self.start()
         except OSError as error:

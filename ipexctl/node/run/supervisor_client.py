@@ -172,6 +172,7 @@ class Stream:
         self.buffer = buffer
         self.open = True
         self.read_at = 0.0
+        self._was_read_at = 0.0
         self._pipe = pipe
         os.set_blocking(self.number, False)
 
@@ -186,7 +187,9 @@ class Stream:
             self.close()
             return
         self.buffer.put(data)
-        self.read_at = now + READ_INTERVAL if len(data) < READ_SIZE // 2 else 0.0
+        is_frequent = now - self._was_read_at < 2 * READ_INTERVAL
+        self.read_at = now + READ_INTERVAL if is_frequent and len(data) < READ_SIZE // 2 else 0.0
+        self._was_read_at = now
 
     def close(self) -> None:
         if self.open:
