@@ -65,30 +65,32 @@ def install_command(
     Example: ipexctl install --hosts 'node[1-4]' --with transformers
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
-    from ipexctl.stack.install import install
-    from ipexctl.stack.install_context import install_request
-    from ipexctl.stack.resolve.model import Sources, StackRequest
-    from ipexctl.ui.install import as_json, show
-    from ipexctl.ui.progress_view import ProgressView
 
     home_dir = check_home(home)
-    sources = Sources(index_url, tuple(extra_index_url or ()), tuple(find_links or ()), wheelhouse, offline)
-    request = replace(
-        install_request(StackRequest(**vars(stack)), packages or (), requirements or (), sources, env, os.environ),
-        home=home_dir,
-        iface=home.iface,
-        timeout=targets.timeout,
-        dry_run=dry_run,
-        upgrade=upgrade,
-    )
     hosts = () if download_only is not None and not targets.names_hosts else choose_hosts(targets)
-    view = ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color)
-    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt), view:
-        if download_only is not None:
-            from ipexctl.stack.download import download
+    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt):
+        pool.warm(hosts)  # they are connected while modules are imported
+        from ipexctl.stack.install import install
+        from ipexctl.stack.install_context import install_request
+        from ipexctl.stack.resolve.model import Sources, StackRequest
+        from ipexctl.ui.install import as_json, show
+        from ipexctl.ui.progress_view import ProgressView
 
-            report = download(hosts, request, pool, download_only, view.watch)
-        else:
-            report = install(hosts, request, pool, view.watch)
+        sources = Sources(index_url, tuple(extra_index_url or ()), tuple(find_links or ()), wheelhouse, offline)
+        request = replace(
+            install_request(StackRequest(**vars(stack)), packages or (), requirements or (), sources, env, os.environ),
+            home=home_dir,
+            iface=home.iface,
+            timeout=targets.timeout,
+            dry_run=dry_run,
+            upgrade=upgrade,
+        )
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+            if download_only is not None:
+                from ipexctl.stack.download import download
+
+                report = download(hosts, request, pool, download_only, view.watch)
+            else:
+                report = install(hosts, request, pool, view.watch)
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)

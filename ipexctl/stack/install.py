@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.remote.command import Command
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, Status
 from ipexctl.remote.progress import Notice, Watch, ignore_event
 from ipexctl.remote.session import Session, capture
@@ -16,7 +18,7 @@ from ipexctl.stack.env.build import (
     Base,
     EnvSpec,
     build_everywhere,
-    check_env,
+    check_by_digest,
     env_client,
     find_obstacle,
     is_named,
@@ -163,19 +165,11 @@ def _fits(context: InstallContext, record: EnvRecord) -> bool:
     return all(host.name in interpreters for host in context.pending)
 
 
-def _spec_of(context: InstallContext, known: Existing) -> EnvSpec | None:
-    """The spec of an existing environment; None if it does not fit all hosts."""
-    record = known.record
-    if not _fits(context, record):
-        return None
-    row, interpreters = stacks(context.request.rows)[record.row], interpreters_for(record.python, context.facts)
-    for name in known.hosts:
-        host = next(host for host in context.pending if host.name == name)
-        lock = _read_lock(context, host, record)
-        if lock is not None:
-            shared = replace(record, retired=row.retired).shared_json()
-            return EnvSpec(record.name, lock, None, shared, interpreters)
-    return None
+def _lock_of(context: InstallContext, known: Existing) -> Lock | None:
+    """The lock of an existing environment, from the first host on which it can be read."""
+    hosts = {host.name: host for host in context.hosts}
+    locks = (_read_lock(context, hosts[name], known.record) for name in known.hosts)
+    return next((lock for lock in locks if lock is not None), None)
 
 
 def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock | None:
@@ -193,13 +187,12 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
 def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     """Keep an existing environment, and build it from the same lock where it is damaged or missing.
 
-    None if it does not fit all hosts, or failed its verification on every host that has it.
+    None if it does not fit all hosts, its lock can't be read, or it failed its verification on every host that has it.
     """
-    spec = _spec_of(context, known)
-    if spec is None:
+    inspected = _inspect_existing(context, known)
+    if inspected is None:
         return None
-    record = known.record
-    found = _check_all(context, spec)
+    record, (spec, found) = known.record, inspected
     present = [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].exists]
     if present and all(result.has_failed for _, result in present):
         return None
@@ -242,14 +235,28 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     return context.report(stack=summary, lock=spec.lock, path=path)
 
 
-def _check_all(context: InstallContext, spec: EnvSpec) -> dict[str, CheckResult]:
+def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec, dict[str, CheckResult]] | None:
+    """The spec of an existing environment, and each host's check of it. The lock is read while the hosts check."""
+    record = known.record
+    if not _fits(context, record):
+        return None
+    row, interpreters = stacks(context.request.rows)[record.row], interpreters_for(record.python, context.facts)
+
+    def check(host: Host, session: Session) -> CheckResult:
+        return check_by_digest(context, record.name, record.digest, interpreters.get(host.name), session)
+
+    reading = run_in_background(partial(_lock_of, context, known), "lock")
+    outcomes = list(context.pool.each(context.pending, check))
+    lock = reading.result()
+    if lock is None:
+        return None
     found: dict[str, CheckResult] = {}
-    for done in context.pool.each(context.pending, lambda host, session: check_env(context, spec, host, session)):
+    for done in outcomes:
         if done.error is not None:
             context.end(done.host, done.error)
         elif done.result is not None:
             found[done.host.name] = done.result
-    return found
+    return EnvSpec(record.name, lock, None, replace(record, retired=row.retired).shared_json(), interpreters), found
 
 
 def _name_where_missing(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
-
-from pathspec import GitIgnoreSpec
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 from ipexctl.errors import FileError, UserError
 
@@ -17,10 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from pathspec import GitIgnoreSpec
+
 FILES: Final = (".gitignore", ".ipexctlignore")
 """Read in every directory; `.ipexctlignore` wins over `.gitignore`."""
 
-DEFAULTS: Final = ("*.pyc", "node_modules/", ".tox/", ".nox/", ".DS_Store")
+DEFAULT_SUFFIX: Final = ".pyc"
+DEFAULT_FILES: Final = frozenset({".DS_Store"})
+DEFAULT_DIRECTORIES: Final = frozenset({"node_modules", ".tox", ".nox", ".DS_Store"})
 """Any file of a project wins over these: `!node_modules/` sends them."""
 ALWAYS: Final = frozenset(
     {
@@ -59,7 +59,7 @@ _DOCKER_FILE: Final = DOCKER_LOGIN.rpartition("/")[2]
 _CREDENTIAL_NAMES: Final = CREDENTIAL_DIRECTORIES | CREDENTIAL_FILES | {_DOCKER_FILE}
 
 Reason = Literal["excluded", "ignored", "credentials", "fetched"]
-"""Why a path is left out: by `--exclude` or `ALWAYS`; by a file or `DEFAULTS`; because of its name alone;
+"""Why a path is left out: by `--exclude` or `ALWAYS`; by a file or a default; because of its name alone;
 because fetch brought it."""
 
 _LARGEST: Final = 1 << 20
@@ -67,31 +67,6 @@ _LARGEST: Final = 1 << 20
 _WILDCARDS: Final = frozenset("*?[\\")
 _MOST_GAPS: Final = 3
 """`/**/` in one pattern: the time for a deep path grows with its depth to this power."""
-_STAR: Final = "[^/]*"
-"""A `*` in pathspec's regular expressions."""
-_group_numbers = itertools.count()
-
-
-class _Pattern(GitIgnoreSpecPattern):
-    """A pattern whose time grows with the length of a name, also with forty stars.
-
-    A `*` takes as little as it can, up to the first place where the text before the next `*` fits: no later place can
-    do better, so the match never goes back to it. Python 3.10 has no atomic groups; a lookahead is one.
-    """
-
-    __slots__ = ()
-
-    @staticmethod
-    def _translate_segment_glob(pattern: str, range_error: Literal["literal", "raise"]) -> str:
-        regex = GitIgnoreSpecPattern._translate_segment_glob(pattern, range_error)
-        first, *middle = regex.split(_STAR)
-        if len(middle) < 2:
-            return regex
-        last = middle.pop()
-        for text in filter(None, middle):
-            group = f"star{next(_group_numbers)}"
-            first += f"(?=(?P<{group}>{_STAR}?{text}))(?P={group})"
-        return first + _STAR + last
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +101,9 @@ def layer(base: str, lines: Iterable[str], source: str = "") -> Layer:
 
 
 def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
-    return GitIgnoreSpec.from_lines(patterns, _Pattern, backend="simple")
+    from ipexctl.sync.git_pattern import make_spec  # 50 ms, and a project may have no patterns
+
+    return make_spec(patterns)
 
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
@@ -182,7 +159,7 @@ class Ignored:
         includes: Sequence[str] = (),
         fetched: frozenset[str] = frozenset(),
     ) -> None:
-        self.outer = (layer("", DEFAULTS), *outer)
+        self.outer = tuple(outer)
         self._excludes = layer("", excludes, "--exclude") if excludes else None
         self._fetched = fetched
         self._includes = layer("", includes, "--include") if includes else None
@@ -209,7 +186,7 @@ class Ignored:
                 if excluded is not None:
                     break
                 excluded = directory_layer.excludes(full)
-            if excluded:
+            if excluded or (excluded is None and is_default(path, is_directory=is_directory)):
                 reason = "ignored"
             elif is_credential(path, is_directory=is_directory):
                 reason = "credentials"
@@ -256,3 +233,9 @@ def is_credential(path: str, *, is_directory: bool) -> bool:
     if is_directory:
         return name in CREDENTIAL_DIRECTORIES
     return name != _DOCKER_FILE or f"/{path.lower()}".endswith(f"/{DOCKER_LOGIN}")
+
+
+def is_default(path: str, *, is_directory: bool) -> bool:
+    """Whether a path is left out unless a pattern includes it: its bytes are of no use on another machine."""
+    name = path[path.rfind("/") + 1 :]
+    return name.endswith(DEFAULT_SUFFIX) or name in (DEFAULT_DIRECTORIES if is_directory else DEFAULT_FILES)

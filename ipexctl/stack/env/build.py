@@ -323,11 +323,17 @@ def _build(context: InstallContext, spec: EnvSpec, host: Host, session: Session,
 
 
 def check_env(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> CheckResult:
-    """Check that the environment exists and is what its lock says."""
+    return check_by_digest(context, spec.name, spec.lock.digest, spec.interpreters.get(host.name), session)
+
+
+def check_by_digest(
+    context: InstallContext, name: str, digest: str, interpreter: str | None, session: Session
+) -> CheckResult:
+    """Check that the environment exists and is what the lock with that digest says."""
+    host = session.host
+    client = EnvClient(session, context.python(host, interpreter), context.home, context.pool.cancel)
     with context.timed(host.name, "checked the environment"):
-        return env_client(context, spec, host, session).check(
-            spec.name, digest=spec.lock.digest, cached=not context.request.dry_run
-        )
+        return client.check(name, digest=digest, cached=not context.request.dry_run)
 
 
 def _verify(
