@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -103,7 +102,7 @@ def _plain(value: Any) -> Any:
     """A value for JSON and TOML; a URL without user and password."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    value = value.value if isinstance(value, Enum) else str(value) if isinstance(value, Path) else value
+    value = str(value) if isinstance(value, Path) else value
     return _LOGIN.sub("://", value) if isinstance(value, str) else value
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,18 +11,11 @@ from ipexctl.cli.options import Home, Output, Targets, command, option
 from ipexctl.errors import Interrupted
 
 
-class Tier(str, Enum):
-    avx2 = "avx2"
-    avx512 = "avx512"
-    avx512_bf16 = "avx512_bf16"
-    amx = "amx"
-
-
 @command()
 def doctor_command(
     *,
     require: Annotated[
-        Tier | None,
+        Literal["avx2", "avx512", "avx512_bf16", "amx"] | None,
         option("--require", help="Fail hosts whose CPU lacks this instruction set.", show_default=False),
     ] = None,
     network: Annotated[
@@ -54,7 +46,7 @@ def doctor_command(
         request = DoctorRequest(
             home=home_on_hosts,
             iface=home.iface,
-            require=None if require is None else require.value,
+            require=require,
             network=network,
             smoke=smoke,
             timeout=targets.timeout,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -39,12 +38,6 @@ WITHOUT = {
 }
 """Option → the exports that cannot express it, and the consequence."""
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
-
-
-class SlurmLauncher(str, Enum):
-    auto = "auto"
-    srun = "srun"
-    mpirun = "mpirun"
 
 
 @export_command.command("accelerate", cls=ScriptCommand, context_settings=SETTINGS)
@@ -80,9 +73,9 @@ def slurm(
     *,
     ctx: typer.Context,
     launcher: Annotated[
-        SlurmLauncher,
+        Literal["auto", "srun", "mpirun"],
         option("--launcher", help="Launcher of the ranks; auto is srun for gloo, else mpirun (default: auto)."),
-    ] = SlurmLauncher.auto,
+    ] = "auto",
     line: LaunchLine,
 ) -> None:
     """Print an sbatch file that starts the same ranks in an allocation.
@@ -100,7 +93,7 @@ def slurm(
         cwd,
         name,
         planned.context.setup,
-        launcher=launcher.value,
+        launcher=launcher,
         iface=interface,
         env_name=call.request.env,
     )

@@ -143,7 +143,7 @@ def _with_call_options(
 
     targets = call.targets.without_defaults()  # the record is more specific
     if targets.host_keys is not None:
-        record = replace(record, host_keys=targets.host_keys.value)
+        record = replace(record, host_keys=targets.host_keys)
     if call.has_connect_timeout:
         record = replace(record, connect_timeout=targets.connect_timeout)
     return replace(request, host=with_call_options(request.host, targets)), run_options(record, call.output)

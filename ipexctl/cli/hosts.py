@@ -85,7 +85,7 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
         ("--identity", targets.identity, "identity"),
         ("--ssh-config", targets.ssh_config, "ssh_config"),
         ("--known-hosts", targets.known_hosts, "known_hosts"),
-        ("--host-keys", targets.host_keys and targets.host_keys.value, "host_keys"),
+        ("--host-keys", targets.host_keys, "host_keys"),
         ("--home", home and home.home, "home"),
     )
     return option_text((option, value) for option, value, name in pairs if not targets.is_shared_default(name))
@@ -145,7 +145,7 @@ def connect_options(targets: Targets, output: Output | None = None) -> ConnectOp
 
     return ConnectOptions(
         connect_timeout=targets.connect_timeout,
-        host_keys=None if targets.host_keys is None else targets.host_keys.value,
+        host_keys=targets.host_keys,
         on_step=step_printer(output),
         on_warning=print_message,
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -26,27 +25,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.request import Exports, RunRequest
     from ipexctl.launch.request import CommandKind
     from ipexctl.remote.session_pool import SessionPool
-
-
-class Backend(str, Enum):
-    auto = "auto"
-    ccl = "ccl"
-    gloo = "gloo"
-    mpi = "mpi"
-
-
-class OnHang(str, Enum):
-    report = "report"
-    dump = "dump"
-    stop = "stop"
-
-
-class Bind(str, Enum):
-    auto = "auto"
-    socket = "socket"
-    numa = "numa"
-    cores = "cores"
-    none = "none"
 
 
 PANELS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -184,9 +162,9 @@ class LaunchOptionsGroup:
             help="File of variables for the ranks; their values are never shown.",
         ),
     ] = None
-    backend: Annotated[Backend, option("--backend", help="Backend of torch.distributed (default: auto).")] = (
-        Backend.auto
-    )
+    backend: Annotated[
+        Literal["auto", "ccl", "gloo", "mpi"], option("--backend", help="Backend of torch.distributed (default: auto).")
+    ] = "auto"
     mpi: Annotated[
         str,
         option(
@@ -195,7 +173,10 @@ class LaunchOptionsGroup:
             help="MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: auto).",
         ),
     ] = "auto"
-    bind: Annotated[Bind, option("--bind", help="Binding of ranks to cores (default: auto).")] = Bind.auto
+    bind: Annotated[
+        Literal["auto", "socket", "numa", "cores", "none"],
+        option("--bind", help="Binding of ranks to cores (default: auto)."),
+    ] = "auto"
     omp: Annotated[
         int | None,
         option("--omp", metavar="N", help="OMP_NUM_THREADS of a rank (default: its cores, less oneCCL workers)."),
@@ -248,9 +229,9 @@ class LaunchOptionsGroup:
         ),
     ] = 600.0
     on_hang: Annotated[
-        OnHang,
+        Literal["report", "dump", "stop"],
         option("--on-hang", help="Then only report it, dump all stacks, or dump them and stop (default: report)."),
-    ] = OnHang.report
+    ] = "report"
     accelerate_config: Annotated[
         Path | None,
         option("--accelerate-config", metavar="FILE", help="File written by `accelerate config`."),
@@ -302,9 +283,9 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     options = LaunchOptions(
         n=launch.n,
         ppn=launch.ppn,
-        backend=launch.backend.value,
+        backend=launch.backend,
         mpi=launch.mpi,
-        bind=launch.bind.value,
+        bind=launch.bind,
         omp=launch.omp,
         ccl_workers=launch.ccl_workers,
         master_port=launch.master_port,
@@ -347,7 +328,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         restarts=launch.max_restarts,
         checkpoint=os.path.normpath(launch.checkpoint) if launch.checkpoint is not None else "",
         hang_after=launch.hang_after,
-        on_hang=launch.on_hang.value,
+        on_hang=launch.on_hang,
         ranks=ranks or EVERY_RANK,
         hosts_from=selection.source,
     )

@@ -7,9 +7,8 @@ import functools
 import inspect
 import sys
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
@@ -71,10 +70,7 @@ Timeout: TypeAlias = Annotated[
 ]
 
 
-class HostKeyPolicy(str, Enum):
-    strict = "strict"
-    accept_new = "accept-new"
-    off = "off"
+HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from ipexctl.cli.options import Home, Output, Targets, command, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.model import Task
 
 
 @command(no_args_is_help=True)
@@ -126,7 +125,7 @@ def play_command(
                 verbose=output.verbose,
                 local=local,
                 connect_timeout=targets.connect_timeout,
-                host_keys=None if targets.host_keys is None else targets.host_keys.value,
+                host_keys=targets.host_keys,
                 extra=variables,
                 vars_dirs=vars_dirs,
             )
@@ -141,7 +140,7 @@ def play_command(
                 cwd,
                 all_hosts=all_hosts,
             )
-            ask_user = _step_prompt(play_view) if step else None
+            ask_user = (lambda task: play_view.ask(task.called)) if step else None
             report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, context, ask_user).run()
         if not check:
             report = replace(report, retry_file=write_retry_file(ready.playbook.path, report))
@@ -224,10 +223,3 @@ def _pairs(word: str) -> dict[str, str]:
     result = {pair[1]: pair[2] for pair in pairs if pair is not None}
     quoted = {name for name, value in result.items() if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"}
     return {name: value[1:-1] if name in quoted else value for name, value in result.items()}
-
-
-def _step_prompt(play_view: Any) -> Callable[[Task], str]:
-    def ask_user(task: Task) -> str:
-        return str(play_view.ask(task.called))
-
-    return ask_user

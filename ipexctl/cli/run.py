@@ -108,9 +108,7 @@ def run_command(
         if dry_run:
             _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA), output)
             raise interrupt.or_exit(0)
-        settings = pipeline.ConnectSettings(
-            targets.host_keys and targets.host_keys.value, targets.connect_timeout, launch_call.host_options
-        )
+        settings = pipeline.ConnectSettings(targets.host_keys, targets.connect_timeout, launch_call.host_options)
         submitted = pipeline.submit_run(
             hosts,
             request,

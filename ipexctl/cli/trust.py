@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ipexctl.cli.options import Home, HostKeyPolicy, Output, Targets, command, option
+from ipexctl.cli.options import Home, Output, Targets, command, option
 
 
 @command()
@@ -38,7 +38,7 @@ def trust_command(
     options = setup.TrustOptions(home_dir, home.iface, targets.timeout, dry_run)
     with session_pool(targets, output) as (pool, interrupt):
         report = (setup.revoke if revoke else setup.trust)(hosts, pool, options)
-    if targets.host_keys is HostKeyPolicy.off and report.by == "config":
+    if targets.host_keys == "off" and report.by == "config":
         print_message("note: with --host-keys off, the host keys on node0 are not verified")
     output.print_report(report, as_json, show, options=host_options(targets, home))
     raise interrupt.or_exit(report.exit_code)

@@ -121,7 +121,8 @@ class InstallContext:
         """The Intel MPI of the built environments; a wheel behind a URL does not name the one inside before."""
         self.uplink = 0
         self.downloaded = 0
-        self._left_out: set[str] = set()
+        self.gives_results = True
+        """False if the hosts are only inspected, for a download."""
         self._began = time.monotonic()
 
     @property
@@ -161,10 +162,6 @@ class InstallContext:
     def end(self, host: Host, error: HostError, env: str | None = None) -> None:
         self.done[host.name] = InstallResult(host, error.status, error.reason, error.fix, env=env, seconds=self.seconds)
 
-    def leave_out(self, host: Host) -> None:
-        """Give this host no result: it was only inspected."""
-        self._left_out.add(host.name)
-
     def report(
         self,
         *,
@@ -173,10 +170,8 @@ class InstallContext:
         lock: Lock | None = None,
         path: str | None = None,
     ) -> InstallReport:
-        if refusal is not None:
+        if refusal is not None and self.gives_results:
             for host in self.pending:
-                if host.name in self._left_out:
-                    continue
                 named = not refusal.hosts or host.name in refusal.hosts
                 reason = refusal.reason if named else "nothing was started: all hosts get the same stack"
                 self.done[host.name] = InstallResult(
