@@ -93,7 +93,7 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "export": ("[^=]*", _SENDS),
     "checkpoint": (r"[/~].*|(.*/)?\.\.(/.*)?", _SENDS),
     **dict.fromkeys(("summary", "download_only", "homes", "users"), (_ANY, _WRITES)),
-    **dict.fromkeys(("prune", "remove", "revoke", "with_results", "yes"), (_ANY, _DELETES)),
+    **dict.fromkeys(("prune", "remove", "remove_all", "revoke", "with_results", "yes"), (_ANY, _DELETES)),
 }
 """Parameters that a project's file cannot set: the pattern of the refused values, and the reason."""
 
