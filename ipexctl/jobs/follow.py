@@ -24,6 +24,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call, call_line
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
+from ipexctl.remote.reply import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import Frame, Stream
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 MOST_SILENCE: Final = 30.0
@@ -164,7 +164,7 @@ class Follower:
                 "figures": self._figures,
             }
             last = self._call(session, request)
-        status = self._on_status(last["status"])
+        status = self._on_status(last.record("status"))
         tail = [f"  {line}" for line in status.mpirun.tail if line.strip()]
         if status.state == "failed" and tail:
             self._watch(Notice("\n".join(["the last lines of mpirun.log:", *tail]), True))
@@ -215,7 +215,7 @@ class Follower:
         elif "at" in message:
             self._received_at = as_number(message["at"])
         elif "status" in message:
-            self._watch(self._on_status(message["status"]))
+            self._watch(self._on_status(Reply(message).record("status")))
 
     def _on_chunk(self, chunk: Chunk) -> None:
         if 0 < self._record.world_size <= chunk.rank:

@@ -16,6 +16,7 @@ from ipexctl.node.common.frames import CompressedFrameWriter, encode_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.progress import Notice
+from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Ended
 
 if TYPE_CHECKING:
@@ -120,3 +121,10 @@ def test_a_blocked_terminal_is_no_silence_of_node0() -> None:
     follower, watched = follow_through(Node0([{"status": STATUS}] * 2, 0, is_over=True), blocked=2 * SILENCE)
     assert follower.follow().exit_code == 0
     assert not [event for event in watched if isinstance(event, Notice)]
+
+
+@pytest.mark.parametrize("status", [[None], "running", None])
+def test_a_status_that_is_no_object_is_refused(status: object) -> None:
+    follower, _ = follow_through(Node0([{"status": status}], 0, is_over=True))
+    with pytest.raises(MalformedReply):
+        follower.follow()
