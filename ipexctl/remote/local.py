@@ -133,9 +133,13 @@ def _follow(
 
 def _end_processes(process: subprocess.Popen[bytes]) -> None:
     script = end_session_script(process.pid, GRACE)
-    with contextlib.suppress(subprocess.TimeoutExpired, OSError):
-        subprocess.run(
-            ["/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10
-        )
+    with contextlib.suppress(OSError):
+        try:
+            subprocess.run(
+                ["/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10
+            )
+        except subprocess.TimeoutExpired:
+            if process.poll() is None:  # so its number is still its own
+                os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1)
