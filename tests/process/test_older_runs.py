@@ -164,8 +164,10 @@ def older_account(tmp_path: Path) -> dict[str, str]:
         archive.extractall(tmp_path, filter="data")
     (tmp_path / "home").rename(tmp_path / ".ipexctl")
     env = (tmp_path / ".ipexctl/envs/default").resolve()
-    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    base = Path(sys.base_prefix, "bin", f"python{minor}").resolve()
+    # The Python that ipexctl chooses on this host, which may be another than that of the tests.
+    base = next(path for path in (Path("/usr/bin/python3"), Path(sys.executable)) if path.exists()).resolve()
+    version = [str(base), "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    minor = subprocess.run(version, capture_output=True, text=True, check=True).stdout.strip()
     for name in ("python", "python3"):
         (env / "bin" / name).symlink_to(base)
     if minor != "3.11":
