@@ -38,6 +38,8 @@ class HostContext:
     peers: tuple[str, ...] = ()
     """The names of the other hosts of this call."""
     node0: bool = False
+    is_control: bool = False
+    """It is the control machine, so its variables are those of the caller's shell, not of a login."""
     skew: float | None = None
     """Seconds its clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None

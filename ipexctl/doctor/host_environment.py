@@ -211,6 +211,8 @@ def conda(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_environment(facts: Facts, _: HostContext) -> Iterator[Finding]:
-    for rule in (variables, thread_limit, preload, two_runtimes, interface, conda):
+def check_environment(facts: Facts, context: HostContext) -> Iterator[Finding]:
+    for rule in (variables, thread_limit, preload, two_runtimes, interface):
         yield from rule(facts)
+    if not context.is_control:
+        yield from conda(facts)

@@ -14,6 +14,7 @@ from ipexctl.doctor.run_states import named_runs, run_states
 from ipexctl.facts.gather import gather
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
+from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
@@ -103,6 +104,7 @@ def _context(
         internal=internal.get(host.name),
         peers=tuple(name for name in facts if name != host.name),
         node0=host == node0,
+        is_control=is_this_machine(host),
         skew=skew.seconds if skew else None,
         uncertainty=skew.uncertainty if skew else None,
         runs=runs,

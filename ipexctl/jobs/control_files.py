@@ -12,7 +12,7 @@ import platformdirs
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.registry import RunRegistry
-from ipexctl.lab.state import LABS
+from ipexctl.lab.state import LABS, directories
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
@@ -114,8 +114,9 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
             str(config),
             f"you wrote it; to remove it: rm -r {shlex.quote(str(config))}",
         )
-    if os.access(LABS, os.F_OK):
-        yield FileGroup("labs", 1, 0, str(LABS), "ipexctl lab down --all removes the labs of this machine")
+    if labs := directories() if os.access(LABS, os.R_OK) else ():
+        fix = f"{', '.join(labs)}; to remove one that you made: ipexctl lab down --lab NAME"
+        yield FileGroup("labs", len(labs), 0, str(LABS), fix)
 
 
 def _completion_files() -> list[Path]:

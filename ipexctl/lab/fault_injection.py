@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,12 +20,14 @@ _SCRIPTS: Final = Path(__file__).with_name("fault_scripts")
 
 
 def find_host(name: str, lab: str | None = None) -> LabHost:
-    """The host of that name: `node1` if only one lab has it, else `LAB/node1` or with `lab`."""
+    """The host of that name: `node1` of $IPEXCTL_HOSTFILE's lab or the only lab that has it, else `LAB/node1`."""
     if "/" in name:
         prefix, name = name.split("/", 1)
         lab = lab or prefix
-    state.require_readable()
-    return pick_host([candidate for candidate in state.load_all() if candidate.ready], name, lab)
+    labs = [candidate for candidate in state.load_all() if candidate.ready]
+    hostfile = os.environ.get("IPEXCTL_HOSTFILE")
+    lab = lab or next((candidate.name for candidate in labs if str(candidate.hostfile) == hostfile), None)
+    return pick_host(labs, name, lab)
 
 
 def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost:
@@ -39,7 +42,7 @@ def pick_host(labs: Sequence[Lab], name: str, lab: str | None = None) -> LabHost
         return matches[0]
     if matches:
         full_names = [f"{host.lab}/{host.name}" for host in matches]
-        raise UserError(f"more than one lab has a {name}: {', '.join(full_names)}", fix=f"say {full_names[0]}")
+        raise UserError(f"more than one lab has a {name}", fix=f"one of: {', '.join(full_names)}")
     names = [host.name for candidate in candidates for host in candidate.nodes]
     raise UserError(f"no lab has a host {name!r}", fix=f"one of: {', '.join(dict.fromkeys(names))}")
 

@@ -95,7 +95,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
         more = "more time: ipexctl run --time-limit S …; a script continues from its own checkpoint"
         if has_hung:
             more = "--on-hang stop has ended it; a run that prints less often needs: ipexctl run --hang-after S …"
-        cause = choose(snapshot, None, hung=True) if has_hung else None
+        cause = choose(snapshot, None, hung=snapshot.current_dump is None) if has_hung else None
         notes = (*_hung(snapshot), *_notes(snapshot), more)
         verdict = Diagnosis(run, "failed", headline, first, cause, others=_last_places(snapshot), notes=notes)
         return verdict.then(f"ipexctl logs {run}")
@@ -192,7 +192,7 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     after: tuple[str, ...] = (f"ipexctl attach {run}",)
     if silent is not None:
         headline += f"; no rank has printed anything for {lasted(silent)}"
-        cause = choose(snapshot, None, hung=True)
+        cause = choose(snapshot, None, hung=snapshot.current_dump is None)
         after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
     others = (*_places(snapshot), *_states_of_silent(snapshot))
     notes = _notes(snapshot)
@@ -378,7 +378,10 @@ def how_it_ended(first: Failure | RankStatus) -> str:
 
 
 def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) -> Cause | None:
-    """The cause in the first failure's own output, unless it follows from another; then the best of any rank."""
+    """The cause in the first failure's own output, unless it follows from another; then the best of any rank.
+
+    `hung`: without a better cause, a text that rarely ends a run counts too. A dump says more about a hang.
+    """
     context = snapshot.context
     own: Cause | None = None
     if first is not None and (too_many := _too_many_ranks(snapshot, first)) is not None:

@@ -263,3 +263,10 @@ def test_an_mpi_inside_the_bindings_of_an_environment_is_one(inside: str | None,
     env = replace(env, packages={name: version for name, version in env.packages.items() if name != "impi-rt"})
     found_ids = {finding.id for finding in changed(software={"envs": (env,), "mpis": ()})}
     assert ("mpi.missing" in found_ids) == missing
+
+
+def test_the_shell_of_the_control_machine_is_no_login() -> None:
+    """The README has the reader activate a venv there."""
+    facts = healthy(environment={"variables": {"VIRTUAL_ENV": "/home/me/ipexctl-venv"}})
+    assert "environment.conda" in {finding.id for finding in alone(facts)}
+    assert "environment.conda" not in {finding.id for finding in alone(facts, is_control=True)}

@@ -355,6 +355,19 @@ def test_the_newest_dump_of_the_last_attempt_says_where_the_ranks_are(
     assert (missing(text, "8 before the end") == []) == (shown and ended is not None)
 
 
+def test_a_text_that_ends_no_run_is_no_cause_of_a_hang_with_a_dump() -> None:
+    warning = "[W socket.cpp:462] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+    frames = (StackFrame("step", "/h/code/p-01234567/train.py", 17),)
+    process = Process(100, "python", "S", "", "py-spy", (Thread("MainThread", frames, True),), "")
+    silent = {"since": 860.0, "after": 600.0, "ranks": []}
+    record, output = account([({"state": "running"}, warning)], state="running", first=None, silent=silent)
+    without = diagnose(read_snapshot(record, output, "node1", None))
+    assert without.cause is not None
+    assert without.cause.id == "meet.slow_names"
+    dump = Dump(1005.0, (RankStacks(0, "node1", "running", (process,)),))
+    assert diagnose(read_snapshot(record, output, "node1", dump)).cause is None
+
+
 def test_a_silent_run_tells_what_each_rank_was_at() -> None:
     rows = [
         {"rank": rank, "host": f"node{rank + 1}", "last": "epoch 3", "cpu": cpu, "waits_in": waits}

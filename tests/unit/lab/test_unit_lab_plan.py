@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, network
+from ipexctl.lab import LabSpec, network, state
 from ipexctl.lab.down import labs_of, labs_to_remove, mounts_below
-from ipexctl.lab.fault_injection import pick_host
+from ipexctl.lab.fault_injection import find_host, pick_host
 from ipexctl.lab.plan import PREFIX, PREFIX_V6, check, free_block, free_name, ipv6, make_plan
 from ipexctl.lab.state import from_json, netns_name, to_json
 from ipexctl.lab.system import innermost_pid, missing
@@ -158,10 +158,22 @@ def test_a_host_is_found_by_name_where_that_is_enough() -> None:
         ([], "node1", None, "there is no lab on this machine"),
         ([one], "node9", None, "no lab has a host 'node9'"),
         ([one], "node1", "lab7", "there is no lab 'lab7'"),
-        ([one, two], "node1", None, "more than one lab has a node1: lab/node1, lab2/node1"),
+        ([one, two], "node1", None, "more than one lab has a node1"),
     ):
         with pytest.raises(UserError, match=message):
             pick_host(labs, name, lab)
+
+
+def test_the_lab_of_the_hostfile_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    labs = [replace(make_plan(LabSpec(hosts=1), name, at), ready=True) for at, name in enumerate(("one", "two"), 1)]
+    monkeypatch.setattr(state, "load_all", lambda: labs)
+    monkeypatch.setenv("IPEXCTL_HOSTFILE", str(labs[1].hostfile))
+    assert find_host("node1").lab == "two"
+    assert find_host("one/node1").lab == "one"
+    monkeypatch.delenv("IPEXCTL_HOSTFILE")
+    with pytest.raises(UserError) as refused:
+        find_host("node1")
+    assert data_missing(refused.value.fix, "one/node1 two/node1") == []
 
 
 def test_mounts_of_a_lab_and_not_of_its_namesake() -> None:
