@@ -16,7 +16,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import LabSpec, break_host, mend_host
-from ipexctl.lab.plan import ipv6
+from ipexctl.lab.plan import PREFIX, ipv6
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool
@@ -128,7 +128,7 @@ def test_a_firewall_is_the_closed_hosts_and_the_fix_names_its_network(lab: Lab) 
     report = looked(lab, "firewall", facts=facts)
     closed = only(report.findings, "network.port_closed")
     assert (closed.level, closed.hosts) == ("fail", ("node2",))
-    assert lab.hosts[0].address.rpartition(".")[0] + ".0/24" in closed.fix
+    assert f"10.77.{lab.block}.0/{PREFIX}" in closed.fix
     assert (report.pairs_tested, report.pairs_failed) == (6, 2)
     assert leftovers(lab) == []
 

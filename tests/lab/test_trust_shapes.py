@@ -12,6 +12,7 @@ import pytest
 
 from cli_helpers import IPEXCTL, ipexctl
 from ipexctl.lab import LabSpec
+from ipexctl.lab.plan import PREFIX
 from ipexctl.lab.system import in_host
 from trust_helpers import everyone, gets_in, keys_of, snapshot, trust
 
@@ -126,7 +127,7 @@ def test_a_network_among_the_nodes(make_lab: Callable[[LabSpec], Lab], tmp_path:
     hosts.write_text("\n".join(lines) + "\n")
     done = trust(hosts)
     assert done.ran.rc == 1
-    network = f"10.78.{lab.block}.0/24"
+    network = f"10.78.{lab.block}.0/{PREFIX}"
     assert done.host("node2")["fix"] == f"the hosts share {network} too: --iface {network}", done.document
     assert trust(hosts, "--iface", network).ran.rc == 0
     assert gets_in(lab) == everyone(lab)
