@@ -110,6 +110,6 @@ def _print_next_step(report: InstallReport) -> None:
     elif report.hosts and statuses == {"ok"}:
         print_message("nothing to do: every host has it")
     elif statuses & {"failed", "unreachable"} and report.refusal is None:
-        print_message("once this is fixed, run the same command again: finished work is kept")
+        print_message("to continue, run the same command again: finished work is kept")
     elif report.path is not None and report.hosts and report.refusal is None:
         print_message(f"on each host: {printable(report.path)}/bin/python")

@@ -114,6 +114,6 @@ def _print_next_step(report: SyncReport) -> None:
     elif report.hosts and statuses == {"ok"}:
         print_message(f"nothing to do: every host has the same {counted(report.files, 'file')}")
     elif statuses & {"failed", "unreachable"}:
-        print_message("once this is fixed, run the same command again: finished work is kept")
+        print_message("to continue, run the same command again: finished work is kept")
     if report.path is not None and not report.dry_run:
         print_message(f"on each host: {printable(report.path)}")

@@ -294,7 +294,7 @@ def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Fa
     if row.pid is None and row.state in ("starting", "stopped"):
         return "not-begun", "had not begun"
     if row.state == "stopped":
-        return "ended", "ran until ipexctl ended the rest" if first is not None else "ran until the end"
+        return "ended", "ran until ipexctl ended them" if first is not None else "ran until the end"
     return "running", f"left as {row.state}"
 
 
