@@ -244,6 +244,22 @@ def test_pythonpath_of_a_setup_file_reaches_what_is_verified(gloo: Home, tmp_pat
     assert "the torch of PYTHONPATH" in result.failed.text
 
 
+def test_the_cache_that_torch_makes_when_it_is_imported_goes(gloo: Home, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "import os\n"
+        "cache = os.environ.get('TORCHINDUCTOR_CACHE_DIR') or f'{os.environ[\"TMPDIR\"]}/torchinductor'\n"
+        "os.makedirs(cache, exist_ok=True)\n"
+        "raise SystemExit('it was made: ' + str(os.path.isdir(cache)))\n"
+    )
+    temporary, setup = tmp_path / "temporary", tmp_path / "setup.sh"
+    temporary.mkdir()
+    setup.write_text(f"export PYTHONPATH={tmp_path}\n")
+    env = {"PATH": os.environ["PATH"], "HOME": "/", "TMPDIR": str(temporary)}
+    result = said(start("env.verify", "verify", request(gloo, setup=str(setup)), env=env))
+    assert "it was made: True" in result["phases"][0]["text"]
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_python_that_is_not_there_is_not_replaced_by_another(gloo: Home) -> None:
     failed = said(start("env.verify", "verify", request(gloo, python="/nowhere/python")))
     assert "/nowhere/python" in failed["reason"]

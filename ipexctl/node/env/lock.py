@@ -94,6 +94,7 @@ def environment(request: Json, directory: Path, settings: Json) -> dict[str, str
     env = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PYTHON", "VIRTUAL_ENV"))}
     env.update(
         UV_CACHE_DIR=str(directory / "cache"),
+        UV_CREDENTIALS_DIR=str(directory / "credentials"),
         TMPDIR=str(directory),
         UV_INDEX_STRATEGY="unsafe-first-match",  # the name is uv's: a later index can add versions, not replace them
         UV_PRERELEASE="explicit",

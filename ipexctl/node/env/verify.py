@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -33,8 +34,9 @@ RANKS = 2
 
 
 class Verify:
-    def __init__(self, request: Json) -> None:
+    def __init__(self, request: Json, cache: str) -> None:
         self.request = request
+        self.cache = cache
         self.python: str = request.get("python") or sys.executable
         self.timeout = float(request.get("timeout") or 300)
         self.module: str | None = request.get("module")
@@ -54,6 +56,7 @@ class Verify:
                 raise AgentError(str(error.strerror), "mend the file, or leave --setup out") from None
         set_variables(env, self.request.get("variables") or {}, self.request.get("prepended") or ())
         env.update(PYTHONNOUSERSITE="1", PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1", LC_ALL="C.UTF-8")
+        env["TORCHINDUCTOR_CACHE_DIR"] = self.cache  # torch makes it when it is imported
         return env
 
     def run(self) -> Json:
@@ -193,7 +196,8 @@ def write_verified(path: str, result: Json) -> None:
 
 def verify(request: Json, _: BinaryIO) -> Json:
     began = time.monotonic()
-    result = Verify(request).run()
+    with tempfile.TemporaryDirectory(prefix="ipexctl-") as cache:
+        result = Verify(request, cache).run()
     result["seconds"] = round(time.monotonic() - began, 3)
     if request.get("keep"):
         write_verified(request["keep"], result)

@@ -96,9 +96,11 @@ def test_a_lock_is_made_under_any_python_of_a_node(wheels: Path, tmp_path: Path,
     assert None not in [wheel.size for wheel in lock.wheels]
 
 
-def test_nothing_of_the_making_stays(wheels: Path, tmp_path: Path) -> None:
-    with SimpleIndex(wheels) as served:
-        make_lock(maker(tmp_path), plan(), heard(index(served.url)))
+def test_nothing_of_the_making_stays(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with SimpleIndex(wheels) as served, SimpleIndex(wheels, errors={"small": 403}) as refusing:
+        make_lock(maker(tmp_path), plan(), heard(index(refusing.url), index(served.url)))  # uv looks for a login
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["tmp"]
     assert tmp_path.joinpath("tmp").stat().st_mode & 0o777 == 0o700
 
