@@ -27,7 +27,7 @@ def uninstall_command(
 
     It lists what it found and asks before it removes anything. Files that
     runs wrote stay, unless --with-results is given. While a run is alive on
-    one of the hosts, nothing is removed.
+    one of the hosts, nothing is removed; --dry-run lists it also then.
 
     \b
     Example: ipexctl uninstall --hosts 'node[1-4]' --dry-run
@@ -46,9 +46,9 @@ def uninstall_command(
             fix=f"ipexctl uninstall{selection} --dry-run lists it; to remove it: ipexctl uninstall{selection} --yes",
         )
     options = UninstallOptions(home_dir, with_results, targets.timeout, selection)
-    if not yes:
+    if dry_run or not yes:
         with session_pool(targets, output) as (pool, interrupt):
-            report = survey(hosts, pool, options)
+            report = survey(hosts, pool, options, dry_run=dry_run)
         output.print_report(report, as_json, show)
         if dry_run or interrupt.code is not None or report.control.has_failed or not report.has_changes:
             raise interrupt.or_exit(report.exit_code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.gather import gather
@@ -15,7 +15,7 @@ from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.trust.setup import TrustOptions, revoke
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.gather import HostFacts
     from ipexctl.remote.outcome import Status
@@ -69,6 +69,8 @@ class UninstallReport(Report[UninstallResult]):
     with_results: bool = False
     is_survey: bool = True
     """Nothing was removed yet."""
+    obstacles: Mapping[str, HostError] = field(default_factory=dict)
+    """Of a dry run, by the host: why the call without --dry-run would remove nothing now."""
 
     @property
     def results(self) -> tuple[UninstallResult, ...]:
@@ -172,42 +174,47 @@ class _Uninstall:
                     self.results[name], status="ok", reason=reason, found=(), left=(), logins=""
                 )
 
-    def refuse(self) -> bool:
-        """Fail every host if a run, an install or another process uses one of them."""
+    def obstacles(self) -> dict[str, HostError]:
+        """For each host that a run, an install or another process uses: why nothing can be removed now."""
         ended = set(self.ended_runs())
-        live = {
-            name: [run for run in (*result.live, *result.starting) if run in result.live or run not in ended]
-            for name, result in self.results.items()
-        }
-        used = [host for host in self.hosts if live[host.name] or self.results[host.name].busy]
-        names = ", ".join(host.name for host in used)
-        for host in self.hosts:
-            result = self.results[host.name]
-            if runs := live[host.name]:
+        found = {}
+        for name, result in self.results.items():
+            if runs := [run for run in (*result.live, *result.starting) if run in result.live or run not in ended]:
                 fix = "; ".join(f"ipexctl stop {run}" for run in runs)
-                self.update(host, HostError(f"not removed, as a run is alive: {', '.join(runs)}", f"to end it: {fix}"))
+                found[name] = HostError(
+                    f"nothing is removed while a run is alive: {', '.join(runs)}", f"to end it: {fix}"
+                )
             elif result.busy:
                 again = f"wait until it has ended, then: ipexctl uninstall{self._options.selection}"
-                self.update(host, HostError(result.busy[0], again))
-            elif used and not result.has_failed:
-                self.update(host, HostError(f"not done, because of {names}"))
-        return bool(used)
+                found[name] = HostError(result.busy[0], again)
+        if starting := starting_runs(RunRegistry().directory):
+            reason = f"run {starting[0]} is being started by another call"
+            found[CONTROL_MACHINE.name] = HostError(reason, "wait for that call, or press Ctrl-C in it")
+        return found
+
+    def refuse(self, obstacles: Mapping[str, HostError]) -> UninstallReport:
+        """Fail every host and the control machine."""
+        for result in self.working():
+            name = result.host.name
+            self.update(result.host, obstacles.get(name) or HostError(f"not done, because of {', '.join(obstacles)}"))
+        error = obstacles.get(CONTROL_MACHINE.name) or HostError("not done, because of the hosts")
+        return self.report(UninstallResult(CONTROL_MACHINE, "failed", error.reason, error.fix), is_survey=True)
 
 
-def survey(hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> UninstallReport:
-    """List what `uninstall` would remove; fail if a run is alive. Nothing is changed."""
+def survey(
+    hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions, *, dry_run: bool = False
+) -> UninstallReport:
+    """List what `uninstall` would remove, and change nothing. Fail if a run is alive, unless it is a dry run."""
     state = _Uninstall(hosts, pool, options)
     state.find_homes()
     state.call_agent("list", hosts)  # on every host: processes of a shared home are seen on their own host only
-    starting = starting_runs(RunRegistry().directory)
-    if starting:
-        reason = f"run {starting[0]} is being started by another call"
-        return _stopped(state, reason, "wait for that call, or press Ctrl-C in it")
-    if state.refuse():
-        return _stopped(state, "not done, because of the hosts")
+    obstacles = state.obstacles()
+    if obstacles and not dry_run:
+        return state.refuse(obstacles)
     state.revoke_logins(dry_run=True)
     state.follow_leaders()
-    return state.report(_control_result(state, options), is_survey=True)
+    report = state.report(_control_result(state, options), is_survey=True)
+    return replace(report, obstacles=obstacles)
 
 
 def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> UninstallReport:
@@ -225,12 +232,6 @@ def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOption
         return state.report(control, is_survey=False)
     remove_control_files(hosts, with_results=options.with_results)
     return state.report(listed.control, is_survey=False)
-
-
-def _stopped(state: _Uninstall, reason: str, fix: str = "") -> UninstallReport:
-    for result in state.working():
-        state.update(result.host, HostError("not done"))
-    return state.report(UninstallResult(CONTROL_MACHINE, "failed", reason, fix), is_survey=True)
 
 
 def _control_result(state: _Uninstall, options: UninstallOptions) -> UninstallResult:

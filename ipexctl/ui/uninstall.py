@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
-from ipexctl.ui.results import fold_names, host_json, show_results, summary_json
+from ipexctl.ui.results import fold_names, group_by, host_json, show_results, summary_json
 
 if TYPE_CHECKING:
     from ipexctl.jobs.control_files import FileGroup
@@ -45,6 +45,10 @@ def as_json(report: UninstallReport) -> dict[str, Any]:
             "fix": printable(report.control.fix),
             **_files_json(report.control),
         },
+        "obstacles": [
+            {"name": printable(name), "reason": printable(error.reason), "fix": printable(error.fix)}
+            for name, error in report.obstacles.items()
+        ],
         "summary": summary_json(report.hosts),
         "with_results": report.with_results,
         "dry_run": report.is_survey,
@@ -73,6 +77,12 @@ def show(report: UninstallReport, *, quiet: bool = False, no_color: bool = False
     for fix, lines in _left(report).items():
         sys.stdout.write("".join(f"{line}\n" for line in lines) + f"  {printable(fix)}\n")
     sys.stdout.flush()
+    obstacles = group_by(report.obstacles.items(), lambda item: (item[1].reason, item[1].fix))
+    for (reason, fix), items in obstacles.items():
+        names = fold_names(name for name, _ in items)
+        print_with_fix(
+            f"note: {names}: {printable(reason)}; until it has ended, the call without --dry-run is refused", fix
+        )
     _print_next_step(report)
 
 

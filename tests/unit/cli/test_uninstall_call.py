@@ -13,6 +13,7 @@ import pytest
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending
+from ipexctl.node.common.processes import own_identity
 from message_data import missing
 from terminals import Shown
 
@@ -65,6 +66,14 @@ def files(env: dict[str, str]) -> set[str]:
 
 def registry(env: dict[str, str]) -> RunRegistry:
     return RunRegistry(Path(env["HOME"], ".local/state/ipexctl/runs"))
+
+
+def start_run(env: dict[str, str], name: str) -> None:
+    """A run whose supervisor is this process."""
+    status = {"schema": "ipexctl.status/1", "id": name, "ranks": [], "world_size": 1, "ended": 0, "state": "running"}
+    rundir = Path(env["HOME"], ".ipexctl/runs", name)
+    rundir.mkdir(parents=True)
+    (rundir / "status.json").write_text(json.dumps({**status, "supervisor": own_identity()._asdict()}))
 
 
 STAYS = {".config/ipexctl/rows.json", ".bash_completions/other.sh", ".bashrc"}
@@ -121,6 +130,38 @@ def test_records_of_runs_on_other_hosts_stay(account: dict[str, str]) -> None:
     assert left["count"] == 1
     assert "--hosts node7" in left["fix"]
     assert [record.id for record in registry(account).all()] == ["there"]
+
+
+def test_a_dry_run_lists_everything_also_while_a_run_is_alive(account: dict[str, str]) -> None:
+    listed = document(account, "--dry-run")
+    assert listed["obstacles"] == []
+    start_run(account, "live-run")
+    with mark_pending(registry(account).directory, "young-run"):
+        done = call(account, "--dry-run", "--json")
+        shown = call(account, "--dry-run")
+    found = json.loads(done.stdout)
+    assert (done.returncode, shown.returncode) == (0, 0)
+    assert found["dry_run"]
+    assert {group["kind"] for group in found["hosts"][0]["found"]} == {"agent", "runs"}
+    assert found["hosts"][0]["live"] == ["live-run"]
+    assert found["control"]["status"] == "changed"
+    assert found["control"]["left"] == listed["control"]["left"]
+    assert [obstacle["name"] for obstacle in found["obstacles"]] == ["localhost", "control machine"]
+    assert "ipexctl stop live-run" in found["obstacles"][0]["fix"]
+    assert missing(shown.stdout, "localhost agent .cache/ipexctl") == []
+    assert missing(shown.stderr, "live-run young-run --dry-run") == []
+
+    before = files(account)
+    refused = call(account, "--yes", "--json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["hosts"][0]["fix"] == found["obstacles"][0]["fix"]
+    assert files(account) == before
+
+
+def test_a_dry_run_removes_nothing_also_with_yes(account: dict[str, str]) -> None:
+    before = files(account)
+    assert document(account, "--dry-run", "--yes")["dry_run"]
+    assert files(account) == before
 
 
 def test_a_run_that_another_call_starts_now_is_not_cut_off(account: dict[str, str]) -> None:
