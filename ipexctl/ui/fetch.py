@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.fetch.manifest import FetchResult
 
 _MOST_NAMED: Final = 10
+_OLDER_NAMED: Final = 3
 _MIN_BYTES_FOR_RATE: Final = 1_000_000
 
 
@@ -34,6 +35,7 @@ def as_json(result: FetchResult, other_hosts: Sequence[str] = ()) -> dict[str, A
         "received_bytes": result.received,
         "failed": value_json(result.failed),
         "left_out": value_json(result.left_out),
+        "older": [printable(name) for name in result.older],
         "other_hosts": [printable(name) for name in other_hosts],
         "reason": printable(result.reason),
         "fix": printable(result.fix),
@@ -71,8 +73,16 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
             )
         if len(failures) > _MOST_NAMED:
             print_message(f"  … and {len(failures) - _MOST_NAMED} more; --json lists all")
+    if result.older and not quiet:
+        print_message(_note_of_older(result.older))
     if not quiet:
         sys.stdout.write(f"{summary(result)}\n")
+
+
+def _note_of_older(older: Sequence[str]) -> str:
+    count, them = ("1 file is", "it") if len(older) == 1 else (f"{len(older)} files are", "them")
+    names = ", ".join(printable(name) for name in older[:_OLDER_NAMED]) + (", …" if older[_OLDER_NAMED:] else "")
+    return f"note: {count} older than this run: another run or the project wrote {them} ({names})"
 
 
 def summary(result: FetchResult) -> str:

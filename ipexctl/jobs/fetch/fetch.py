@@ -177,6 +177,7 @@ def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], second
     last = parts[-1]
     unsent = [FileFailure(name, "it wasn't sent") for name in last.unsent]
     failed = tuple(dict.fromkeys((*last.failed, *unsent)))
+    missing = {failure.name for failure in failed}
     return FetchResult(
         fetch_request.host,
         "failed" if failed else "changed" if brought else "ok",
@@ -190,4 +191,5 @@ def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], second
         resumed=tuple(dict.fromkeys(name for part in parts for name in part.resumed if name in brought)),
         failed=failed,
         left_out=tuple(last.left_out),
+        older=tuple(name for name in last.older if name not in missing),
     )

@@ -86,6 +86,8 @@ class FetchResult(HostResult):
     failed: tuple[FileFailure, ...] = ()
     left_out: tuple[FileFailure, ...] = ()
     """Entries that are no file, directory or link."""
+    older: tuple[str, ...] = ()
+    """Files of a run's path that are older than the run, and are at DEST now."""
 
 
 def parse_source(text: str) -> FetchSource:

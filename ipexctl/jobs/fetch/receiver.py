@@ -40,6 +40,7 @@ class Receiver:
         self.resumed: list[str] = []
         self.failed: list[FileFailure] = []
         self.left_out: list[FileFailure] = []
+        self.older: list[str] = []
         self.unchanged: list[str] = []
         self.size = 0
         self.received = 0
@@ -135,7 +136,7 @@ class Receiver:
             notes = self.left_out if message.get("warning") else self.failed
             notes.append(FileFailure(str(message.get("n")), str(message.get("reason"))))
         elif event == "listed" and self.destination is None:
-            self._listed(str(message.get("from")), message.get("single") is True)
+            self._listed(str(message.get("from")), message.get("single") is True, _integer(message, "since"))
         elif event == "file" and self._current is None:
             self._begin(message)
         elif event == "whole" and self._current is not None:
@@ -147,7 +148,7 @@ class Receiver:
         else:
             raise HostError("what it says can't be read")
 
-    def _listed(self, source: str, single: bool) -> None:
+    def _listed(self, source: str, single: bool, since: int) -> None:
         self.source = source
         accepted = self._requested.accept(self._entries, single=single)
         self._entries = list(accepted.entries)
@@ -155,6 +156,8 @@ class Receiver:
         self.destination, name = self._open_destination(accepted.single)
         if name is not None:
             self._entries = [renamed(self._entries[0], name)]
+        if since > 0:
+            self.older = [entry.name for entry in self._entries if entry.kind == "f" and entry.mtime < since]
         for entry in self._entries:
             try:
                 missing = self.destination.inspect(entry)

@@ -3,7 +3,8 @@
     {"base": directory, "path": path below it} or {"run": id, "home", "cwd" or null, "since", "path" or null}
         → {"event": "entry", "i", "n": name, "t": "d" | "f" | "l", "m": mode, "s": size, "mt": ns, "to", "g"}, …
         → {"event": "note", "n", "reason"}, …
-        → {"event": "listed", "from": path, "single": true when the path is one file}
+        → {"event": "listed", "from": path, "single": true when the path is one file,
+           "since": ns when the run of a path started, else 0}
     {"wants": [[i, have, hash of so many bytes or null], …]}
         → {"event": "file", "i", "at", "s", "m", "mt"}, chunks with a length of four bytes each, a length of 0,
           {"event": "whole", "crc", "changed"};
@@ -210,7 +211,7 @@ def list_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
     for name, path in record:
         if os.path.isfile(path):
             listing.add(run + b"/record/" + name, path, growing=True)
-    since = float(status.get("started") or (float(request["since"]) - CLOCK_TOLERANCE))
+    since = start_of_run(request, status)
     synced = synced_to(cwd)
     for name, path in files_below(cwd):
         stat_result = os.lstat(path)
@@ -218,6 +219,11 @@ def list_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
         if stat_result.st_mtime >= since and synced.get(path) != identity:
             listing.add(run + b"/files/" + name, path)
     return cwd, False
+
+
+def start_of_run(request: Json, status: Json) -> float:
+    """When the run started: by the clock of node0 where its status is, else by that of the control machine."""
+    return float(status.get("started") or (float(request["since"]) - CLOCK_TOLERANCE))
 
 
 def working_directory(request: Json) -> bytes:
@@ -315,14 +321,16 @@ def checksums(file: int, size: int) -> tuple[int, str]:
 
 
 def serve(output: BufferedOutput, request: Json) -> None:
-    listing = Listing(output)
+    listing, since = Listing(output), 0.0
     if request.get("run") and request.get("path") is None:
         source, single = list_run(listing, request)
     else:
         relative = not request["path"].startswith(("/", "~"))
         base = decode_name(working_directory(request)) if request.get("run") and relative else request.get("base", "~")
         source, single = list_path(listing, base, request["path"])
-    output.emit("listed", **{"from": decode_name(source), "single": single})
+        if request.get("run"):
+            since = start_of_run(request, read_json(f"{home_of(request)}/runs/{request['run']}/status.json"))
+    output.emit("listed", **{"from": decode_name(source), "single": single, "since": int(since * 1e9)})
     output.flush()
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing

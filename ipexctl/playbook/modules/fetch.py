@@ -150,7 +150,10 @@ def _fetch_order(context: PlayContext, order: Any) -> Result:
     left_out = [file.name for file in done.left_out]
     data = {"src": done.source, "dest": done.dest, "files": list(done.brought), "size": done.size}
     data["left_out"] = left_out
+    data["older"] = list(done.older)
     suffix = f", {len(left_out)} left out: {left_out[0]}" + (" …" if left_out[1:] else "") if left_out else ""
+    if done.older:
+        suffix += f", {len(done.older)} older than the run: {done.older[0]}" + (" …" if done.older[1:] else "")
     if done.failed:
         first = done.failed[0]
         return failed(f"{first.name}: {first.reason}", "the same call goes on from there", **data)

@@ -22,7 +22,7 @@ from ipexctl.jobs.registry import RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
-from ipexctl.ui.fetch import show_other_hosts
+from ipexctl.ui.fetch import as_json, show, show_other_hosts
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -373,6 +373,35 @@ def test_a_runs_path_is_from_its_working_directory_on_also_where_only_its_plan_k
     record = RunRecord("old-1", HERE, str(tmp_path / "home"), "")
     order = order_of_run(record, "ck/", str(tmp_path / "out"), rank=None, host=None, others=())
     assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("1.pt",)
+
+
+@pytest.mark.parametrize("has_status", [True, False])
+def test_files_older_than_the_run_come_with_a_path_and_are_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], *, has_status: bool
+) -> None:
+    began = time.time() - 100
+    ck = tmp_path / "work/ck"
+    for name in ("old.pt", "older.pt"):
+        put(ck / name)
+    (ck / "new.pt").write_bytes(b"weights")
+    if has_status:
+        put(tmp_path / "home/runs/r-1/status.json", json.dumps({"started": began}).encode())
+    since = 1.0 if has_status else began  # the clock of node0 decides
+    record = RunRecord("r-1", HERE, str(tmp_path / "home"), "", cwd=str(tmp_path / "work"), started=since)
+
+    def done(path: str | None) -> FetchResult:
+        order = order_of_run(record, path, str(tmp_path / "out"), rank=None, host=None, others=())
+        return fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
+
+    first, again, alone = done("ck/"), done("ck/"), done("ck/new.pt")
+    assert (sorted(first.brought), first.exit_code) == (["new.pt", "old.pt", "older.pt"], 0)
+    assert as_json(first)["older"] == ["old.pt", "older.pt"] == list(again.older)
+    assert (alone.older, done(None).older, bring(ck, ".", tmp_path / "host").older) == ((), (), ())
+    show(first)
+    assert missing(capfd.readouterr().err, "2 older old.pt older.pt") == []
+    show(first, quiet=True)
+    show(alone)
+    assert capfd.readouterr().err == ""
 
 
 def test_the_node_of_a_rank_is_found_without_asking_node0() -> None:
