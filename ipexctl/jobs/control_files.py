@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import platformdirs
 
+from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.registry import RunRegistry
 from ipexctl.lab.state import LABS, directories
 from ipexctl.node.common.files import disk_usage, write_atomically
+from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
 if TYPE_CHECKING:
@@ -104,6 +106,10 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
         names = fold(list(dict.fromkeys(name for record in records for name in record.hosts)))
         fix = f"to remove everything there and the records: ipexctl uninstall --hosts {shlex.quote(names)}"
         yield FileGroup("records", len(records), 0, str(directory), fix)
+    home = Path(DEFAULT_HOME).expanduser()
+    if home.is_dir() and not any(map(is_this_machine, hosts)):
+        fix = "this machine was a host of some calls; to remove it: ipexctl uninstall --hosts localhost"
+        yield FileGroup("home", 1, disk_usage(home), str(home), fix)
     config = Path(platformdirs.user_config_dir("ipexctl", appauthor=False))
     if config.is_dir():
         count = len(list(_files_below(config)))

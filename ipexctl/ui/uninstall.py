@@ -27,6 +27,7 @@ _LEFT: Final = {
     "projects": "files that runs wrote",
     "settings": "the settings before tune",
     "records": "records of runs on other hosts",
+    "home": "what was installed and run on this machine",
     "config": "your settings",
     "labs": "labs",
 }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ipexctl.hosts.host import Host
+from ipexctl.jobs.control_files import find_control_files
 from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending
 from ipexctl.node.common.processes import own_identity
 from message_data import missing
@@ -96,6 +97,15 @@ def test_nothing_of_ipexctl_is_left(account: dict[str, str]) -> None:
         assert file.read() == "alias ll='ls -l'\n\nexport A=1\n"
     assert os.stat(bashrc).st_mode & 0o777 == 0o644
     assert document(account, "--yes")["summary"] == {"changed": 0, "ok": 1, "failed": 0, "unreachable": 0}
+
+
+def test_the_home_of_this_machine_is_named_if_it_is_no_host_of_the_call(
+    account: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", account["HOME"])
+    for hosts, named in (((Host("node1", "192.0.2.1"),), True), ((Host("localhost", "localhost"),), False)):
+        _, left = find_control_files(hosts, "", with_results=False)
+        assert ("home" in {group.kind for group in left}) == named
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--with-results",)])
