@@ -96,9 +96,7 @@ class RankPlacement(NamedTuple):
 
 
 class ConnectivityRecord(NamedTuple):
-    """Connections between the nodes that were checked. It is in `RUNS/.connectivity.json` on node0 after a run that
-    ended well, and until the next one begins.
-    """
+    """A check of the connections between the nodes that passed; in `runs/` on node0 after a run that ended well."""
 
     key: str
     """A digest of what was checked."""

@@ -57,7 +57,7 @@ class FollowedFile:
         self._number = -1
 
     def chunks(self, end: int, at: float | None) -> Iterator[Chunk]:
-        """OutputReader up to that offset, as far as it is there."""
+        """Output up to that offset, as far as it is there."""
         while self.offset < end and self._is_open():
             data = os.pread(self._number, min(CHUNK_SIZE, end - self.offset), self.offset)
             if not data:

@@ -96,7 +96,7 @@ class Rewound(NamedTuple):
     """The output that follows was sent before, and was refused."""
 
 
-class Leaving(NamedTuple):
+class Reconnecting(NamedTuple):
     """The rank closes a connection that works, because the supervisor is too slow, and will connect again."""
 
 
@@ -107,7 +107,7 @@ class End(NamedTuple):
 
 
 Message = Union[
-    Connected, Malformed, Beat, Started, Mismatch, OutsideSignal, Exit, Stuck, Stacks, Rewound, Leaving, End
+    Connected, Malformed, Beat, Started, Mismatch, OutsideSignal, Exit, Stuck, Stacks, Rewound, Reconnecting, End
 ]
 
 
@@ -158,7 +158,7 @@ _READERS: dict[str, Callable[[Json], Message]] = {
     "stuck": _stuck,
     "stacks": _stacks,
     "rewound": lambda _: Rewound(),
-    "leave": lambda _: Leaving(),
+    "leave": lambda _: Reconnecting(),
     "end": lambda fields: End(_ends(fields)),
 }
 

@@ -276,7 +276,7 @@ class RankConnections:
                 message = messages.read_message(payload)
                 if isinstance(message, messages.Rewound):
                     self._accept_output(peer)
-                elif isinstance(message, messages.Leaving):
+                elif isinstance(message, messages.Reconnecting):
                     peer.is_leaving = True
                 self._on_message(peer, message)
             else:

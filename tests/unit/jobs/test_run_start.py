@@ -48,7 +48,7 @@ def job(host: str, ranks: Sequence[int], **variables: str | None) -> JobRecord:
 
 
 @dataclass
-class Node:
+class FakeNode:
     """Unpacks what it is given, and answers as the supervisor does."""
 
     host: Host
@@ -110,12 +110,12 @@ class Node:
 class Crew:
     def __init__(self, **more: Any) -> None:
         self.cancel = Cancel()
-        self.nodes = {host.name: Node(host, **more.get(host.name, {})) for host in HOSTS}
+        self.nodes = {host.name: FakeNode(host, **more.get(host.name, {})) for host in HOSTS}
 
-    def session(self, host: Host) -> Node:
+    def session(self, host: Host) -> FakeNode:
         return self.nodes[host.name]
 
-    def detach(self, host: Host) -> Node:
+    def detach(self, host: Host) -> FakeNode:
         return self.nodes[host.name]
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[HostOutcome[Any]]:

@@ -1,4 +1,4 @@
-"""Whom to ask for wheels, and how sources are called before people."""
+"""The indexes to ask for wheels, and the names of sources before people."""
 
 from __future__ import annotations
 
