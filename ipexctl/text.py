@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 _ABOUT_HOSTS: Final = re.compile(r"\bipexctl (?:doctor|envs|exec|install|run|sync|trust)\b")
@@ -93,6 +94,18 @@ def readable(size: float) -> str:
 
 def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """`0-2,8` for the ascending numbers 0, 1, 2, 8, as the kernel prints a list of CPUs."""
+    parts: list[str] = []
+    start = 0
+    for position, number in enumerate(numbers):
+        if position + 1 == len(numbers) or numbers[position + 1] != number + 1:
+            first = numbers[start]
+            parts.append(f"{first}" if first == number else f"{first}-{number}")
+            start = position + 1
+    return ",".join(parts)
 
 
 def on_same_hosts(text: str, options: str) -> str:

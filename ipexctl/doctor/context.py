@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.internal import joining
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.doctor.run_states import RunLife
     from ipexctl.facts.cpu import Cpu
@@ -25,8 +25,7 @@ MB: Final = 1 << 20
 GB: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class HostContext:
+class HostContext(NamedTuple):
     """A host's part in the call: its addresses, the other hosts, its clock, and the runs."""
 
     name: str
@@ -43,7 +42,7 @@ class HostContext:
     skew: float | None = None
     """Seconds its clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None
-    runs: Mapping[str, RunLife] = field(default_factory=dict, hash=False)
+    runs: Mapping[str, RunLife] = {}
     """The state of every run that any host of this call knows."""
 
     @property
@@ -101,6 +100,45 @@ def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
     return f"as root, with this system's package manager, install {apt}"
 
 
+_USUAL_PORTS: Final = (32768, 60999)
+
+
+def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
+    """The commands that open the ports on these hosts, for the firewall they have."""
+    ranges = [there.network.port_range or _USUAL_PORTS for name in hosts if (there := facts.get(name))]
+    low = min((first for first, _ in ranges), default=_USUAL_PORTS[0])
+    high = max((last for _, last in ranges), default=_USUAL_PORTS[1])
+    source, version = _network_of(hosts, internal, facts)
+    kinds = {kind for name in hosts if (there := facts.get(name)) for kind in there.security.firewall}
+    commands = []
+    if "firewalld" in kinds:
+        commands.append(
+            f"sudo firewall-cmd --permanent --add-rich-rule='rule family=ipv{version} source address={source}"
+            f" port port={low}-{high} protocol=tcp accept' && sudo firewall-cmd --reload"
+        )
+    if "ufw" in kinds:
+        commands.append(f"sudo ufw allow proto tcp from {source} to any port {low}:{high}")
+    if not commands:
+        tables = "ip6tables" if version == 6 else "iptables"
+        commands.append(f"sudo {tables} -I INPUT -p tcp -s {source} --dport {low}:{high} -j ACCEPT")
+    return (
+        f"open ports {low}-{high} to the nodes: {' or '.join(commands)}; in a cloud, in the security group too."
+        " If only a few ports can be opened: I_MPI_PORT_RANGE=LOW:HIGH limits Intel MPI to them, but not gloo"
+    )
+
+
+def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[str, int]:
+    """The subnet of their internal addresses, and 4 or 6."""
+    for name in hosts:
+        for nic in facts[name].network.nics if name in facts else ():
+            for address in nic.addresses:
+                if address.address == internal.get(name):
+                    return str(
+                        ipaddress.ip_network(f"{address.address}/{address.prefix}", strict=False)
+                    ), address.family
+    return "CIDR", 6 if any(":" in internal.get(name, "") for name in hosts) else 4
+
+
 def usable_cores(cpu: Cpu) -> int | None:
     """`cpu.allowed`, without going over every core if all are allowed."""
     if cpu.quota is None and cpu.cores and cpu.affinity in (None, cpu.online):
@@ -123,8 +161,7 @@ def main_nic(facts: Facts, context: HostContext) -> Nic | None:
     return next((nic for nic in network.nics if joining(nic)), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A host of a cluster."""
 
     host: Host
@@ -138,8 +175,7 @@ class Member:
         return self.host.name
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(NamedTuple):
     """The hosts that answered, in the order of the hostfile, and their addresses."""
 
     nodes: tuple[Member, ...]

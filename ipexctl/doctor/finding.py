@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,8 +18,7 @@ _EXCLUDED: Final = re.compile("'!NAME(,!NAME)?'")
 LEVELS: Final[tuple[Level, ...]] = ("ok", "info", "warn", "fail")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """`id` is dotted and never changes its meaning; `docs/findings.md` has a paragraph for each."""
 
     id: str
@@ -44,20 +42,13 @@ def worst(findings: Iterable[Finding]) -> Level:
 
 def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Join equal findings of several hosts to one with all of these hosts."""
-    merged: dict[tuple[str, str, str, str], list[str]] = {}
-    kept: dict[tuple[str, str, str, str], Finding] = {}
+    merged: dict[Finding, dict[str, None]] = {}
     for finding in findings:
-        key = (finding.id, finding.level, finding.message, finding.fix)
-        kept.setdefault(key, finding)
-        merged.setdefault(key, []).extend(finding.hosts)
-    return tuple(
-        Finding(finding.id, finding.level, finding.message, finding.fix, tuple(dict.fromkeys(merged[key])))
-        for key, finding in kept.items()
-    )
+        merged.setdefault(finding._replace(hosts=()), {}).update(dict.fromkeys(finding.hosts))
+    return tuple(finding._replace(hosts=tuple(hosts)) for finding, hosts in merged.items())
 
 
-@dataclass(frozen=True, slots=True)
-class HostReport:
+class HostReport(NamedTuple):
     host: Host
     status: HostStatus
     seconds: float
@@ -67,8 +58,7 @@ class HostReport:
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorReport:
+class DoctorReport(NamedTuple):
     hosts: tuple[HostReport, ...]
     cluster: tuple[Finding, ...]
     """Findings about several hosts, and about the network among them."""

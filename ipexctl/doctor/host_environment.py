@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.doctor.context import few
 from ipexctl.doctor.finding import Finding
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
 
 
-@dataclass(frozen=True, slots=True)
-class VariableRule:
+class VariableRule(NamedTuple):
     """A finding about variables that do harm with any value."""
 
     id: str

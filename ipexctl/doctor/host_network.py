@@ -6,9 +6,8 @@ import re
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import few, is_complete, main_nic
+from ipexctl.doctor.context import few, is_complete, main_nic, open_ports
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.ports import open_ports
 from ipexctl.facts.internal import joining
 
 if TYPE_CHECKING:

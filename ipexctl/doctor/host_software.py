@@ -232,7 +232,7 @@ def libraries(facts: Facts) -> Iterator[Finding]:
     if not facts.system.is_linux or not is_complete(facts, "programs"):
         return
     have = facts.software.libraries
-    with_ipex = [env.name for env in facts.software.envs if env.ipex and not env.version("intel-openmp")]
+    with_ipex = [env.name for env in facts.software.envs if env.ipex and not env.packages.get("intel-openmp")]
     if with_ipex and "libiomp5" not in have:
         yield Finding(
             "openmp.no_libiomp5",

@@ -14,7 +14,7 @@ from ipexctl.remote.outcome import TimedOut
 from ipexctl.remote.session import OutputCollector
 from ipexctl.trust.config import names_in
 from ipexctl.trust.host_state import HostState
-from ipexctl.trust.host_steps import HostSteps, read_logins
+from ipexctl.trust.host_steps import read_logins
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, LoginDiagnosis
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-    from ipexctl.remote.session_pool import SessionPool
 
 _TRUST: Final = "ipexctl trust, with the same -H, --hosts and --limit"
 _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
@@ -97,11 +96,6 @@ def unknown_state(host: Host) -> HostState:
         keys_problem="",
         has_ssh_dir=True,
     )
-
-
-def probe_host(pool: SessionPool, host: Host, home: str, *, is_node0: bool, timeout: float) -> HostState:
-    """What trust needs to know of a host, over the pool's session."""
-    return HostSteps(host, pool.session(host), timeout, pool.cancel).probe(home, is_node0=is_node0)
 
 
 def log_in(

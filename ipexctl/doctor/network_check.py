@@ -9,18 +9,18 @@ import json
 import secrets
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.logins import diagnose_login, got_no_answer, log_in, login_findings, probe_host, unknown_state
+from ipexctl.doctor.logins import diagnose_login, got_no_answer, log_in, login_findings, unknown_state
 from ipexctl.doctor.scripts import ScriptDialog, results_until
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import HostError
+from ipexctl.trust.host_steps import HostSteps
 from ipexctl.trust.login_errors import explain
 from ipexctl.trust.plan import ssh_names_for
 
@@ -39,12 +39,11 @@ CONNECT: Final = 3.0
 _NO_ANSWER: Final = "it no longer answers"
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkReport:
+class NetworkReport(NamedTuple):
     """Findings about the network, and the results they follow from."""
 
     findings: tuple[Finding, ...] = ()
-    logins: Mapping[str, str] = field(default_factory=dict, hash=False)
+    logins: Mapping[str, str] = {}
     """For each node but node0 "ok", or why node0 can't log into it."""
     pairs_tested: int = 0
     pairs_failed: int = 0
@@ -76,8 +75,7 @@ def check_network(
         cancel.throw()
 
 
-@dataclass(slots=True)
-class _ReachedHost:
+class _ReachedHost(NamedTuple):
     """A host that still answers when the check begins."""
 
     session: Session
@@ -147,7 +145,8 @@ class _NetworkCheck:
             session = self.pool.session(host)
             try:
                 left = max(0.1, until - time.monotonic())
-                state = probe_host(self.pool, host, self.home, is_node0=host == self.hosts[0], timeout=left)
+                steps = HostSteps(host, session, left, self.pool.cancel)
+                state = steps.probe(self.home, is_node0=host == self.hosts[0])
             except HostError as error:
                 if error.status == "unreachable":
                     raise

@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from ipexctl.doctor.context import package_command
+from ipexctl.doctor.context import open_ports, package_command
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.nodeset import fold
@@ -19,7 +17,7 @@ from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 Pair = tuple[str, str]
 """From, to."""
@@ -27,11 +25,9 @@ Kind = Literal["ok", "refused", "timeout", "noroute", "denied", "wrong", "mute",
 _KINDS: Final[tuple[Kind, ...]] = ("ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "error")
 _BLOCKED: Final = ("refused", "timeout", "noroute", "denied")
 ALL_PAIRS_UP_TO: Final = 16
-_USUAL_PORTS: Final = (32768, 60999)
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionResult:
+class ConnectionResult(NamedTuple):
     """The result of one connection between two hosts."""
 
     kind: Kind
@@ -47,8 +43,7 @@ class ConnectionResult:
         return self.kind in _BLOCKED
 
 
-@dataclass(frozen=True, slots=True)
-class PortListener:
+class PortListener(NamedTuple):
     """A host's listener, or why it has none."""
 
     port: int | None
@@ -99,8 +94,7 @@ def connect_order(targets: Sequence[tuple[str, str, PortListener]], seconds: flo
     return json.dumps({"targets": wanted, "seconds": seconds}).encode() + b"\n"
 
 
-@dataclass(frozen=True, slots=True)
-class PortDiagnosis:
+class PortDiagnosis(NamedTuple):
     """The smallest set of closed hosts and pairs that explains every blocked connection."""
 
     closed_in: tuple[str, ...] = ()
@@ -243,39 +237,3 @@ def _untested(
         )
         for (reason, fix), names in grouped.items()
     ]
-
-
-def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
-    """The commands that open the ports on these hosts, for the firewall they have."""
-    ranges = [there.network.port_range or _USUAL_PORTS for name in hosts if (there := facts.get(name))]
-    low = min((first for first, _ in ranges), default=_USUAL_PORTS[0])
-    high = max((last for _, last in ranges), default=_USUAL_PORTS[1])
-    source, version = _network_of(hosts, internal, facts)
-    kinds = {kind for name in hosts if (there := facts.get(name)) for kind in there.security.firewall}
-    commands = []
-    if "firewalld" in kinds:
-        commands.append(
-            f"sudo firewall-cmd --permanent --add-rich-rule='rule family=ipv{version} source address={source}"
-            f" port port={low}-{high} protocol=tcp accept' && sudo firewall-cmd --reload"
-        )
-    if "ufw" in kinds:
-        commands.append(f"sudo ufw allow proto tcp from {source} to any port {low}:{high}")
-    if not commands:
-        tables = "ip6tables" if version == 6 else "iptables"
-        commands.append(f"sudo {tables} -I INPUT -p tcp -s {source} --dport {low}:{high} -j ACCEPT")
-    return (
-        f"open ports {low}-{high} to the nodes: {' or '.join(commands)}; in a cloud, in the security group too."
-        " If only a few ports can be opened: I_MPI_PORT_RANGE=LOW:HIGH limits Intel MPI to them, but not gloo"
-    )
-
-
-def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[str, int]:
-    """The subnet of their internal addresses, and 4 or 6."""
-    for name in hosts:
-        for nic in facts[name].network.nics if name in facts else ():
-            for address in nic.addresses:
-                if address.address == internal.get(name):
-                    return str(
-                        ipaddress.ip_network(f"{address.address}/{address.prefix}", strict=False)
-                    ), address.family
-    return "CIDR", 6 if any(":" in internal.get(name, "") for name in hosts) else 4

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.launch.topology import dtype, recommended_layout
 from ipexctl.stack.resolve.model import Refusal, StackPlan
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import Undecided
 
 
-@dataclass(frozen=True, slots=True)
-class Recommendation:
+class Recommendation(NamedTuple):
     """The settings `run` would choose, each with its reason."""
 
     stack: str | None

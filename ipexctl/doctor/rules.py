@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor import cluster_machines, cluster_network, cluster_software
@@ -38,7 +37,7 @@ def examine_host(facts: Facts, context: HostContext) -> tuple[Finding, ...]:
     else:
         found = [finding for check in _HOST_CHECKS for finding in check(facts, context)]
     found.sort(key=lambda finding: -LEVELS.index(finding.level))
-    return tuple(replace(finding, hosts=(context.name,)) for finding in found)
+    return tuple(finding._replace(hosts=(context.name,)) for finding in found)
 
 
 def examine_cluster(
@@ -73,6 +72,6 @@ def _cluster(hosts: Sequence[tuple[Host, Facts]], contexts: Mapping[str, HostCon
     internal = {} if isinstance(chosen, NoCommonNetwork) else chosen
     nodes = []
     for host, facts, context in given:
-        placed = replace(context, internal=context.internal or internal.get(host.name))
+        placed = context._replace(internal=context.internal or internal.get(host.name))
         nodes.append(Member(host, facts, placed, main_nic(facts, placed)))
     return Cluster(tuple(nodes), addresses, iface, refusal)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_findings, worst
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 _TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorRequest:
+class DoctorRequest(NamedTuple):
     """The options of a call of doctor."""
 
     home: str

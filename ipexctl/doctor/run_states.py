@@ -7,8 +7,7 @@ process. Everything else is unknown, which never counts as ended.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.doctor.context import few
 from ipexctl.text import printable
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     """Every host of the call; without facts, it did not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunLife:
+class RunLife(NamedTuple):
     life: Literal["alive", "ended", "unknown"]
     reason: str = ""
     """How it is known that the run has ended, or why that is unknown."""

@@ -9,10 +9,9 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.scripts import ScriptDialog, results_until, script, text_of
@@ -44,25 +43,22 @@ _FIGURE: Final = re.compile(r"(memory|fp32|bf16) ([0-9]{1,18}) (.+)")
 _LINK: Final = re.compile(r"link ([0-9]{1,6}) ([0-9]{1,12}(?:\.[0-9]{1,3})?) ([0-9]{1,18})")
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     value: float
     """Bytes or operations per second."""
     method: str
     """How it was measured: only figures of one method are compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostSmoke:
+class HostSmoke(NamedTuple):
     """The figures of one host, and reasons for missing ones."""
 
     name: str
-    figures: Mapping[Measurement, Figure] = field(default_factory=dict, hash=False)
+    figures: Mapping[Measurement, Figure] = {}
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSmoke:
+class LinkSmoke(NamedTuple):
     """The link from node0 to another host."""
 
     name: str
@@ -73,12 +69,10 @@ class LinkSmoke:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SmokeReport:
+class SmokeReport(NamedTuple):
     findings: tuple[Finding, ...] = ()
     hosts: tuple[HostSmoke, ...] = ()
     links: tuple[LinkSmoke, ...] = ()
-    seconds: float = 0.0
 
 
 def measure(
@@ -106,7 +100,7 @@ def measure(
                 dialog.end(min(started + budget, time.monotonic() + 0.5))
     finally:
         cancel.throw()
-    return SmokeReport(smoke_findings(measured, links, facts), measured, links, time.monotonic() - started)
+    return SmokeReport(smoke_findings(measured, links, facts), measured, links)
 
 
 def parse_figure(line: str) -> tuple[Measurement, Figure] | None:

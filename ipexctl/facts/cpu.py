@@ -7,10 +7,11 @@ import functools
 import math
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import kilobytes, natural, number
+from ipexctl.text import number_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -49,14 +50,7 @@ class CpuList:
         return set(self.cpus) >= set(other.cpus)
 
     def __str__(self) -> str:
-        parts: list[str] = []
-        start = 0
-        for position, cpu in enumerate(self.cpus):
-            if position + 1 == len(self.cpus) or self.cpus[position + 1] != cpu + 1:
-                first = self.cpus[start]
-                parts.append(f"{first}" if first == cpu else f"{first}-{cpu}")
-                start = position + 1
-        return ",".join(parts)
+        return number_ranges(self.cpus)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -84,33 +78,22 @@ _AMX_FP16_MODELS: Final = (173, 174)
 """Granite Rapids. The kernel has no flag for AMX-FP16 in /proc/cpuinfo, so the model number decides."""
 
 
-@dataclass(frozen=True, slots=True)
-class Isa:
-    """The instruction sets that decide the speed of training."""
-
-    avx2: bool = False
-    avx512f: bool = False
-    avx512_vnni: bool = False
-    avx512_bf16: bool = False
-    avx512_fp16: bool = False
-    amx_tile: bool = False
-    amx_int8: bool = False
-    amx_bf16: bool = False
-    amx_fp16: bool = False
+_ISA: Final = (
+    "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",
+)  # fmt: skip
+"""The instruction sets that decide the speed of training."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumaNode:
+class NumaNode(NamedTuple):
     """A NUMA node: CPUs and their memory; a node with memory only has no CPUs."""
 
     number: int
-    cpus: CpuList = field(default_factory=CpuList)
+    cpus: CpuList = CpuList()
     memory: int | None = None
     """Bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cpu:
+class Cpu(NamedTuple):
     """All processors of a host. Only online CPUs are counted."""
 
     arch: str | None = None
@@ -139,8 +122,12 @@ class Cpu:
     """The CPU time limit of the cgroup, in CPUs; None: no limit."""
 
     @property
-    def isa(self) -> Isa | None:
-        return isa_of(self.flags, self.family, self.model) if self.flags else None
+    def isa(self) -> dict[str, bool | None]:
+        """Whether it has each of the instruction sets; None if the probe has no flags."""
+        has: dict[str, bool | None] = {name: name in self.flags if self.flags else None for name in _ISA}
+        if has["amx_tile"] and self.family == 6 and self.model in _AMX_FP16_MODELS:
+            has["amx_fp16"] = True
+        return has
 
     @property
     def tier(self) -> Tier | None:
@@ -180,12 +167,6 @@ class Cpu:
         return min(cores, max(1, math.ceil(self.quota)))
 
 
-def isa_of(flags: Collection[str], family: int | None, model: int | None) -> Isa:
-    by_name = {item.name: item.name in flags for item in fields(Isa)}
-    inferred = family == 6 and model in _AMX_FP16_MODELS and by_name["amx_tile"]
-    return Isa(**{**by_name, "amx_fp16": by_name["amx_fp16"] or inferred})
-
-
 _AVX2: Final = frozenset({"avx2", "fma"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 """Required by the AVX-512 kernels of PyTorch and oneDNN: a Xeon Phi only has avx512f."""
@@ -209,27 +190,17 @@ def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
 
 def cpu_json(cpu: Cpu) -> dict[str, Any]:
     """The documented fields, and the fields that explain `allowed`."""
-    isa = cpu.isa
     return {
-        "arch": cpu.arch,
-        "vendor": cpu.vendor,
-        "model_name": cpu.model_name,
-        "family": cpu.family,
-        "model": cpu.model,
-        "stepping": cpu.stepping,
-        "sockets": cpu.sockets,
-        "cores": cpu.cores,
-        "threads": cpu.threads,
-        "allowed": cpu.allowed,
+        **{name: getattr(cpu, name) for name in _JSON_FIELDS},
         "allowed_cpus": None if cpu.allowed_cpus is None else str(cpu.allowed_cpus),
-        "quota": cpu.quota,
-        "numa_nodes": cpu.numa_nodes,
         "numa": [{"node": node.number, "cpus": str(node.cpus), "memory": node.memory} for node in cpu.numa],
-        "smt": cpu.smt,
-        "governor": cpu.governor,
-        "isa": {item.name: None if isa is None else getattr(isa, item.name) for item in fields(Isa)},
-        "tier": cpu.tier,
     }
+
+
+_JSON_FIELDS: Final = (
+    "arch", "vendor", "model_name", "family", "model", "stepping", "sockets", "cores", "threads", "allowed", "quota",
+    "numa_nodes", "smt", "governor", "isa", "tier",
+)  # fmt: skip
 
 
 _ARM_VENDORS: Final = {0x41: "ARM", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4E: "NVIDIA", 0x61: "Apple", 0xC0: "Ampere"}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipexctl.facts.answers import read_answers, seconds
 from ipexctl.facts.cpu import Cpu, CpuList, cpu_json, parse_cpu
@@ -41,24 +40,23 @@ if TYPE_CHECKING:
     from ipexctl.facts.system import Disk, HomeDirectory
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """The facts of one host. None or empty means unknown."""
 
-    system: System = field(default_factory=System)
-    cpu: Cpu = field(default_factory=Cpu)
-    memory: Memory = field(default_factory=Memory)
-    limits: Limits = field(default_factory=Limits)
-    network: Network = field(default_factory=Network)
+    system: System = System()
+    cpu: Cpu = Cpu()
+    memory: Memory = Memory()
+    limits: Limits = Limits()
+    network: Network = Network()
     home: HomeDirectory | None = None
     tmp: Disk | None = None
-    account: Account = field(default_factory=Account)
-    software: Software = field(default_factory=Software)
-    environment: Environment = field(default_factory=Environment)
-    logind: Logind = field(default_factory=Logind)
-    security: Security = field(default_factory=Security)
-    batch: Batch = field(default_factory=Batch)
-    activity: Activity = field(default_factory=Activity)
+    account: Account = Account()
+    software: Software = Software()
+    environment: Environment = Environment()
+    logind: Logind = Logind()
+    security: Security = Security()
+    batch: Batch = Batch()
+    activity: Activity = Activity()
     clock: float | None = None
     """The host's clock at the start of the probe, in seconds since 1970."""
     complete: bool = False
@@ -90,7 +88,7 @@ def _plain(value: object) -> Any:
     if isinstance(value, Env):
         named = {name: getattr(value, name) for name in ("torch", "ipex", "oneccl_bindings", "oneccl", "mpi")}
         return {**_fields(value), **named}
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return _fields(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
@@ -102,7 +100,8 @@ def _plain(value: object) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    """Of a NamedTuple."""
+    return {name: _plain(item) for name, item in value._asdict().items()}
 
 
 def parse(text: str) -> Facts:

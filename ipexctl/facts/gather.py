@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.facts.facts import parse
 from ipexctl.facts.probe import probe_command
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
 
 
-@dataclass(frozen=True, slots=True)
-class Skew:
+class Skew(NamedTuple):
     """The seconds by which a host's clock is ahead of the control machine's, with the uncertainty."""
 
     seconds: float
@@ -40,16 +39,7 @@ class HostFacts(HostResult):
     """One host's facts, or the reason why they are missing or incomplete."""
 
     facts: Facts | None = None
-    sent: float | None = None
-    """The control machine's clock when the probe was sent, in seconds since 1970."""
-    received: float | None = None
-    """The control machine's clock at the first output, which has the host's clock."""
-
-    @property
-    def skew(self) -> Skew | None:
-        if self.facts is None or self.facts.clock is None or self.sent is None or self.received is None:
-            return None
-        return skew(self.facts.clock, self.sent, self.received)
+    skew: Skew | None = None
 
 
 class _Output(OutputCollector):
@@ -64,17 +54,13 @@ class _Output(OutputCollector):
             super().sink(stream, data)
 
 
-def _ignore_step(host: Host, step: str, seconds: float) -> None:
-    """The default of `on_step`."""
-
-
 def gather(
     hosts: Sequence[Host],
     pool: SessionPool,
     *,
     home: str | None = None,
     timeout: float | None = None,
-    on_step: Callable[[Host, str, float], None] = _ignore_step,
+    on_step: Callable[[Host, str, float], None] | None = None,
 ) -> Iterator[HostFacts]:
     """Probe every host and yield results as they come. Every host resolves the names of all.
 
@@ -96,10 +82,14 @@ def gather(
         else:
             if not output.stdout:
                 status, reason = "failed", f"the probe printed nothing ({ended})"
-        on_step(host, "probed", time.monotonic() - probed_at)
+        if on_step is not None:
+            on_step(host, "probed", time.monotonic() - probed_at)
         facts = parse(output.stdout.decode("utf-8", "replace")) if output.stdout else None
         seconds = time.monotonic() - started
-        return HostFacts(host, status, reason, fix, seconds, facts, sent=sent, received=output.received)
+        difference = None
+        if facts is not None and facts.clock is not None and output.received is not None:
+            difference = skew(facts.clock, sent, output.received)
+        return HostFacts(host, status, reason, fix, seconds, facts, difference)
 
     for outcome in pool.each(hosts, work):
         if outcome.result is not None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import natural, settings
 
@@ -22,8 +21,7 @@ NicKind = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     address: str
     prefix: int
     scope: str = "global"
@@ -33,8 +31,7 @@ class Address:
         return 6 if ":" in self.address else 4
 
 
-@dataclass(frozen=True, slots=True)
-class Nic:
+class Nic(NamedTuple):
     name: str
     kind: NicKind = "unknown"
     state: str | None = None
@@ -48,8 +45,7 @@ class Nic:
     addresses: tuple[Address, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rdma:
+class Rdma(NamedTuple):
     """An RDMA device's first port."""
 
     name: str
@@ -60,20 +56,18 @@ class Rdma:
     nics: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     iface: str
     gateway: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
+class Network(NamedTuple):
     hostname: str | None = None
     canonical: str | None = None
     """The canonical name of the host's own name."""
     resolves_to: tuple[str, ...] | None = None
     """The addresses of the host's own name; () if it doesn't resolve, None if unknown."""
-    peers: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    peers: Mapping[str, tuple[str, ...]] = {}
     """The addresses of each other host's name; a name that could not be looked up is missing."""
     nics: tuple[Nic, ...] = ()
     rdma: tuple[Rdma, ...] = ()

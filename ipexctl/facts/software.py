@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
 from posixpath import basename, dirname
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 Flavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+class Python(NamedTuple):
     """A Python interpreter on the host."""
 
     path: str
@@ -38,8 +36,7 @@ class Python:
         return int(parts[0]), int(parts[1])
 
 
-@dataclass(frozen=True, slots=True)
-class Env:
+class Env(NamedTuple):
     """An environment installed by ipexctl."""
 
     name: str
@@ -48,39 +45,35 @@ class Env:
     """`3.11`, from the path of its packages."""
     runs: bool = False
     """Whether its interpreter still exists."""
-    packages: Mapping[str, str] = field(default_factory=dict, hash=False)
+    packages: Mapping[str, str] = {}
     """Normalised name → version, of the packages of a stack."""
     record: str = ""
     """The text of its env.json; empty if it has none."""
     names: tuple[str, ...] = ()
     """Its other names: links to it."""
 
-    def version(self, package: str) -> str | None:
-        return self.packages.get(package)
-
     @property
     def torch(self) -> str | None:
-        return self.version("torch")
+        return self.packages.get("torch")
 
     @property
     def ipex(self) -> str | None:
-        return self.version("intel-extension-for-pytorch")
+        return self.packages.get("intel-extension-for-pytorch")
 
     @property
     def oneccl_bindings(self) -> str | None:
-        return self.version("oneccl-bind-pt")
+        return self.packages.get("oneccl-bind-pt")
 
     @property
     def oneccl(self) -> str | None:
-        return self.version("oneccl")
+        return self.packages.get("oneccl")
 
     @property
     def mpi(self) -> str | None:
-        return self.version("impi-rt")
+        return self.packages.get("impi-rt")
 
 
-@dataclass(frozen=True, slots=True)
-class Mpi:
+class Mpi(NamedTuple):
     """An `mpirun` on the host."""
 
     path: str
@@ -90,14 +83,13 @@ class Mpi:
     """Whether a command over ssh finds it in PATH."""
 
 
-@dataclass(frozen=True, slots=True)
-class Software:
+class Software(NamedTuple):
     pythons: tuple[Python, ...] = ()
     """Those in PATH first."""
     envs: tuple[Env, ...] = ()
     mpis: tuple[Mpi, ...] = ()
     """Those in PATH first."""
-    libraries: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    libraries: Mapping[str, tuple[str, ...]] = {}
     """libgomp, libiomp5, libtcmalloc, libjemalloc → paths."""
     conda: str | None = None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import decimal, kilobytes, limit, natural
 from ipexctl.facts.store import is_network, store_token
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.answers import Answers
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(NamedTuple):
     """The operating system."""
 
     kernel_name: str | None = None
@@ -39,8 +37,7 @@ class System:
         return self.kernel_name == "Linux"
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """In bytes, except for the counts of huge pages."""
 
     total: int | None = None
@@ -64,24 +61,21 @@ class Memory:
         return min(self.total, self.limit)
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(NamedTuple):
     """A ulimit; `math.inf` means unlimited and is "unlimited" in JSON."""
 
     soft: float | None = None
     hard: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    memlock: Limit = field(default_factory=Limit)
+class Limits(NamedTuple):
+    memlock: Limit = Limit()
     """Bytes."""
-    nofile: Limit = field(default_factory=Limit)
-    nproc: Limit = field(default_factory=Limit)
+    nofile: Limit = Limit()
+    nproc: Limit = Limit()
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """The filesystem a path is on, as the kernel names it."""
 
     point: str
@@ -95,8 +89,7 @@ class Mount:
     is_network: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(NamedTuple):
     """Disk space at a path."""
 
     path: str
@@ -111,8 +104,7 @@ class Disk:
     mount: Mount | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HomeDirectory:
+class HomeDirectory(NamedTuple):
     """The `--home` directory on the host."""
 
     path: str
@@ -126,8 +118,7 @@ class HomeDirectory:
     """Two hosts with the same token share this home; see `store.py`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
     """The account of the login."""
 
     user: str | None = None
@@ -136,8 +127,7 @@ class Account:
     shell: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Logind:
+class Logind(NamedTuple):
     """systemd's policy for an account's processes and shared memory after its last session ends."""
 
     present: bool = False
@@ -148,8 +138,7 @@ class Logind:
     linger: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
+class Security(NamedTuple):
     selinux: Literal["enforcing", "permissive"] | None = None
     """None: not installed or disabled."""
     firewall: tuple[str, ...] = ()
@@ -157,8 +146,7 @@ class Security:
     ptrace_scope: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The batch system of the host."""
 
     schedulers: tuple[str, ...] = ()
@@ -167,8 +155,7 @@ class Batch:
     """The current job."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunSupervisor:
+class RunSupervisor(NamedTuple):
     """The supervisor of a run that is still running by its record, and whether its process is on the probed host.
 
     A record in a shared home is read on every host; only node0 (`machine`) can know that the process has ended.
@@ -184,8 +171,7 @@ class RunSupervisor:
     """Compared by pid and start time. None: unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunProcess:
+class RunProcess(NamedTuple):
     """A process of this account that belongs to a run."""
 
     pid: int
@@ -194,8 +180,7 @@ class RunProcess:
     run: str
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(NamedTuple):
     """The host's current load, runs and processes."""
 
     load: tuple[float, float, float] | None = None
@@ -211,20 +196,19 @@ class Activity:
     """Processes of this account that belong to a run, running or ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(NamedTuple):
     """The environment of a command over ssh, without settings of ipexctl."""
 
-    variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    variables: Mapping[str, str] = {}
     """Variables that affect OpenMP, MPI, oneCCL, libfabric, gloo, the loader and Python."""
-    tools: Mapping[str, str] = field(default_factory=dict, hash=False)
+    tools: Mapping[str, str] = {}
     """Useful programs and their paths."""
     modules: str | None = None
     """`lmod`, or `modules` for the classic ones."""
 
 
 def parse_system(answers: Answers) -> System:
-    name, release, arch = (_nth(answers.words("uname"), index) for index in (0, 2, 3))
+    name, _, release, arch, *_ = [*answers.words("uname"), None, None, None, None]
     release_file = {
         key: value.strip("\"'") for key, _, value in (line.partition("=") for line in answers.all("os_release"))
     }
@@ -241,10 +225,6 @@ def parse_system(answers: Answers) -> System:
         libc_version=libc_version,
         boot=boot_of(answers),
     )
-
-
-def _nth(words: list[str], index: int) -> str | None:
-    return words[index] if index < len(words) else None
 
 
 def boot_of(answers: Answers) -> str | None:
@@ -459,7 +439,7 @@ def parse_environment(answers: Answers) -> Environment:
     )
 
 
-_SUBMITS: Final = {"srun": "slurm", "qsub": "pbs", "bsub": "lsf"}
+_SUBMITS: Final = {"qsub": "pbs", "bsub": "lsf"}
 
 
 def parse_batch(answers: Answers) -> Batch:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.lab.cpu_profiles import ARM, CpuProfile, CpuSpec, cpus, find_cpu_profile
+from ipexctl.text import number_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -98,19 +99,6 @@ def sysfs(cpu_profile: CpuProfile, *, memory_kb: int) -> Tree:
     return tree
 
 
-def cpu_list(numbers: Collection[int]) -> str:
-    """0, 1, 2, 8 → `0-2,8`."""
-    parts: list[str] = []
-    ordered = sorted(numbers)
-    start = 0
-    for position, number in enumerate(ordered):
-        if position + 1 == len(ordered) or ordered[position + 1] != number + 1:
-            first = ordered[start]
-            parts.append(f"{first}" if first == number else f"{first}-{number}")
-            start = position + 1
-    return ",".join(parts)
-
-
 def cpu_mask(numbers: Collection[int], width: int) -> str:
     """The numbers as a kernel mask: groups of 32 bits in hex, the highest first, all padded but the first."""
     bits = sum(1 << number for number in numbers)
@@ -121,7 +109,7 @@ def cpu_mask(numbers: Collection[int], width: int) -> str:
 
 
 def _system_files(tree: Tree, cpu_profile: CpuProfile) -> None:
-    number_list = cpu_list(range(cpu_profile.cpus))
+    number_list = number_ranges(range(cpu_profile.cpus))
     smt = cpu_profile.threads > 1
     for name in ("online", "present", "possible"):
         tree.files[f"cpu/{name}"] = f"{number_list}\n"
@@ -177,7 +165,7 @@ def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) ->
 
 
 def _list_and_mask(numbers: Collection[int], width: int) -> tuple[str, str]:
-    return f"{cpu_list(numbers)}\n", f"{cpu_mask(numbers, width)}\n"
+    return f"{number_ranges(sorted(numbers))}\n", f"{cpu_mask(numbers, width)}\n"
 
 
 def _caches(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) -> None:
@@ -216,7 +204,7 @@ def _cache(tree: Tree, directory: str, level: int, kind: str, size: int, shared:
 
 
 def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], memory_kb: int) -> None:
-    number_list = cpu_list(range(cpu_profile.nodes))
+    number_list = number_ranges(range(cpu_profile.nodes))
     for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
         tree.files[f"node/{name}"] = f"{number_list}\n"
     node_kb = memory_kb // cpu_profile.nodes
@@ -277,6 +265,7 @@ def _write_profile(directory: Path, name: str) -> None:
     cpu_profile = find_cpu_profile(name)
     directory.mkdir()
     (directory / "cpuinfo").write_text(cpuinfo(cpu_profile))
+    (directory / "arch").write_text(f"{cpu_profile.arch}\n")
     tree = sysfs(cpu_profile, memory_kb=memory_kb(Path("/proc/meminfo").read_text()))
     system = directory / "system"
     for parent in sorted({path.rpartition("/")[0] for path in (*tree.files, *tree.links)}):

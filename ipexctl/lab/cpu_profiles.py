@@ -8,25 +8,6 @@ from typing import Final
 
 from ipexctl.errors import UserError
 
-_ORDER = """
-fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush dts acpi mmx fxsr sse sse2
-ss ht tm pbe syscall nx mmxext fxsr_opt pdpe1gb rdtscp lm constant_tsc art arch_perfmon pebs bts rep_good
-amd_lbr_v2 nopl xtopology nonstop_tsc cpuid extd_apicid aperfmperf rapl tsc_known_freq pni pclmulqdq dtes64
-monitor ds_cpl vmx smx est tm2 ssse3 sdbg fma cx16 xtpr pdcm pcid dca sse4_1 sse4_2 x2apic movbe popcnt
-tsc_deadline_timer aes xsave avx f16c rdrand lahf_lm cmp_legacy svm extapic cr8_legacy abm sse4a misalignsse
-3dnowprefetch osvw ibs skinit wdt tce topoext perfctr_core perfctr_nb bpext perfctr_llc mwaitx cpb
-cpuid_fault epb cat_l3 cat_l2 cdp_l3 invpcid_single intel_ppin cdp_l2 hw_pstate ssbd mba perfmon_v2 ibrs
-ibpb stibp ibrs_enhanced vmmcall tpr_shadow flexpriority ept vpid ept_ad fsgsbase tsc_adjust bmi1 avx2 smep
-bmi2 erms invpcid cqm mpx rdt_a avx512f avx512dq rdseed adx smap avx512ifma clflushopt clwb intel_pt
-avx512cd sha_ni avx512bw avx512vl xsaveopt xsavec xgetbv1 xsaves cqm_llc cqm_occup_llc cqm_mbm_total
-cqm_mbm_local split_lock_detect user_shstk avx_vnni avx512_bf16 clzero irperf xsaveerptr rdpru wbnoinvd
-amd_ppin cppc dtherm ida arat pln pts hwp hwp_act_window hwp_epp hwp_pkg_req npt lbrv svm_lock nrip_save
-tsc_scale vmcb_clean flushbyasid decodeassists pausefilter pfthreshold avic v_vmsave_vmload vgif x2avic
-v_spec_ctrl vnmi avx512vbmi umip pku ospke waitpkg avx512_vbmi2 gfni vaes vpclmulqdq avx512_vnni
-avx512_bitalg tme avx512_vpopcntdq la57 rdpid bus_lock_detect cldemote movdiri movdir64b enqcmd
-overflow_recov succor smca fsrm md_clear serialize tsxldtrk pconfig arch_lbr ibt amx_bf16 avx512_fp16
-amx_tile amx_int8 flush_l1d arch_capabilities
-"""
 _COMMON = """
 fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall
 nx pdpe1gb rdtscp lm constant_tsc rep_good nopl xtopology nonstop_tsc cpuid aperfmperf pni pclmulqdq monitor
@@ -75,34 +56,24 @@ sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs paca pacg dcpodp sve
 """
 
 
-ORDER: Final = tuple(_ORDER.split())
-
-
-def _in_order(flags: str) -> str:
-    selected: set[str] = set()
-    for flag in flags.split():
-        if flag.startswith("-"):
-            selected.discard(flag[1:])
-        else:
-            selected.add(flag)
-    unknown = selected - set(ORDER)
-    if unknown:
-        raise ValueError(f"flags without a place in ORDER: {sorted(unknown)}")
-    return " ".join(flag for flag in ORDER if flag in selected)
+def _flags(text: str) -> str:
+    """Each flag once, without those that the text takes back: `-mpx`."""
+    removed = {flag.removeprefix("-") for flag in text.split() if flag.startswith("-")}
+    return " ".join(flag for flag in dict.fromkeys(text.split()) if flag.removeprefix("-") not in removed)
 
 
 FLAGS: Final = {
-    "sandybridge": _in_order(_SANDYBRIDGE),
-    "haswell": _in_order(_HASWELL),
-    "skylake-sp": _in_order(_SKYLAKE),
-    "cascadelake": _in_order(_CASCADELAKE),
-    "cooperlake": _in_order(_COOPERLAKE),
-    "icelake-sp": _in_order(_ICELAKE),
-    "sapphirerapids": _in_order(_SAPPHIRERAPIDS),
-    "emerald-rapids": _in_order(_EMERALDRAPIDS),
-    "graniterapids": _in_order(_GRANITERAPIDS),
-    "epyc-genoa": _in_order(_GENOA),
-    "graviton3": " ".join(_GRAVITON3.split()),
+    "sandybridge": _flags(_SANDYBRIDGE),
+    "haswell": _flags(_HASWELL),
+    "skylake-sp": _flags(_SKYLAKE),
+    "cascadelake": _flags(_CASCADELAKE),
+    "cooperlake": _flags(_COOPERLAKE),
+    "icelake-sp": _flags(_ICELAKE),
+    "sapphirerapids": _flags(_SAPPHIRERAPIDS),
+    "emerald-rapids": _flags(_EMERALDRAPIDS),
+    "graniterapids": _flags(_GRANITERAPIDS),
+    "epyc-genoa": _flags(_GENOA),
+    "graviton3": _flags(_GRAVITON3),
 }
 
 

@@ -88,6 +88,8 @@ mkdir -p "$root/run/sshd" "$root/run/lock"
 # The CPU profile, mounted over the kernel's files now: its directory is not visible after pivot_root.
 if [ -n "$COSTUME" ]; then
     mount -o bind,ro "$COSTUME/cpuinfo" "$root/proc/cpuinfo"
+    arch=$root/proc/sys/kernel/arch
+    [ ! -e "$arch" ] || mount -o bind,ro "$COSTUME/arch" "$arch"
     for subject in cpu node; do
         [ ! -d "$root/sys/devices/system/$subject" ] ||
             mount -o bind,ro "$COSTUME/system/$subject" "$root/sys/devices/system/$subject"

@@ -120,7 +120,7 @@ def _instructions(context: LaunchContext) -> Iterator[Setting]:
         return
     lowest = TIERS[min(known)]
     weakest = fold(name for name, tier in tiers.items() if tier == lowest)
-    vnni = all(node.facts.cpu.isa and node.facts.cpu.isa.avx512_vnni for node in context.nodes)
+    vnni = all(node.facts.cpu.isa["avx512_vnni"] for node in context.nodes)
     aten, onednn = {
         "avx2": ("avx2", "AVX2"),
         "avx512": ("avx512", "AVX512_CORE_VNNI" if vnni else "AVX512_CORE"),

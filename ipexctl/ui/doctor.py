@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +66,7 @@ def as_json(report: DoctorReport) -> dict[str, Any]:
             for host in report.hosts
         ],
         "cluster": {"findings": [_finding_json(finding) for finding in report.cluster]},
-        "recommendation": None if report.recommendation is None else asdict(report.recommendation),
+        "recommendation": None if report.recommendation is None else report.recommendation._asdict(),
         "summary": _counts(report),
         "seconds": round(report.seconds, 3),
         "network_seconds": None if report.network_seconds is None else round(report.network_seconds, 3),
@@ -179,4 +178,4 @@ def _summary(report: DoctorReport) -> str:
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    return {**asdict(finding), "fix": finding.pasteable_fix, "hosts": list(finding.hosts)}
+    return {**finding._asdict(), "fix": finding.pasteable_fix, "hosts": list(finding.hosts)}

@@ -18,6 +18,7 @@ from ipexctl.lab.system import in_host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool
+from recorded_probes import TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,20 +28,6 @@ if TYPE_CHECKING:
     from ipexctl.lab import Lab, LabHost
 
 pytestmark = pytest.mark.lab
-
-TIERS = {
-    "sandybridge": "unsupported",
-    "haswell": "avx2",
-    "skylake-sp": "avx512",
-    "cascadelake": "avx512",
-    "cooperlake": "avx512_bf16",
-    "icelake-sp": "avx512",
-    "sapphirerapids": "amx",
-    "emerald-rapids": "amx",
-    "graniterapids": "amx",
-    "epyc-genoa": "avx512_bf16",
-    "graviton3": "unsupported",
-}
 
 
 def ask_all(lab: Lab, *, home: str | None = None, timeout: float | None = None) -> dict[str, HostFacts]:

@@ -1,5 +1,5 @@
 # The output format: `key value` lines. A line `== key` begins a block, in which every line up to the next `==` is a
-# value of that key. Every line is printed with one write, so background jobs can print at the same time.
+# value of that key. While a background job runs, every line is printed with one write.
 #
 # The probe writes nothing: no file, no here-document (some shells keep those in /tmp). It starts few programs: on a
 # small machine each costs as much as all the files read here together.
@@ -26,6 +26,18 @@ have() { command -v "$1" >/dev/null; }
 
 put() { # key value: a line, if there is a value
     [ -z "$2" ] || printf '%s %s\n' "$1" "$2"
+}
+
+# Each write costs sshd and the control machine a packet, so lines are collected where nothing can hang between them.
+held=
+buffer() { # key value: a line for the next flush
+    [ -z "$2" ] || held="$held$1 $2
+"
+}
+
+flush() {
+    printf '%s' "$held"
+    held=
 }
 
 get() { # file: its first line into $got

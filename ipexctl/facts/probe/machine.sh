@@ -1,10 +1,14 @@
 # Facts of the machine that a shell can read, and the output of kernel.awk.
 
 kernel_says() {
-    kernel_output=$(awk -v node="$node" -v peers="$peers" -v getent="$(have getent && echo 1)" "$kernel_awk" \
+    getent=
+    ! have getent || getent=1
+    kernel_output=$(awk -v node="$node" -v peers="$peers" -v getent=$getent "$kernel_awk" \
         /usr/lib/systemd/logind.conf /etc/systemd/logind.conf /usr/lib/systemd/logind.conf.d/*.conf \
         /run/systemd/logind.conf.d/*.conf /etc/systemd/logind.conf.d/*.conf)
-    printf '%s\n' "$kernel_output"
+    held="$held$kernel_output
+"
+    flush
     case $kernel_output in
     *"
 names"*)
@@ -26,26 +30,26 @@ libc() {
     for file in /lib/*-linux-gnu/libc-2.*.so /lib64/libc-2.*.so; do
         if [ -e "$file" ]; then
             file=${file##*/libc-}
-            put libc "glibc ${file%.so}"
+            buffer libc "glibc ${file%.so}"
             return
         fi
     done
     libc=$(getconf GNU_LIBC_VERSION)
     # musl's ldd prints its version on stderr, and has no --version.
     [ -n "$libc" ] || libc=$(ldd --version 2>&1 | while read -r line; do printf '%s ' "$line"; done)
-    put libc "$libc"
+    buffer libc "$libc"
 }
 
 account() {
-    put shell "$SHELL"
-    put user "${LOGNAME:-${USER:-$(id -un)}}"
-    put login_home "$HOME"
-    put session "${XDG_SESSION_ID:-none}"
-    [ ! -d /run/systemd/system ] || put logind present
-    [ ! -e "/var/lib/systemd/linger/${LOGNAME:-$USER}" ] || put logind linger
-    [ ! -e /run/firewalld ] && [ ! -e /var/run/firewalld.pid ] || put firewall firewalld
-    [ ! -d /sys/module/nf_tables ] || put firewall nftables
-    [ ! -d /sys/module/iptable_filter ] || put firewall iptables
+    buffer shell "$SHELL"
+    buffer user "${LOGNAME:-${USER:-$(id -un)}}"
+    buffer login_home "$HOME"
+    buffer session "${XDG_SESSION_ID:-none}"
+    [ ! -d /run/systemd/system ] || buffer logind present
+    [ ! -e "/var/lib/systemd/linger/${LOGNAME:-$USER}" ] || buffer logind linger
+    [ ! -e /run/firewalld ] && [ ! -e /var/run/firewalld.pid ] || buffer firewall firewalld
+    [ ! -d /sys/module/nf_tables ] || buffer firewall nftables
+    [ ! -d /sys/module/iptable_filter ] || buffer firewall iptables
 }
 
 # Any level from the own cgroup up to the root may have a limit; in a container the path is often not visible, and
@@ -58,7 +62,7 @@ up_the_tree() { # mount path file...
         for file; do
             get "$at/$file"
             case $file in *_period_us) period=$got && continue ;; esac
-            put "cgroup.$file" "$got${got:+ $period}"
+            buffer "cgroup.$file" "$got${got:+ $period}"
         done
         [ "$at" != "$mount" ] || break
         at=${at%/*}
@@ -101,7 +105,7 @@ network() {
         while read -r line; do
             case $line in DEVTYPE=*) row="$row devtype=${line#*=}" ;; esac
         done <"$at/uevent"
-        put nic "${at##*/}$row"
+        buffer nic "${at##*/}$row"
     done
     for at in /sys/class/infiniband/*; do
         [ -d "$at" ] || continue
@@ -113,17 +117,18 @@ network() {
         for nic in "$at"/device/net/*; do
             [ ! -d "$nic" ] || row="$row|${nic##*/}"
         done
-        put rdma "${at##*/}$row"
+        buffer rdma "${at##*/}$row"
     done
     if have ip; then
-        echo '== ip.addr'
-        ip -o addr
+        buffer == "ip.addr
+$(ip -o addr)"
     else
-        echo '== ifconfig'
-        ifconfig -a
+        buffer == "ifconfig
+$(ifconfig -a)"
     fi
-    echo ==
-    put 'done' network
+    held="$held==
+"
+    buffer 'done' network
 }
 
 # A kernel other than Linux: its name and few facts.

@@ -1,10 +1,16 @@
 # The order of the probe. The clock comes first: the arrival of its first byte is compared with the control machine's
 # clock. Then come parts that cannot hang; then names and disks at the same time, because either may wait for a server.
 put clock "$(date +%s.%N)"
-uname=$(uname -s -n -r -m)
-put uname "$uname"
-put peers "$peers"
-put path "$login_path"
+uname=
+for file in ostype hostname osrelease arch; do
+    get /proc/sys/kernel/$file
+    uname=$uname${uname:+ }$got
+done
+# Kernels before 6.1 have no arch there.
+[ -n "$got" ] || uname=$(uname -s -n -r -m)
+buffer uname "$uname"
+buffer peers "$peers"
+buffer path "$login_path"
 kernel=${uname%% *}
 node=${uname#* }
 node=${node%% *}
@@ -18,7 +24,12 @@ if [ "$kernel" = Linux ]; then
 else
     other_kernel
 fi
-names $names_left &
+flush
+if [ -n "$names_left" ]; then
+    names $names_left &
+else
+    put 'done' names
+fi
 our_home
 if [ -d "$home" ]; then
     our_envs
@@ -27,4 +38,5 @@ if [ -d "$home" ]; then
 fi
 programs
 wait
-put end yes
+buffer end yes
+flush

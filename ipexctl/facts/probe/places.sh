@@ -3,8 +3,9 @@
 # Disk space at the paths, in one call. `stat -f` reads only the mounts of the paths; df may read all mounts.
 room() { # paths
     for path; do
-        [ ! -w "$path" ] || put writable "$path"
+        [ ! -w "$path" ] || buffer writable "$path"
     done
+    flush
     if [ "$kernel" = Linux ]; then
         stat -f -c 'room %S %b %a %c %d %n' "$@"
     else
@@ -25,24 +26,25 @@ our_home() {
         esac
     done
     cd -P / && cd -P "$base" && real=${PWD%/}${home#"$base"}
-    put home.base "$PWD"
-    put home.real "$real"
+    buffer home.base "$PWD"
+    buffer home.real "$real"
     if [ "$base" = "$home" ]; then
-        put home.exists yes
-        [ ! -L "$home" ] || put home.link yes
+        buffer home.exists yes
+        [ ! -L "$home" ] || buffer home.link yes
     fi
     base=$PWD tmp=/tmp
     [ ! -L /tmp ] || { cd -P /tmp && tmp=$PWD; }
-    put tmp "$tmp"
+    buffer tmp "$tmp"
     room "$base" "$tmp" /dev/shm
     # If the guest chooses the name of a filesystem, only the inode identifies it.
     case $kernel_output in
     *' - 9p '* | *' - virtiofs '* | *' - vboxsf '*)
         above=${real%/*}
-        [ -d "$above/" ] && put home.inode "$(ls -di "$above/")"
+        [ -d "$above/" ] && buffer home.inode "$(ls -di "$above/")"
         ;;
     esac
-    put 'done' home
+    buffer 'done' home
+    flush
 }
 
 our_envs() {
@@ -262,26 +264,35 @@ python3.13 python3.14 python3.15 python3.16" "$@" \
         /usr/local/bin /usr/bin "$I_MPI_ROOT"/bin /opt/intel/oneapi/mpi/*/bin "$HOME"/intel/oneapi/mpi/*/bin \
         /opt/intel/compilers_and_libraries*/linux/mpi/intel64/bin /usr/lib64/openmpi/bin /usr/lib64/mpich/bin \
         /usr/lib64/mvapich2*/bin /opt/openmpi*/bin /opt/ompi*/bin /opt/mpich*/bin /usr/local/openmpi*/bin
+    slurm=
     for name in bash ssh tar sha256sum timeout rsync curl numactl taskset gcc uv nc ncat socat perl python3 getent ip \
         srun qsub bsub; do
         for directory; do
-            [ ! -x "$directory/$name" ] || { put tool "$name $directory/$name" && break; }
+            [ -x "$directory/$name" ] || continue
+            buffer tool "$name $directory/$name"
+            [ "$name" != srun ] || slurm=${directory%/bin}
+            break
         done
     done
-    [ ! -e /etc/slurm/slurm.conf ] && [ ! -d /var/spool/slurmd ] || put scheduler slurm
-    [ ! -e /etc/pbs.conf ] || put scheduler pbs
+    # Slurm's programs alone may be there for another cluster: it manages a host with slurmd, or with nodes in its file.
+    [ ! -e /run/slurmd.pid ] && [ ! -e /sys/fs/cgroup/system.slice/slurmd.service ] || buffer scheduler slurm
+    for at in "$SLURM_CONF" /etc/slurm/slurm.conf /etc/slurm-llnl/slurm.conf /run/slurm/conf/slurm.conf \
+        /var/spool/slurmd/conf-cache/slurm.conf "$slurm/etc/slurm.conf"; do
+        [ -r "$at" ] && grep -iqE '^[[:space:]]*(NodeName|Include|MaxNodeCount)' "$at" && buffer scheduler slurm
+    done
+    [ ! -e /etc/pbs.conf ] || buffer scheduler pbs
     for at in "${CONDA_EXE%/bin/conda}" "$HOME"/miniconda3 "$HOME"/anaconda3 "$HOME"/miniforge3 "$HOME"/mambaforge \
         /opt/conda /opt/miniconda3 /opt/anaconda3; do
-        [ ! -x "$at/bin/conda" ] || put conda "$at"
+        [ ! -x "$at/bin/conda" ] || buffer conda "$at"
     done
-    [ -z "$LMOD_CMD" ] && [ ! -d /usr/share/lmod ] && [ ! -e /etc/profile.d/lmod.sh ] || put modules lmod
-    [ -z "$MODULESHOME" ] && [ ! -e /etc/profile.d/modules.sh ] || put modules modules
+    [ -z "$LMOD_CMD" ] && [ ! -d /usr/share/lmod ] && [ ! -e /etc/profile.d/lmod.sh ] || buffer modules lmod
+    [ -z "$MODULESHOME" ] && [ ! -e /etc/profile.d/modules.sh ] || buffer modules modules
     for at in /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib /usr/local/lib /usr/local/lib64 "$HOME"/.local/lib \
         "$CONDA_PREFIX"/lib "$VIRTUAL_ENV"/lib /opt/intel/oneapi/compiler/latest/lib; do
         for library in libgomp.so libgomp.so.1 libiomp5.so libtcmalloc.so libtcmalloc.so.4 libtcmalloc_minimal.so \
             libtcmalloc_minimal.so.4 libjemalloc.so libjemalloc.so.1 libjemalloc.so.2; do
-            [ ! -e "$at/$library" ] || put library "$at/$library"
+            [ ! -e "$at/$library" ] || buffer library "$at/$library"
         done
     done
-    put 'done' programs
+    buffer 'done' programs
 }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import recorded_probes
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.facts import parse
@@ -20,27 +19,26 @@ if TYPE_CHECKING:
     from ipexctl.doctor.finding import Finding
     from ipexctl.facts.facts import Facts
 
-RECORDED = Path(__file__).parents[1] / "facts" / "recorded"
 GB = 1 << 30
 MB = 1 << 20
 
 
 def recorded(name: str) -> Facts:
-    return parse((RECORDED / f"{name}.txt").read_text(encoding="utf-8"))
+    return parse(recorded_probes.recorded(name))
 
 
 def amended(facts: Facts, **parts: Any) -> Facts:
     """`amended(facts, cpu={"quota": 3.5})`: those fields of that part; a part that is no dict is taken whole."""
     whole: dict[str, Any] = {}
     for name, change in parts.items():
-        whole[name] = replace(getattr(facts, name), **change) if isinstance(change, dict) else change
-    return replace(facts, **whole)
+        whole[name] = getattr(facts, name)._replace(**change) if isinstance(change, dict) else change
+    return facts._replace(**whole)
 
 
 def disk(path: str, **changes: Any) -> Disk:
     mount = Mount("/", "ext4", "/dev/sda1", options=("rw", "relatime"))
     room = Disk(path, total=900 * GB, free=500 * GB, inodes=60_000_000, inodes_free=50_000_000)
-    return replace(replace(room, writable=True, noexec=False, mount=mount), **changes)
+    return room._replace(writable=True, noexec=False, mount=mount)._replace(**changes)
 
 
 def home(path: str = "/home/me/.ipexctl", store: str | None = None, **changes: Any) -> HomeDirectory:
@@ -49,7 +47,7 @@ def home(path: str = "/home/me/.ipexctl", store: str | None = None, **changes: A
 
 def nic(name: str, address: str, **changes: Any) -> Nic:
     made = Nic(name, "ethernet", "up", 1500, 25_000, True, mac=f"02:00:{address}", addresses=(Address(address, 24),))
-    return replace(made, **changes)
+    return made._replace(**changes)
 
 
 def env(name: str = "default", **packages: str) -> Env:
@@ -77,7 +75,7 @@ def replaced(mpi: str | None = None, **packages: str) -> Env:
         "packages": {"torch": "2.8.0", "numpy": "2.3.0"},
         "mpi": mpi,
     }
-    return replace(now, record=json.dumps(record))
+    return now._replace(record=json.dumps(record))
 
 
 def healthy(number: int = 1, **parts: Any) -> Facts:
@@ -143,7 +141,7 @@ def address(number: int) -> str:
 
 
 def context(**changes: Any) -> HostContext:
-    return replace(HostContext("node1", "node1", peers=("node2",)), **changes)
+    return HostContext("node1", "node1", peers=("node2",))._replace(**changes)
 
 
 def alone(facts: Facts, **changes: Any) -> tuple[Finding, ...]:

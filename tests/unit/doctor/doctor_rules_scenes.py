@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from doctor_rules_helpers import (
@@ -60,7 +59,7 @@ RUN: Final = "train_digits-1120-132512-9f3a"
 AMX: Final = ("amx_tile", "amx_int8", "amx_bf16")
 
 HOST: Final[Mapping[str, Scene]] = {
-    "probe.incomplete": lambda: alone(replace(healthy(), complete=False, cut=("home", "programs"))),
+    "probe.incomplete": lambda: alone(healthy()._replace(complete=False, cut=("home", "programs"))),
     "system.not_linux": lambda: alone(recorded("macos")),
     "system.wsl": lambda: changed(system={"kernel": "5.15.153.1-microsoft-standard-WSL2"}),
     "home.full": lambda: changed(home=home(free=200 * MB)),
@@ -112,7 +111,7 @@ HOST: Final[Mapping[str, Scene]] = {
     "network.medium": lambda: changed(network=_nics(1, kind="wifi")),
     "network.firewall": lambda: alone(CENTOS7),
     "network.few_ports": lambda: changed(network={"port_range": (60000, 60999)}),
-    "rdma.inactive": lambda: changed(network={"rdma": (replace(IB, state="down"),)}),
+    "rdma.inactive": lambda: changed(network={"rdma": (IB._replace(state="down"),)}),
     "libc.musl": lambda: alone(recorded("alpine-musl")),
     "libc.too_old": lambda: changed(system={"libc_version": "2.12"}),
     "libc.old": lambda: alone(CENTOS7),

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from fakes import FakeSession
 from ipexctl.doctor import ports
+from ipexctl.doctor.context import open_ports
 from ipexctl.doctor.logins import (
     diagnose_login,
     got_no_answer,
@@ -202,7 +203,7 @@ def test_a_firewall_is_told_in_its_own_words() -> None:
 
 
 def test_ipv6_and_a_kernel_with_other_ports() -> None:
-    fix = ports.open_ports(["a"], {"a": "fd00::1"}, {"a": facts_with("fd00::1", 64, ports=(10000, 20000))})
+    fix = open_ports(["a"], {"a": "fd00::1"}, {"a": facts_with("fd00::1", 64, ports=(10000, 20000))})
     assert "sudo ip6tables -I INPUT -p tcp -s fd00::/64 --dport 10000:20000 -j ACCEPT" in fix
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from doctor_rules_helpers import (
-    RECORDED,
     address,
     alone,
     changed,
@@ -24,11 +22,13 @@ from doctor_rules_helpers import (
 )
 from doctor_rules_scenes import CLUSTER, HOST, MORE, SCENES
 
+import recorded_probes
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import merge_findings, worst
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.hosts.host import Host
+from recorded_probes import NAMES
 
 if TYPE_CHECKING:
     from ipexctl.doctor.finding import Finding
@@ -141,9 +141,9 @@ def test_of_a_host_we_know_nothing_of_nothing_is_held_against_it() -> None:
     assert together(healthy(1), Facts(), healthy(2)) == ()
 
 
-@pytest.mark.parametrize("file", sorted(RECORDED.glob("*.txt")), ids=lambda file: file.stem)
-def test_a_probe_cut_anywhere_gives_no_finding_that_the_whole_one_does_not(file: Path) -> None:
-    text = file.read_text()
+@pytest.mark.parametrize("name", NAMES)
+def test_a_probe_cut_anywhere_gives_no_finding_that_the_whole_one_does_not(name: str) -> None:
+    text = recorded_probes.recorded(name)
     whole = {finding.id for finding in alone(parse(text))} | {"probe.incomplete"}
     lines = text.splitlines(keepends=True)
     for end in range(0, len(lines), 3):
@@ -151,9 +151,9 @@ def test_a_probe_cut_anywhere_gives_no_finding_that_the_whole_one_does_not(file:
         assert cut <= whole, end
 
 
-@pytest.mark.parametrize("file", sorted(RECORDED.glob("*.txt")), ids=lambda file: file.stem)
-def test_a_line_that_is_missing_makes_nobody_fail(file: Path) -> None:
-    lines = file.read_text().splitlines(keepends=True)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_line_that_is_missing_makes_nobody_fail(name: str) -> None:
+    lines = recorded_probes.recorded(name).splitlines(keepends=True)
     whole = {finding.id for finding in alone(parse("".join(lines))) if finding.level == "fail"}
     for at in range(len(lines)):
         left = parse("".join(lines[:at] + lines[at + 1 :]))
@@ -189,7 +189,7 @@ def test_a_host_alone_has_no_trouble_with_others() -> None:
 
 def test_inside_a_job_what_the_scheduler_granted_is_no_warning() -> None:
     facts = recorded("container-cgroup2-cpuset")
-    job = replace(facts, batch=replace(facts.batch, job="4711"))
+    job = facts._replace(batch=facts.batch._replace(job="4711"))
     assert found(alone(job), "cpu.fewer_allowed").level == "info"
     assert found(alone(job), "memory.limit").level == "info"
 
@@ -234,7 +234,7 @@ def test_256_hosts_go_through_every_rule() -> None:
     names = tuple(f"node{at}" for at in range(1, 257))
     known = {name: (f"10.1.{at // 200}.{at % 200 + 1}",) for at, name in enumerate(names)}
     for at, name in enumerate(names):
-        own = nic("eth0", known[name][0], addresses=(replace(nic("x", known[name][0]).addresses[0], prefix=16),))
+        own = nic("eth0", known[name][0], addresses=(nic("x", known[name][0]).addresses[0]._replace(prefix=16),))
         facts = healthy(at, network={"nics": (own,), "peers": known, "resolves_to": known[name]})
         one = context(name=name, address=name, internal=known[name][0], peers=names, skew=0.0, uncertainty=0.01)
         hosts.append((Host(name, name), facts))
@@ -260,7 +260,7 @@ def test_what_was_replaced_since_it_was_installed_is_drift() -> None:
 @pytest.mark.parametrize(("inside", "missing"), [("2021.15", False), (None, True)])
 def test_an_mpi_inside_the_bindings_of_an_environment_is_one(inside: str | None, missing: bool) -> None:
     env = replaced(mpi=inside)
-    env = replace(env, packages={name: version for name, version in env.packages.items() if name != "impi-rt"})
+    env = env._replace(packages={name: version for name, version in env.packages.items() if name != "impi-rt"})
     found_ids = {finding.id for finding in changed(software={"envs": (env,), "mpis": ()})}
     assert ("mpi.missing" in found_ids) == missing
 

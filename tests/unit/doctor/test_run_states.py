@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,7 +48,7 @@ def found(*facts: Facts | None, known: Mapping[str, Host] | None = None) -> dict
     return {
         host.name: [
             finding
-            for finding in examine_host(each, replace(context(), name=host.name, runs=states))
+            for finding in examine_host(each, context()._replace(name=host.name, runs=states))
             if finding.id.startswith("activity.")
         ]
         for host, each in answers

@@ -86,3 +86,4 @@ def test_what_is_no_list_of_cpus(text: str) -> None:
 @given(st.sets(st.integers(0, 511), min_size=1))
 def test_a_list_of_cpus_reads_back_as_it_prints(numbers: set[int]) -> None:
     assert parse_cpulist(str(CpuList.of(numbers))) == CpuList.of(numbers)
+    assert str(CpuList.of((5, 0, 1, 7, 8))) == "0-1,5,7-8"

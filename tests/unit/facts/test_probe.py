@@ -189,6 +189,26 @@ def test_interpreters_and_mpis_are_found_once_by_whatever_path(tmp_path: Path) -
 
 
 @linux
+@pytest.mark.parametrize(
+    ("slurm_conf", "schedulers"),
+    [(None, ()), ("ClusterName=a\n", ()), ("ClusterName=a\nnodename=n[1-4]\n", ("slurm",))],
+)
+def test_slurm_manages_a_host_if_its_file_has_nodes(
+    tmp_path: Path, slurm_conf: str | None, schedulers: tuple[str, ...]
+) -> None:
+    if Path("/run/slurmd.pid").exists() or Path("/etc/slurm/slurm.conf").exists():
+        pytest.skip("Slurm manages this machine")
+    for directory in ("bin", "etc"):
+        (tmp_path / "slurm" / directory).mkdir(parents=True)
+    (tmp_path / "slurm/bin/srun").symlink_to("/bin/true")
+    if slurm_conf is not None:
+        (tmp_path / "slurm/etc/slurm.conf").write_text(slurm_conf)
+    facts = parse(probe(["sh"], tmp_path, path=f"{tmp_path}/slurm/bin:/usr/bin:/bin"))
+    assert facts.environment.tools["srun"] == f"{tmp_path}/slurm/bin/srun"
+    assert facts.batch.schedulers == schedulers
+
+
+@linux
 @pytest.mark.skipif(shutil.which("timeout") is None, reason="the limit is timeout(1)'s")
 def test_what_hangs_is_given_up_on_and_the_rest_is_told(tmp_path: Path) -> None:
     tools = tmp_path / "tools"

@@ -7,8 +7,8 @@ import posixpath
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab.cpu_files import cpu_list, cpu_mask, cpuinfo, memory_kb, sysfs, wrappers
-from ipexctl.lab.cpu_profiles import CPU_PROFILES, ORDER, cpus, find_cpu_profile
+from ipexctl.lab.cpu_files import cpu_mask, cpuinfo, memory_kb, sysfs, wrappers
+from ipexctl.lab.cpu_profiles import CPU_PROFILES, cpus, find_cpu_profile
 
 # costume: what must be on its flags line, what must not
 FLAGS = {
@@ -38,12 +38,6 @@ def test_flags(name: str) -> None:
     assert set(present) <= set(flags)
     assert not set(absent) & set(flags)
     assert len(flags) == len(set(flags))
-
-
-@pytest.mark.parametrize("cpu_profile", [c for c in CPU_PROFILES if c.arch == "x86_64"], ids=lambda c: c.name)
-def test_flags_stand_in_the_kernels_order(cpu_profile: object) -> None:
-    flags = getattr(cpu_profile, "flags").split()  # noqa: B009  # the parametrized value is untyped
-    assert flags == [flag for flag in ORDER if flag in flags]
 
 
 def test_cpuinfo_of_the_second_socket() -> None:
@@ -95,13 +89,6 @@ def test_every_cpu_is_on_one_node_and_no_core_is_split(cpu_profile: object) -> N
     for cpu in found:
         homes.setdefault((cpu.socket, cpu.core), set()).add(cpu.node)
     assert all(len(nodes) == 1 for nodes in homes.values())
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((5, 0, 1, 7, 8), "0-1,5,7-8")]
-)
-def test_cpu_list(numbers: tuple[int, ...], text: str) -> None:
-    assert cpu_list(numbers) == text
 
 
 @pytest.mark.parametrize(

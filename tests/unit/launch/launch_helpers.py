@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
@@ -15,13 +14,13 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest, RankEnv
+from recorded_probes import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.launch.plan import Setting
 
-RECORDED = Path(__file__).parents[1] / "facts" / "recorded"
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"
 RUN = "/home/me/.ipexctl/runs/calm-otter"
 AVX512 = frozenset({"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"})
@@ -86,16 +85,16 @@ def cpu(cores: int, nodes: int = 1, *, sockets: int = 1, threads: int = 2, **cha
         numa=tuple(NumaNode(at, of(cores * at // nodes, cores * (at + 1) // nodes)) for at in range(nodes)),
         affinity=of(0, cores),
     )
-    return replace(made, **changes)
+    return made._replace(**changes)
 
 
 def machine(what: Cpu | str, number: int = 1, *, nics: Sequence[Nic] | None = None, **parts: Any) -> Facts:
     """A recorded machine's CPU, or one made up, at 10.1.0.NUMBER."""
-    processor = parse((RECORDED / f"{what}.txt").read_text(encoding="utf-8")).cpu if isinstance(what, str) else what
+    processor = parse(recorded(what)).cpu if isinstance(what, str) else what
     loopback = Nic("lo", "loopback", addresses=(Address("127.0.0.1", 8, "host"),))
     network = Network(nics=(loopback, *(nics or (eth("eth0", f"10.1.0.{number}"),))))
     made = Facts(cpu=processor, network=network, environment=Environment(tools={"ssh": "/usr/bin/ssh"}))
-    return replace(made, **parts)
+    return made._replace(**parts)
 
 
 def eth(name: str, address: str) -> Nic:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,9 +53,8 @@ def test_where_a_numa_node_is_too_small_a_rank_keeps_to_its_socket() -> None:
 def test_numa_nodes_may_number_their_cores_in_turns() -> None:
     even, odd = CpuList.of(range(0, 8, 2)), CpuList.of(range(1, 8, 2))
     base = cpu(8, 2, sockets=2, threads=1)
-    turns = replace(
-        base,
-        numa=tuple(replace(node, cpus=cpus) for node, cpus in zip(base.numa, (even, odd), strict=True)),
+    turns = base._replace(
+        numa=tuple(node._replace(cpus=cpus) for node, cpus in zip(base.numa, (even, odd), strict=True)),
         packages=(even, odd),
     )
     assert cores(bound(turns, 2)) == ["0,2,4,6", "1,3,5,7"]
@@ -134,7 +132,7 @@ def test_slow_cores_take_no_part_where_they_can_be_told() -> None:
     )
     assert cores(bound(hybrid, 1)) == ["0,2,4,6"]
     assert cores_of(hybrid).left_out == 4
-    assert cores_of(replace(hybrid, model=143)).left_out == 0
+    assert cores_of(hybrid._replace(model=143)).left_out == 0
     assert any(missing(note, "4 E-cores") == [] for note in plan(machine(hybrid)).notes)
 
 
@@ -159,8 +157,7 @@ def processors(draw: st.DrawFn) -> Cpu:
     made = cpu(draw(st.integers(nodes, 48)), nodes, sockets=sockets, threads=draw(st.integers(1, 2)))
     assert made.online is not None
     allowed = draw(st.one_of(st.none(), st.sets(st.sampled_from(made.online.cpus), min_size=1)))
-    return replace(
-        made,
+    return made._replace(
         affinity=made.online if allowed is None else CpuList.of(allowed),
         quota=draw(st.one_of(st.none(), st.floats(0.1, 60))),
     )

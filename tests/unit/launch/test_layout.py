@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
@@ -67,4 +65,4 @@ def test_the_formula_is_said() -> None:
 def test_bfloat16_only_where_every_host_has_it_in_hardware() -> None:
     assert dtype(["amx", "avx512_bf16"]) == "bfloat16"
     assert dtype(["amx", "avx512"]) == "float32"
-    assert replace(cpu(2, 1), arch="aarch64").tier == "unsupported"
+    assert cpu(2, 1)._replace(arch="aarch64").tier == "unsupported"

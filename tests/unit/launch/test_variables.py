@@ -86,7 +86,7 @@ def test_the_whole_tcmalloc_is_preferred_to_the_minimal_one() -> None:
 def test_threads_are_not_bound_one_by_one_where_ranks_have_no_cores_to_themselves(constraints: dict[str, Any]) -> None:
     found = plan(machine(SPR), env=IPEX, **constraints)
     assert value(found, "KMP_AFFINITY") is None
-    assert value(plan(machine(replace(SPR, quota=4.0)), env=IPEX), "KMP_AFFINITY") is None
+    assert value(plan(machine(SPR._replace(quota=4.0)), env=IPEX), "KMP_AFFINITY") is None
 
 
 def test_libgomp_never_binds_the_main_thread_for_data_loaders_would_inherit_that() -> None:
@@ -304,7 +304,7 @@ def test_ranks_meet_at_node0s_internal_address() -> None:
 def test_a_fast_network_is_left_to_libfabric_only_where_all_have_it(card: Rdma, provider: str | None) -> None:
     def with_card(number: int) -> Any:
         facts = machine(SPR, number)
-        return replace(facts, network=replace(facts.network, rdma=(card,)))
+        return facts._replace(network=facts.network._replace(rdma=(card,)))
 
     found = plan(with_card(1), with_card(2))
     assert value(found, "FI_PROVIDER") == provider
@@ -322,11 +322,11 @@ def test_a_provider_that_every_login_sets_is_kept_and_the_users_own_wins() -> No
 
 
 def test_mixed_cpus_compute_with_what_all_have() -> None:
-    weak = replace(SPR, flags=frozenset({"avx2", "fma"}), model=63)
+    weak = SPR._replace(flags=frozenset({"avx2", "fma"}), model=63)
     found = plan(machine(SPR, 1), machine(weak, 2))
     assert (value(found, "ATEN_CPU_CAPABILITY"), value(found, "ONEDNN_MAX_CPU_ISA")) == ("avx2", "AVX2")
     assert found.dtype_hint == "float32"
-    found = plan(machine(SPR, 1), machine(replace(SPR, flags=AVX512), 2))
+    found = plan(machine(SPR, 1), machine(SPR._replace(flags=AVX512), 2))
     assert (setting(found, "ATEN_CPU_CAPABILITY"), value(found, "ONEDNN_MAX_CPU_ISA")) == (None, "AVX512_CORE_VNNI")
     assert setting(two(), "ONEDNN_MAX_CPU_ISA") is None
     assert two().dtype_hint == "bfloat16"

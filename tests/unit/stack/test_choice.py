@@ -49,7 +49,7 @@ def with_env(facts: Facts, row: str, request: StackRequest = NEWEST, *names: str
     }
     directory = f"{row}-12345678"
     env = Env(directory, f"/envs/{directory}", runs=runs, record=json.dumps(record), names=names or ("default",))
-    return replace(facts, software=replace(facts.software, envs=(env,)))
+    return facts._replace(software=facts.software._replace(envs=(env,)))
 
 
 @pytest.mark.parametrize(

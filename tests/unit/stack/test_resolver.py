@@ -404,13 +404,13 @@ def test_a_musl_a_32_bit_and_a_broken_interpreter_are_none() -> None:
     facts = host("2.36", "3.11")
     good = facts.software.pythons[0]
     pythons = (
-        replace(good, path="/musl", libc="musl"),
-        replace(good, path="/i386", arch="i386"),
-        replace(good, path="/broken", version=None),
-        replace(good, path="/vague", arch=None, libc=None),
+        good._replace(path="/musl", libc="musl"),
+        good._replace(path="/i386", arch="i386"),
+        good._replace(path="/broken", version=None),
+        good._replace(path="/vague", arch=None, libc=None),
         good,
     )
-    facts = replace(facts, software=replace(facts.software, pythons=pythons))
+    facts = facts._replace(software=facts.software._replace(pythons=pythons))
     assert interpreters_for("3.11", {"a": facts}) == {"a": good.path}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from stack_helpers import AVX, AVX2, host
 
@@ -121,7 +119,7 @@ def test_torch_2_6_and_ipex_2_5_are_the_last_for_old_systems() -> None:
     [
         (host(arch="aarch64"), "aarch64 x86_64"),
         (host(kernel="Darwin"), "Darwin Linux"),
-        (replace(host(), system=System(kernel_name="Linux", libc="musl")), "musl glibc"),
+        (host()._replace(system=System(kernel_name="Linux", libc="musl")), "musl glibc"),
         (host("2.12"), "glibc 2.12 IPEX 2.7 2.28"),
         (host("2.36", "3.7"), "Python 3.7 3.8"),
         (host("2.36", "3.14"), "Python 3.14 IPEX 2.7 3.9 3.13"),

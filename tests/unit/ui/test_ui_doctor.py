@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from doctor_rules_helpers import context, healthy
 
@@ -41,9 +39,9 @@ def test_a_host_with_a_failed_network_fails_in_its_row_and_in_the_summary(capfd:
 def test_a_host_that_a_warning_about_several_hosts_names_shows_it_in_its_row() -> None:
     warning = Finding("cluster.clocks_differ", "warn", "clocks differ", "chronyd", ("node1", "node2"))
     assert report(warning).status == "warn"
-    assert report(replace(warning, hosts=("node2",))).status == report(replace(warning, hosts=())).status == "ok"
-    assert report(replace(warning, level="info")).status == "ok"
-    assert report(warning, replace(warning, level="fail")).status == "fail"
+    assert report(warning._replace(hosts=("node2",))).status == report(warning._replace(hosts=())).status == "ok"
+    assert report(warning._replace(level="info")).status == "ok"
+    assert report(warning, warning._replace(level="fail")).status == "fail"
 
 
 @pytest.mark.parametrize("columns", ["", "60", "90"])
