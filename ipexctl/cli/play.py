@@ -69,9 +69,8 @@ def play_command(
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
-    from ipexctl.playbook.positions import templates_in
-    from ipexctl.playbook.prepare import check_facts, check_projects, prepare, read
-    from ipexctl.playbook.selection import TaskSelection, unknown_tags
+    from ipexctl.playbook.positions import raise_all, templates_in
+    from ipexctl.playbook.prepare import TaskSelection, check_facts, check_projects, prepare, read, unknown_tags
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.variables import read_vars_dirs
     from ipexctl.ui import play as view
@@ -93,18 +92,21 @@ def play_command(
             limited = choose_hosts(targets)
             all_hosts = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
         vars_dirs = read_vars_dirs(_vars_directories(targets, playbook_model.path, cwd), all_hosts)
-        templater.check(templates_in([dict(values) for values in vars_dirs.values()]))
-        layers = (*variables, *vars_dirs.values(), *(host.vars for host in all_hosts))
-        check_facts(playbook_model, files, templater, {name for values in layers for name in values})
+        errors = templater.check(templates_in(list(vars_dirs.values())))
+        of_files = [values for files in vars_dirs.values() for values in files]
+        layers = (*variables, *of_files, *(host.vars for host in all_hosts))
+        errors += check_facts(playbook_model, files, templater, {name for values in layers for name in values})
         for tag, fix in unknown_tags(playbook_model, choice):
             print_with_fix(f"warning: no task has the tag {tag!r}", fix)
-        ready = prepare(playbook_model, files, choice, all_hosts, limited, local=local)
+        ready, host_errors = prepare(playbook_model, files, choice, all_hosts, limited, local=local)
+        is_listing = syntax_check or list_tasks
+        project_errors = [] if is_listing else check_projects(ready, cwd)
+        raise_all([*errors, *host_errors, *project_errors], playbook_model.shown)
         if tags and not ready.chosen:
             raise UserError(f"--tags {','.join(tags)} leaves no task", fix="--list-tasks shows their tags")
-        if syntax_check or list_tasks:
+        if is_listing:
             view.show_tasks(ready, as_json=output.json, quiet=syntax_check and not list_tasks)
             raise typer.Exit(0)
-        check_projects(ready, cwd)
         from ipexctl.playbook.report import write_retry_file
 
         play_view = view.PlayView(
@@ -141,7 +143,7 @@ def play_command(
                 all_hosts=all_hosts,
             )
             ask_user = (lambda task: play_view.ask(task.called)) if step else None
-            report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, context, ask_user).run()
+            report = Engine(ready, context, ask_user).run()
         if not check:
             report = replace(report, retry_file=write_retry_file(ready.playbook.path, report))
     play_view.end(report, interrupted=interrupt.code is not None)
@@ -191,14 +193,14 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Any) -> lis
     import json
 
     from ipexctl.hosts.names import quoted
-    from ipexctl.playbook.positions import templates_in
+    from ipexctl.playbook.positions import raise_all, templates_in
     from ipexctl.playbook.read import read_variables
 
     result: list[dict[str, Any]] = []
     for word in arguments:
         if word.startswith("@"):
             values: Any = dict(read_variables(cwd / Path(word[1:]).expanduser(), word[1:]))
-            templater.check(templates_in(values))
+            raise_all(templater.check(templates_in(values)))
         elif word.lstrip().startswith("{"):
             try:
                 values = json.loads(word)

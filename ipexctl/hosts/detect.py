@@ -7,7 +7,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import UserError
 from ipexctl.hosts.hostfile import read_hostfile
 from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
@@ -119,13 +119,7 @@ def _decode(data: bytes, path: Path, shown: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise _not_utf8(data, error.start, path, shown) from None
-
-
-def _not_utf8(data: bytes, offset: int, path: Path, shown: str) -> FileError:
-    text = data.decode("utf-8", "replace")
-    before = data[:offset].decode("utf-8", "replace").split("\n")
-    source = SourceFile(shown, path.parent, text.split("\n"))
-    return source.error(
-        len(before), len(before[-1]) + 1, "a character here is not UTF-8", fix="save the file as UTF-8, or take it out"
-    )
+        before = data[: error.start].decode().split("\n")
+        source = SourceFile(shown, path.parent, data.decode("utf-8", "replace").split("\n"))
+        fix = "save the file as UTF-8, or take it out"
+        raise source.error(len(before), len(before[-1]) + 1, "a character here is not UTF-8", fix=fix) from None

@@ -20,20 +20,14 @@ def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
     text, source = (str(given), "--home") if given is not None else (environ.get(ENVIRONMENT) or "", f"${ENVIRONMENT}")
     if not text:
         return DEFAULT_HOME
-    if not text.startswith(("/", "~/")):
-        raise UserError(
-            f"{source} {quoted(text)} is no absolute path",
-            fix="one that holds on every node, such as /scratch/me/ipexctl",
-        )
-    if ".." in text.split("/") or not text.strip("/~"):
-        raise UserError(f"{source} {quoted(text)} can't be our home directory", fix="such as /scratch/me/ipexctl")
-    if ":" in text:
-        raise UserError(
-            f"{source} {quoted(text)} has a colon, which separates the directories of PATH",
-            fix="such as /scratch/me/ipexctl",
-        )
-    if not text.isprintable():
-        raise UserError(
-            f"{source} {quoted(text)} has characters that can't be shown", fix="such as /scratch/me/ipexctl"
-        )
+    problems = {
+        "is no absolute path": not text.startswith(("/", "~/")),
+        "can't be our home directory": ".." in text.split("/") or not text.strip("/~"),
+        "has a colon, which separates the directories of PATH": ":" in text,
+        "has characters that can't be shown": not text.isprintable(),
+    }
+    for problem, is_so in problems.items():
+        if is_so:
+            fix = "one that holds on every node, such as /scratch/me/ipexctl"
+            raise UserError(f"{source} {quoted(text)} {problem}", fix=fix)
     return text.rstrip("/")

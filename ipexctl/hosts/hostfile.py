@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import IPV4, MAX_NAME, WordError, check_user, quoted
+from ipexctl.hosts.names import IPV4, MAX_NAME, MAX_PORT, WordError, check_user, did_you_mean, quoted
 from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.source import REFUSED_KEYS, SourceFile
 from ipexctl.hosts.words import HostWord, Pair, Word, read_address, read_host_word, split_pairs, split_words
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 MAX_ENTRIES: Final = 1_000_000
-_SINGLE_VALUES: Final = ("user", "port", "internal", "identity", "known_hosts", "ssh_config")
+_SINGLE_KEYS: Final = ("user", "port", "identity", "known_hosts", "ssh_config")
 
 
 class RosterError(UserError):
@@ -85,7 +85,7 @@ class Roster:
 
     def _merge(self, first: Host, second: Host, line: int) -> Host:
         changes: dict[str, Any] = {}
-        for key in _SINGLE_VALUES:
+        for key in ("internal", *_SINGLE_KEYS):
             changes[key] = self._merge_value(key, getattr(first, key), getattr(second, key), second.name, line)
         first_value, second_value = (host.address if host.address != host.name else None for host in (first, second))
         changes["address"] = self._merge_value("address", first_value, second_value, second.name, line) or first.name
@@ -109,38 +109,16 @@ class Roster:
 
 
 MAX_SLOTS: Final = 99_999
-MAX_PORT: Final = 65_535
 
-KEYS: Final = (
-    "slots",
-    "max_slots",
-    "internal",
-    "address",
-    "user",
-    "port",
-    "identity",
-    "known_hosts",
-    "ssh_config",
-)
+KEYS: Final = ("slots", "max_slots", "internal", "address", *_SINGLE_KEYS)
 # Names of the same attributes in files of other tools.
 _OTHER_NAMES: Final = {
+    **dict.fromkeys(("slot", "np", "ppn", "cpu", "cpus", "ncpus", "gpus"), "slots"),
+    **dict.fromkeys(("host", "hostname", "ip"), "address"),
+    **dict.fromkeys(("key", "keyfile", "identityfile"), "identity"),
+    **dict.fromkeys(("ssh_user", "login"), "user"),
     "ifhn": "internal",
-    "host": "address",
-    "hostname": "address",
-    "ip": "address",
-    "key": "identity",
-    "keyfile": "identity",
-    "identityfile": "identity",
     "ssh_port": "port",
-    "ssh_user": "user",
-    "login": "user",
-    "slot": "slots",
-    "np": "slots",
-    "ppn": "slots",
-    "cpu": "slots",
-    "cpus": "slots",
-    "ncpus": "slots",
-    "gpus": "slots",
     "max": "max_slots",
     "config": "ssh_config",
 }
@@ -275,11 +253,7 @@ def _unknown(pair: Pair) -> WordError:
     if not pair.key:
         return WordError("no key stands before this '='", column=pair.column, fix="such as slots=4")
     key = pair.key.lower().replace("-", "_")
-    from difflib import get_close_matches
-
-    similar = get_close_matches(key, KEYS, n=1, cutoff=0.6)
-    known = _OTHER_NAMES.get(key) or (similar[0] if similar else "")
-    fix = f"did you mean {known}= ?" if known else f"known are {', '.join(KEYS)}"
+    fix = did_you_mean(_OTHER_NAMES.get(key, key), KEYS, f"known are {', '.join(KEYS)}", behind="=")
     return WordError(f"unknown key {quoted(pair.key)}", column=pair.column, fix=fix)
 
 
@@ -387,33 +361,20 @@ def _refuse_inventory(line: str, first: Word) -> None:
 
 def _bare_word(first: str, word: Word) -> WordError:
     text, column = word
+    what, fix = f"{quoted(text)} is no key=value", "such as slots=4"
     if text.isdecimal():
-        return WordError(
-            f"{quoted(text)} alone says nothing",
-            column=column,
-            fix=f"for slots: {first}:{text}, or {first} slots={text}",
-        )
-    if first.endswith(",") or text.startswith(","):
-        return WordError(
-            "one line names one host or one node set", column=column, fix="put each host on a line of its own"
-        )
-    if first.lower() in ("host", "hostname", "match", "include"):
-        return WordError(
-            "this looks like an ssh configuration, not a hostfile", column=column, fix="give it with --ssh-config"
-        )
-    if _ADDRESS.fullmatch(first):
-        return WordError(
-            f"{quoted(text)} stands behind an address, as in /etc/hosts",
-            column=column,
-            fix=f"{printable(text)} address={printable(first)}",
-        )
-    if ":" in text:
-        return WordError(f"{quoted(text)} is no key=value", column=column, fix="such as slots=4")
-    return WordError(
-        f"{quoted(text)} is a second name: a line names one host or one node set",
-        column=column,
-        fix="put each host on a line of its own; a comment begins with #",
-    )
+        what, fix = f"{quoted(text)} alone says nothing", f"for slots: {first}:{text}, or {first} slots={text}"
+    elif first.endswith(",") or text.startswith(","):
+        what, fix = "one line names one host or one node set", "put each host on a line of its own"
+    elif first.lower() in ("host", "hostname", "match", "include"):
+        what, fix = "this looks like an ssh configuration, not a hostfile", "give it with --ssh-config"
+    elif _ADDRESS.fullmatch(first):
+        what = f"{quoted(text)} stands behind an address, as in /etc/hosts"
+        fix = f"{printable(text)} address={printable(first)}"
+    elif ":" not in text:
+        what = f"{quoted(text)} is a second name: a line names one host or one node set"
+        fix = "put each host on a line of its own; a comment begins with #"
+    return WordError(what, column=column, fix=fix)
 
 
 def _first_column(line: str) -> int:

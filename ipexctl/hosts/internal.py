@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.hosts.nodeset import fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -114,7 +115,9 @@ def internal_addresses(
     if iface is not None:
         chosen = _by_choice(addresses, names, InterfaceChoice(iface))
     elif len(addresses) == 1:
-        chosen = _single_host(addresses[names[0]], names[0])
+        host = addresses[names[0]]
+        nic = host.reached_nic or next((nic for nic in host.nics if nic.joins_hosts), None)
+        chosen = {names[0]: nic.address if nic else "127.0.0.1"}
     else:
         chosen = _by_subnet(addresses, names, given)
     if isinstance(chosen, NoCommonNetwork):
@@ -158,8 +161,6 @@ def _by_choice(
         else:
             without.append(name)
     if without:
-        from ipexctl.hosts.nodeset import fold
-
         interfaces = {nic.interface for name in without for nic in addresses[name].nics if nic.joins_hosts}
         note = f" (it has {', '.join(sorted(interfaces))})" if interfaces and len(without) == 1 else ""
         return NoCommonNetwork(
@@ -170,20 +171,16 @@ def _by_choice(
     return chosen
 
 
-def _single_host(host: HostAddresses, name: str) -> dict[str, str] | NoCommonNetwork:
-    nic = host.reached_nic or next((nic for nic in host.nics if nic.joins_hosts), None)
-    return {name: nic.address if nic else "127.0.0.1"}
-
-
 def _by_subnet(
     addresses: Mapping[str, HostAddresses], names: Sequence[str], given: Mapping[str, str]
 ) -> dict[str, str] | NoCommonNetwork:
     # Addresses that the file gives for some hosts determine the network for the others.
-    relevant = {
-        name: HostAddresses(_same_nic(host, given[name]), host.reached) if name in given else host
-        for name, host in addresses.items()
-    }
-    relevant = {name: host for name, host in relevant.items() if host.nics or name not in given}
+    relevant = dict(addresses)
+    for name in given.keys() & addresses.keys():
+        nics = tuple(nic for nic in addresses[name].nics if nic.address == given[name])
+        relevant[name] = HostAddresses(nics, addresses[name].reached)
+        if not nics:
+            del relevant[name]
     networks = common_networks(relevant)
     if networks:
         return {name: address_in(addresses[name], networks[0]) or "" for name in names}
@@ -194,14 +191,8 @@ def _by_subnet(
     return _no_common_network(relevant)
 
 
-def _same_nic(host: HostAddresses, address: str) -> tuple[InterfaceAddress, ...]:
-    return tuple(nic for nic in host.nics if nic.address == address)
-
-
 def _no_common_network(addresses: Mapping[str, HostAddresses]) -> NoCommonNetwork:
     """The error that names the hosts outside the subnet that most hosts share."""
-    from ipexctl.hosts.nodeset import fold
-
     nodes: dict[Network, list[str]] = {}
     for name, host in addresses.items():
         for network in {nic.network for nic in host.nics if nic.joins_hosts}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -16,7 +16,7 @@ from ipexctl.hosts.source import SourceFile, refused_argument
 from ipexctl.hosts.words import read_address, read_host_word
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from ipexctl.errors import FileError
@@ -48,27 +48,22 @@ def host_from(
 ) -> Host:
     """The host described by its merged variables; the variables that are read are removed from `settings`."""
     reader = _SettingReader(source, settings)
-    address = reader.first(_ADDRESS)
-    user = reader.first(_USER)
-    port = reader.first(_PORT)
-    identity = reader.first(_IDENTITY)
-    slots = reader.first(("slots",))
-    max_slots = reader.first(("max_slots", "max-slots"))
-    internal = reader.first(("internal",))
+    slots = settings.get("slots")
+    address = reader.value(_ADDRESS, read_address)
     local = settings.get("ansible_connection")
     if local is not None and local.text == "local":
         del settings["ansible_connection"]
-        address = HostSetting("localhost", local.line, local.column)
+        address = "localhost"
     ssh_config, known_hosts = reader.ssh_files()
     host = Host(
         name=name,
-        address=name if address is None else reader.parse(address, read_address),
-        user=None if user is None else reader.parse(user, _read_user),
-        port=None if port is None else reader.parse(port, lambda text: read_port(text, 1)),
-        slots=None if slots is None else reader.parse(slots, lambda text: read_count(text, "slots", 1)),
-        max_slots=None if max_slots is None else reader.parse(max_slots, lambda text: read_count(text, "max_slots", 1)),
-        internal=None if internal is None else reader.parse(internal, read_address),
-        identity=None if identity is None else reader.parse(identity, reader.path),
+        address=address or name,
+        user=reader.value(_USER, _read_user),
+        port=reader.value(_PORT, lambda text: read_port(text, 1)),
+        slots=reader.value(("slots",), lambda text: read_count(text, "slots", 1)),
+        max_slots=reader.value(("max_slots", "max-slots"), lambda text: read_count(text, "max_slots", 1)),
+        internal=reader.value(("internal",), read_address),
+        identity=reader.value(_IDENTITY, reader.path),
         known_hosts=known_hosts,
         ssh_config=ssh_config,
         groups=groups,
@@ -92,12 +87,13 @@ class _SettingReader:
     source: SourceFile
     settings: dict[str, HostSetting]
 
-    def first(self, keys: tuple[str, ...]) -> HostSetting | None:
+    def value(self, keys: tuple[str, ...], read: Callable[[str], Value]) -> Value | None:
+        """The value of the first of these variables that is set."""
         present = [self.settings.pop(key) for key in keys if key in self.settings]
         for setting in present:
             if setting.problem or setting.text:
                 self._check_usable(setting)
-                return setting
+                return self.parse(setting, read)
         return None
 
     def parse(self, setting: HostSetting, read: Callable[[str], Value], text: str | None = None) -> Value:
@@ -214,11 +210,6 @@ class Inventory:
     def group(self, name: str) -> Group:
         return self.groups.setdefault(name, Group())
 
-    def suggest(self, name: str) -> str:
-        """The fix for an undeclared group."""
-        similar = get_close_matches(name, self.groups, n=1)
-        return f"did you mean {similar[0]}?" if similar else f"declare it with a [{name}] section"
-
     def add_child(self, parent: str, child: str, line: int, column: int) -> None:
         if child == ALL:
             raise self.source.error(line, column, "'all' holds every group and can't be a child of one")
@@ -248,8 +239,11 @@ class Inventory:
 
     def hosts(self) -> tuple[Host, ...]:
         """Every host in the order of the file, with variables merged: all, then parents, children, the host."""
-        order = self._by_depth()
-        parents = self._parents()
+        parents: dict[str, list[str]] = {name: [] for name in self.groups}
+        for name, group in self.groups.items():
+            for child in group.children:
+                parents[child].append(name)
+        order = self._depths(parents)
         shared: dict[tuple[str, ...], tuple[tuple[str, ...], dict[str, HostSetting]]] = {}
         hosts: list[Host] = []
         for name, own in self._host_vars.items():
@@ -285,49 +279,23 @@ class Inventory:
         setting = self.groups[group].vars.get("ansible_group_priority")
         return int(setting.text) if setting is not None and setting.text.isdecimal() and len(setting.text) < 10 else 1
 
-    def _parents(self) -> dict[str, list[str]]:
-        parents: dict[str, list[str]] = {name: [] for name in self.groups}
-        for name, group in self.groups.items():
-            for child in group.children:
-                parents[child].append(name)
-        return parents
-
-    def _by_depth(self) -> dict[str, int]:
+    def _depths(self, parents: Mapping[str, list[str]]) -> dict[str, int]:
         """The depth of each group below `all`, by its longest path; a cycle of groups is an error."""
-        missing_parents = {name: len(ancestors) for name, ancestors in self._parents().items()}
-        depth = dict.fromkeys(self.groups, 1)
-        ready = [name for name, count in missing_parents.items() if count == 0]
-        while ready:
-            name = ready.pop()
+        try:
+            order = list(TopologicalSorter(parents).static_order())
+        except CycleError as error:
+            ring: list[str] = error.args[1]
+            position = max(self.groups[parent].children[child] for parent, child in pairwise(ring))
+            shown = " > ".join(ring[:8]) + (" > …" if len(ring) > 8 else "")
+            what = f"these groups hold each other: {shown}"
+            raise self.source.error(*position, what, fix="take one of them out") from None
+        depths = dict.fromkeys(self.groups, 1)
+        for name in order:
             for child, position in self.groups[name].children.items():
-                depth[child] = max(depth[child], depth[name] + 1)
-                if depth[child] > MAX_DEPTH:
+                depths[child] = max(depths[child], depths[name] + 1)
+                if depths[child] > MAX_DEPTH:
                     raise self.source.error(*position, f"groups are nested more than {MAX_DEPTH} deep")
-                missing_parents[child] -= 1
-                if missing_parents[child] == 0:
-                    ready.append(child)
-        in_cycle = {name for name, count in missing_parents.items() if count}
-        if in_cycle:
-            raise self._cycle(in_cycle)
-        return depth
-
-    def _cycle(self, in_cycle: set[str]) -> FileError:
-        parents = self._parents()
-        trail: dict[str, None] = {}
-        name = min(in_cycle)
-        while name not in trail:
-            trail[name] = None
-            name = next(parent for parent in parents[name] if parent in in_cycle)
-        ring = list(self._ring(list(trail), name))
-        places = [(self.groups[parent].children[child], child) for parent, child in pairwise(ring)]
-        (line, column), _ = max(places)
-        shown = " > ".join(ring[:8]) + (" > …" if len(ring) > 8 else "")
-        return self.source.error(line, column, f"these groups hold each other: {shown}", fix="take one of them out")
-
-    @staticmethod
-    def _ring(trail: list[str], start: str) -> Iterator[str]:
-        yield start
-        yield from reversed(trail[trail.index(start) :])
+        return depths
 
 
 def _refuse_slots(number: str, column: int) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.inventory import ALL, UNGROUPED, HostSetting, Inventory
-from ipexctl.hosts.names import WordError, quoted
+from ipexctl.hosts.names import WordError, did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.words import Word, refuse_invisible, split_pairs, split_words
 from ipexctl.text import printable
@@ -64,12 +64,8 @@ class _Reader:
         """Check that every used group is declared; called at the end because declarations may come after uses."""
         for name, (line, column) in self._used_groups.items():
             if name not in self._declared:
-                known = Inventory(self.inventory.source)
-                for declared in self._declared:
-                    known.group(declared)
-                raise self.inventory.source.error(
-                    line, column, f"no group {quoted(name)} is declared", fix=known.suggest(name)
-                )
+                fix = did_you_mean(name, self._declared, f"declare it with a [{name}] section")
+                raise self.inventory.source.error(line, column, f"no group {quoted(name)} is declared", fix=fix)
 
     def _begin(self, number: int, start: int, group: str, kind: str) -> None:
         if kind not in _KINDS:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.inventory import HostSetting, Inventory
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, Node, YamlTree, is_null, kind
 
 if TYPE_CHECKING:
@@ -94,8 +93,7 @@ class _Reader:
                 fix="let Ansible write one to a new file (this runs SCRIPT): "
                 "ansible-inventory -i SCRIPT --list --yaml --output NEW.yml",
             )
-        match = get_close_matches(part.key.lower(), _PARTS, n=1)
-        fix = f"did you mean {match[0]}?" if match else "a group has hosts, children and vars; put hosts under hosts:"
+        fix = did_you_mean(part.key.lower(), _PARTS, "a group has hosts, children and vars; put hosts under hosts:")
         return self.tree.error(part.key_node, f"unknown key {quoted(part.key)} in group {quoted(group.key)}", fix=fix)
 
 

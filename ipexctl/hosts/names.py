@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.text import printable
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MAX_NAME: Final = 253
+MAX_PORT: Final = 65_535
 _CLIP: Final = 60
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -38,6 +42,14 @@ def quoted(text: str) -> str:
     """A user's text for a message: quoted, safe to print, shortened."""
     shown = printable(text)
     return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6, behind: str = "") -> str:
+    """The known word most like this one, with `behind` behind it, as a question."""
+    from difflib import get_close_matches  # imported only for an error
+
+    near = get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {quoted(near[0] + behind)}?" if near else otherwise
 
 
 def describe(character: str) -> str:

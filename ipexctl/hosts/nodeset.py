@@ -91,11 +91,10 @@ def _expand(text: str, column: int, read: ReadBracket) -> Sequence[str]:
 
 def _literal(text: str, start: int, end: int, column: int) -> str:
     part = text[start:end]
-    for index, character in enumerate(part):
-        if character == "[":
-            raise WordError("this '[' is never closed", column=column + start + index, fix="such as node[1-4]")
-        if character == "]":
-            raise WordError("this ']' has no '[' before it", column=column + start + index, fix="such as node[1-4]")
+    stray = re.search(r"[\[\]]", part)
+    if stray is not None:
+        what = "this '[' is never closed" if stray[0] == "[" else "this ']' has no '[' before it"
+        raise WordError(what, column=column + start + stray.start(), fix="such as node[1-4]")
     return part
 
 
@@ -141,15 +140,14 @@ def _number_range(first: str, last: str, step: str | None, column: int) -> Seque
 
 
 def _bad_range(item: str, column: int) -> WordError:
+    what, fix = f"{quoted(item)} is not a number or a range", "such as node[1-4,7]"
     if not item:
-        return WordError("a number is missing here", column=column, fix="such as node[1-4,7]")
-    if ":" in item or ".." in item:
-        return WordError(f"{quoted(item)}: a range is written with '-'", column=column, fix="such as node[1-4]")
-    if re.fullmatch(r"[0-9]+-", item):
-        return WordError(
-            f"{quoted(item)} has no end", column=column, fix=f"such as {item}{int(item[:18].strip('-')) + 3}"
-        )
-    return WordError(f"{quoted(item)} is not a number or a range", column=column, fix="such as node[1-4,7]")
+        what = "a number is missing here"
+    elif ":" in item or ".." in item:
+        what, fix = f"{quoted(item)}: a range is written with '-'", "such as node[1-4]"
+    elif re.fullmatch(r"[0-9]+-", item):
+        what, fix = f"{quoted(item)} has no end", f"such as {item}{int(item[:18].strip('-')) + 3}"
+    return WordError(what, column=column, fix=fix)
 
 
 def _ansible_range(content: str, column: int) -> Sequence[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import WordError, check_user
+from ipexctl.hosts.names import MAX_PORT, WordError, check_user
 from ipexctl.hosts.source import naming
 from ipexctl.text import printable, tilde_path
 
@@ -147,8 +147,6 @@ def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:
             raise UserError(f"--user: {error.message}", fix=error.fix) from None
         changes["user"] = request.user
     if request.port is not None:
-        from ipexctl.hosts.hostfile import MAX_PORT
-
         if not 1 <= request.port <= MAX_PORT:
             raise UserError(f"--port must be from 1 to {MAX_PORT}, not {request.port}")
         changes["port"] = request.port

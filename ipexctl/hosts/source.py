@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.names import WordError
 
+
 _WIDTH: Final = 160
 
 
@@ -34,7 +35,7 @@ class SourceFile:
         number = min(max(number, 1), max(len(self.lines), 1))
         text = printable(self.lines[number - 1].rstrip("\r")) if self.lines else ""
         column = min(max(column, 1), len(text) + 1)
-        if len(text) > _WIDTH:
+        if len(text) > _WIDTH:  # a file may have an error for each word of a line of megabytes
             text, column = _window(text, column)
         return FileError(self.path, number, what, text=text, column=column, fix=fix)
 

@@ -57,12 +57,15 @@ class YamlTree:
         refused = _REFUSED.search(text)
         if refused is not None:
             before = _LINE_END.split(text[: refused.start()])
-            raise self.source.error(len(before), len(before[-1]) + 1, f"{describe(refused[0])} can't stand in YAML")
+            raise self.error_at(len(before), len(before[-1]) + 1, f"{describe(refused[0])} can't stand in YAML")
         self.root = self._compose(text)
 
     def error(self, node: Node, what: str, *, fix: str = "") -> FileError:
         mark = node.start_mark
-        return self.source.error(mark.line + 1, mark.column + 1, what, fix=fix)
+        return self.error_at(mark.line + 1, mark.column + 1, what, fix=fix)
+
+    def error_at(self, line: int, column: int, what: str, *, fix: str = "") -> FileError:
+        return self.source.error(line, column, what, fix=fix)
 
     def entries(self, node: Node, what: str, depth: int = 0) -> list[Entry]:
         """A mapping's entries in order, with `<<` merged; empty for null."""
@@ -134,9 +137,9 @@ class YamlTree:
             line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
             what = printable(error.problem or error.context or "can't be read")
             at_tab = "\t" in self.source.lines[min(line, len(self.source.lines)) - 1][: column + 1]
-            raise self.source.error(line, column, f"YAML: {what}", fix=_yaml_fix(what, at_tab)) from None
+            raise self.error_at(line, column, f"YAML: {what}", fix=_yaml_fix(what, at_tab)) from None
         except yaml.YAMLError as error:
-            raise self.source.error(1, 1, f"YAML: {printable(str(error))}") from None
+            raise self.error_at(1, 1, f"YAML: {printable(str(error))}") from None
         return cast("Node | None", root)
 
     def _check_depth(self, yaml: Any, text: str, loader: Any) -> None:
@@ -148,7 +151,7 @@ class YamlTree:
                 depth += 1
                 if depth > MAX_DEPTH:
                     mark = event.start_mark
-                    raise self.source.error(mark.line + 1, mark.column + 1, f"nested more than {MAX_DEPTH} deep")
+                    raise self.error_at(mark.line + 1, mark.column + 1, f"nested more than {MAX_DEPTH} deep")
             elif isinstance(event, yaml.CollectionEndEvent):
                 depth -= 1
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.ansible_names import ANSIBLE_FACTS
 from ipexctl.playbook.masks import masked, shown
-from ipexctl.playbook.model import Block, Flush, Play, Playbook, Step, Task
+from ipexctl.playbook.model import Block, Flush, Play, Step, Task
 from ipexctl.playbook.positions import Templated, templates_in
 from ipexctl.playbook.report import Counts, HostDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
 from ipexctl.playbook.result import Result, failed_host
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.play_context import PlayContext
+    from ipexctl.playbook.prepare import Prepared
 
 _FACTS: Final = re.compile(rf"\b((ansible_)?facts|ansible_({'|'.join(ANSIBLE_FACTS)}))\b")
 GATHER: Final = "gather facts"
@@ -33,15 +34,7 @@ GATHER: Final = "gather facts"
 class Engine:
     """One run of a playbook; holds all state that changes during the run."""
 
-    def __init__(
-        self,
-        playbook: Playbook,
-        hosts_of: Mapping[int, Sequence[Host]],
-        tasks: frozenset[int],
-        files: Mapping[int, Templated],
-        context: PlayContext,
-        confirm: Callable[[Task], str] | None = None,
-    ) -> None:
+    def __init__(self, ready: Prepared, context: PlayContext, confirm: Callable[[Task], str] | None = None) -> None:
         self.context = context
         self.counts = {host.name: Counts() for host in context.hosts}
         self.unreachable_hosts: set[str] = set()
@@ -51,10 +44,7 @@ class Engine:
         self.departed: dict[str, str] = {}
         """Host → why it left the play; a rescued host is removed."""
         self.reports: list[TaskReport] = []
-        self._playbook = playbook
-        self._hosts_of = hosts_of
-        self._tasks = tasks
-        self._files = files
+        self._ready = ready
         self._confirm = confirm
         self._facts: set[str] = set()
         self._unrescued: set[str] = set()
@@ -62,24 +52,25 @@ class Engine:
         self._play_hosts: set[str] = set()
         """All hosts of this play, or of its current `serial` batch."""
         self._notified: dict[str, set[str]] = {}
-        self._play: Play = playbook.plays[0]
+        self._play: Play = ready.playbook.plays[0]
         self._ended = False
         self._started = time.monotonic()
 
     def run(self) -> PlayReport:
-        send_call_variables(self.context, str(self._playbook.path.parent))
-        for number, play in enumerate(self._playbook.plays):
+        playbook = self._ready.playbook
+        send_call_variables(self.context, str(playbook.path.parent))
+        for number, play in enumerate(playbook.plays):
             if self._ended or self.context.cancel.thrown:
                 break
             self._play = play
             self._run_play(number, play)
         return PlayReport(
-            self._playbook.shown,
+            playbook.shown,
             self.counts,
             tuple(self.reports),
             time.monotonic() - self._started,
             check=self.context.options.check,
-            plays=tuple(play.name for play in self._playbook.plays),
+            plays=tuple(play.name for play in playbook.plays),
         )
 
     def remember(self, host: str, values: Mapping[str, Any]) -> None:
@@ -89,7 +80,7 @@ class Engine:
     # Plays
 
     def _run_play(self, number: int, play: Play) -> None:
-        all_hosts = self._hosts_of[number]
+        all_hosts = self._ready.hosts[number]
         hosts = [host for host in all_hosts if host.name not in self.unreachable_hosts | self.failed_hosts]
         if not hosts:
             note = "none of its hosts is left" if all_hosts else "the limit leaves none of its hosts"
@@ -113,7 +104,7 @@ class Engine:
     def _run_batch(self, play: Play, hosts: Sequence[Host]) -> None:
         self._notified = {}
         needs_facts = play.gather_facts or (play.gather_facts is None and self._uses_facts(play))
-        if needs_facts and any(id(task) in self._tasks for task in play.tasks):
+        if needs_facts and any(id(task) in self._ready.tasks for task in play.tasks):
             self._gather(hosts)
         names = [host.name for host in hosts]
         self.failed_hosts |= self._steps(play.steps, self._remaining(names))
@@ -130,13 +121,11 @@ class Engine:
         return [name for name in names if name not in self.unreachable_hosts | self.failed_hosts]
 
     def _uses_facts(self, play: Play) -> bool:
-        values: list[Any] = [dict(play.vars), list(play.file_vars), list(self.context.options.extra)]
-        values += self.context.options.vars_dirs.values()
-        for task in (*play.tasks, *play.handlers):
-            if id(task) in self._tasks:
-                values += task_values(task)
-                if id(task) in self._files:
-                    values.append(self._files[id(task)])
+        options = self.context.options
+        values: list[Any] = [play.vars, play.file_vars, options.extra, *options.vars_dirs.values()]
+        for task in play.all_tasks:
+            if id(task) in self._ready.tasks:
+                values += [*task.values, self._ready.files.get(id(task))]
         return any(_FACTS.search(template.text) for template in templates_in(values))
 
     def _gather(self, hosts: Sequence[Host]) -> None:
@@ -151,18 +140,15 @@ class Engine:
         for answer in gather(missing, self.context.pool, home=options.home, timeout=options.timeout):
             name = answer.host.name
             if answer.facts is None or answer.status != "ok":
-                result = failed_host(answer.status, answer.reason, answer.fix)
+                result = failed_host(answer)
                 self.end(report, name, result)
                 self.failed_hosts |= {name} if result.status == "failed" else set()
                 continue
             self._facts.add(name)
             facts = to_json(answer.facts)
             named = ansible_facts(facts, name)
-            variables = {
-                "facts": facts,
-                "ansible_facts": {**facts, **named},
-                **{f"ansible_{k}": v for k, v in named.items()},
-            }
+            variables = {"facts": facts, "ansible_facts": facts | named}
+            variables |= {f"ansible_{key}": value for key, value in named.items()}
             self.context.templater.layer(f"facts:{name}", variables, templated=False)
             self.end(report, name, Result("ok"))
         self.finish(report)
@@ -197,7 +183,7 @@ class Engine:
                 failed |= self._block(step, alive)
             elif isinstance(step, Flush):
                 failed |= self._handlers(self._play, alive)
-            elif id(step) in self._tasks:
+            elif id(step) in self._ready.tasks:
                 failed |= self._task(step, alive)
         return failed
 
@@ -260,17 +246,11 @@ class Engine:
         return report
 
     def end(
-        self,
-        report: TaskReport,
-        host: str,
-        result: Result,
-        *,
-        no_log: bool = False,
-        ignored: bool = False,
-        loop: bool = False,
+        self, report: TaskReport, host: str, result: Result, task: Task | None = None, ignored: bool = False
     ) -> None:
         """Count and report one host's result; secrets are masked here."""
         counts = self.counts[host]
+        no_log, loop = (bool(task.inherited.no_log), task.loop is not None) if task else (False, False)
         visible = shown(result, self.context.templater.secrets, no_log=no_log)
         report.hosts[host] = visible
         if ignored and result.status == "failed":
@@ -302,7 +282,7 @@ class Engine:
 
     def file_of(self, task: Task) -> Templated | None:
         """The text of the file that a template task fills."""
-        return self._files.get(id(task))
+        return self._ready.files.get(id(task))
 
 
 def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[Host]]:
@@ -317,17 +297,3 @@ def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[
         groups.append(hosts[start:end])
         start = end
     return groups
-
-
-def task_values(task: Task) -> list[Any]:
-    """All values of a task that may hold a template."""
-    inherited, loop = task.inherited, task.loop
-    values: list[Any] = [task.name, *(arg.value for arg in task.args.values())]
-    values += [list(inherited.when), list(inherited.vars), list(inherited.environment)]
-    values += [inherited.become_user, inherited.ignore_errors, inherited.delegate_to, list(task.until)]
-    values += [
-        list(conditions) for conditions in (task.changed_when, task.failed_when) if isinstance(conditions, tuple)
-    ]
-    if loop is not None:
-        values += [loop.items, loop.label]
-    return values

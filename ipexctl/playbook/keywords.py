@@ -6,94 +6,43 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
 from ipexctl.playbook.ansible_names import UNSUPPORTED
 from ipexctl.playbook.options import BadOption, Option, converted
-from ipexctl.playbook.positions import Templated, Value, did_you_mean
+from ipexctl.playbook.positions import Templated, Value
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from ipexctl.playbook.model import InheritedKeywords
     from ipexctl.playbook.playbook_file import PlaybookFile
 
-_TASKS_INHERIT: Final = "when tags vars environment become become_user no_log ignore_errors delegate_to run_once"
-INHERITED: Final = frozenset([*_TASKS_INHERIT.split(), "check_mode", "diff", "timeout"])
-_OF_PLAYS: Final = "name hosts vars vars_files tasks pre_tasks post_tasks handlers gather_facts any_errors_fatal serial"
-PLAY: Final = frozenset([*_OF_PLAYS.split(), "strategy", "import_playbook"]) | (
-    INHERITED - {"when", "delegate_to", "run_once"}
-)
-BLOCK: Final = frozenset(["name", "block", "rescue", "always", "any_errors_fatal"]) | INHERITED
-_OF_TASKS: Final = (
-    "name loop with_items loop_control register until retries delay changed_when failed_when notify listen"
-)
-TASK: Final = frozenset([*_OF_TASKS.split(), "args"]) | INHERITED
-INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})
-INCLUDE: Final = frozenset({"name", "args"}) | INHERITED | INCLUDES
-
-
-def advice(keyword: str, known: frozenset[str] | set[str]) -> str:
-    """Advice for an unknown keyword."""
-    if keyword in UNSUPPORTED:
-        return UNSUPPORTED[keyword]
-    if keyword.startswith("with_"):
-        return "loop: does what with_… did"
-    return did_you_mean(keyword, sorted(known), f"there are: {', '.join(sorted(known))}" if len(known) < 30 else "")
-
+    Reader = Callable[[PlaybookFile, Entry], Any]
+    """Reads the value of one keyword."""
 
 RESERVED: Final = frozenset(
     {"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0", "here"}
 )
 
 
-def read_inherited(file: PlaybookFile, entries: Mapping[str, Entry], above: InheritedKeywords) -> InheritedKeywords:
-    """The keywords of these entries, combined with those inherited from `above`."""
-    keywords: dict[str, Any] = {}
-    for key in ("become", "no_log", "run_once", "check_mode", "diff"):
-        if key in entries:
-            keywords[key] = boolean(file, entries[key])
-    if "ignore_errors" in entries:
-        value = file.value(entries["ignore_errors"].value)
-        keywords["ignore_errors"] = value if isinstance(value, Templated) else boolean(file, entries["ignore_errors"])
-    for key in ("become_user", "delegate_to"):
-        if key in entries:
-            keywords[key] = text(file, entries[key])
-    if "timeout" in entries:
-        keywords["timeout"] = number(file, entries["timeout"], least=0.1)
-    if "when" in entries:
-        keywords["when"] = (*above.when, *conditions(file, entries["when"].value))
-    if "tags" in entries:
-        keywords["tags"] = above.tags | frozenset(plain_texts(file, entries["tags"], split=True))
-    if "vars" in entries:
-        keywords["vars"] = (*above.vars, variables(file, entries["vars"]))
-    if "environment" in entries:
-        keywords["environment"] = (*above.environment, *_environment(file, entries["environment"]))
-    return replace(above, **keywords)
+def known_value(option: Option) -> Reader:
+    """Reads a value that must be known before anything runs, so it can't be a template."""
+
+    def read(file: PlaybookFile, entry: Entry) -> Any:
+        value = file.value(entry.value)
+        if isinstance(value, Templated):
+            raise file.error(entry.value, f"{quoted(entry.key)} can't be a template", fix="write the value itself")
+        try:
+            return converted(option, value)
+        except BadOption as bad:
+            raise file.error(entry.value, f"{quoted(entry.key)} {bad.message}", fix=bad.fix) from None
+
+    return read
 
 
-def boolean(file: PlaybookFile, entry: Entry) -> bool:
-    return bool(_simple(file, entry, Option("bool")))
-
-
-def number(file: PlaybookFile, entry: Entry, *, least: float) -> float:
-    return float(_simple(file, entry, Option("float", least=least)))
-
-
-def integer(file: PlaybookFile, entry: Entry, *, least: float) -> int:
-    return int(_simple(file, entry, Option("int", least=least)))
-
-
-def _simple(file: PlaybookFile, entry: Entry, option: Option) -> Any:
-    """The value of a keyword that must be known before anything runs, so it can't be a template."""
-    value = file.value(entry.value)
-    if isinstance(value, Templated):
-        raise file.error(entry.value, f"{quoted(entry.key)} can't be a template", fix="write the value itself")
-    try:
-        return converted(option, value)
-    except BadOption as bad:
-        raise file.error(entry.value, f"{quoted(entry.key)} {bad.message}", fix=bad.fix) from None
+boolean: Final = known_value(Option("bool"))
 
 
 def text(file: PlaybookFile, entry: Entry) -> str | Templated:
@@ -104,29 +53,23 @@ def text(file: PlaybookFile, entry: Entry) -> str | Templated:
 
 def name_of(file: PlaybookFile, entry: Entry) -> str:
     """The name of a variable, as in `register` and `loop_var`."""
-    value = text(file, entry)
-    if isinstance(value, Templated) or not is_variable_name(value):
-        raise file.error(entry.value, f"{kind(entry.value)} can't be the name of a variable", fix="letters, digits, _")
-    if value in RESERVED:
-        raise file.error(entry.value, f"{quoted(value)} is a variable that ipexctl sets", fix="another name")
-    return value
+    text(file, entry)
+    check_variable(file, entry.value)
+    return str(entry.value.value)
 
 
-def plain_texts(file: PlaybookFile, entry: Entry, *, split: bool = False) -> tuple[str, ...]:
-    """A text or a list of texts, none of them a template; with `split`, each is divided at commas."""
-    nodes = file.tree.items(entry.value) if entry.value.id == "sequence" else [entry.value]
-    texts: list[str] = []
+def plain_texts(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
+    """A text or a list of texts, none of them a template."""
+    nodes = file.items(entry.value) if entry.value.id == "sequence" else [entry.value]
     for node in nodes:
         if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
             raise file.error(node, f"{quoted(entry.key)} takes plain words, not {kind(node)}")
-        parts = str(node.value).split(",") if split else [str(node.value)]
-        texts += [part.strip() for part in parts if part.strip()]
-    return tuple(texts)
+    return tuple(name for node in nodes if (name := str(node.value).strip()))
 
 
-def conditions(file: PlaybookFile, node: Node) -> tuple[Templated, ...]:
+def conditions(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...]:
     """Jinja expressions without braces: one, or a list that must all hold."""
-    nodes = file.tree.items(node) if node.id == "sequence" else [node]
+    nodes = file.items(entry.value) if entry.value.id == "sequence" else [entry.value]
     templates = []
     for item in nodes:
         if item.id != "scalar" or is_null(item) or not str(item.value).strip():
@@ -153,35 +96,33 @@ def truth(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...] | bool:
     """The value of `changed_when` or `failed_when`: a bool or conditions."""
     if entry.value.id == "scalar" and isinstance(value := file.value(entry.value), bool):
         return value
-    return conditions(file, entry.value)
+    return conditions(file, entry)
 
 
-def variables(file: PlaybookFile, entry: Entry) -> Mapping[str, Value]:
+def variables(file: PlaybookFile, node: Node | None, what: str) -> Mapping[str, Value]:
     values = {}
-    for variable in file.tree.entries(entry.value, quoted(entry.key)):
-        check_variable(file, variable)
-        values[variable.key] = file.value(variable.value)
-    return values
-
-
-def variables_of_file(file: PlaybookFile) -> Mapping[str, Value]:
-    root = file.tree.root
-    if root is None or is_null(root):
-        return {}
-    values: dict[str, Any] = {}
-    for entry in file.tree.entries(root, "a file of variables"):
-        check_variable(file, entry)
+    for entry in file.entries(node, what) if node is not None else ():
+        check_variable(file, entry.key_node)
         values[entry.key] = file.value(entry.value)
     return values
 
 
-def check_variable(file: PlaybookFile, entry: Entry) -> None:
-    if not is_variable_name(entry.key):
-        raise file.error(
-            entry.key_node, f"{quoted(entry.key)} can't be the name of a variable", fix="letters, digits and _"
-        )
-    if entry.key in RESERVED:
-        raise file.error(entry.key_node, f"{quoted(entry.key)} is a variable that ipexctl sets", fix="another name")
+def check_variable(file: PlaybookFile, node: Node) -> None:
+    name = str(node.value)
+    if not is_variable_name(name):
+        raise file.error(node, f"{kind(node)} can't be the name of a variable", fix="letters, digits and _")
+    if name in RESERVED:
+        raise file.error(node, f"{quoted(name)} is a variable that ipexctl sets", fix="another name")
+
+
+def _ignore_errors(file: PlaybookFile, entry: Entry) -> bool | Templated:
+    value = file.value(entry.value)
+    return value if isinstance(value, Templated) else bool(boolean(file, entry))
+
+
+def _tags(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
+    parts = [part.strip() for text in plain_texts(file, entry) for part in text.split(",")]
+    return tuple(filter(None, parts))
 
 
 def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:
@@ -194,3 +135,73 @@ def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:
             if not is_variable_name(name):
                 raise file.error(entry.value, f"{quoted(name)} can't be the name of a variable")
     return tuple(values)
+
+
+_ADDED: Final[Mapping[str, Reader]] = {
+    "when": conditions,
+    "tags": _tags,
+    "vars": lambda file, entry: (variables(file, entry.value, "'vars'"),),
+    "environment": _environment,
+}
+"""Keywords whose values come behind those of the play and the blocks; those of the others replace them."""
+_INHERITED: Final[Mapping[str, Reader]] = {
+    **_ADDED,
+    **dict.fromkeys(("become", "no_log", "run_once", "check_mode", "diff"), boolean),
+    "ignore_errors": _ignore_errors,
+    "become_user": text,
+    "delegate_to": text,
+    "timeout": known_value(Option("float", least=0.1)),
+}
+OF_TASKS: Final[Mapping[str, Reader]] = {
+    "name": text,
+    "register": name_of,
+    "until": conditions,
+    "retries": known_value(Option("int", least=0)),
+    "delay": known_value(Option("float", least=0)),
+    "changed_when": truth,
+    "failed_when": truth,
+    "notify": lambda file, entry: tuple((name, file.position(entry.value)) for name in plain_texts(file, entry)),
+    "listen": plain_texts,
+}
+"""Keywords that only a task has, besides its loop and the options of its module."""
+TASK: Final = frozenset([*_INHERITED, *OF_TASKS, "loop", "with_items", "loop_control", "args"])
+BLOCK: Final = frozenset([*_INHERITED, "name", "block", "rescue", "always", "any_errors_fatal"])
+INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})
+INCLUDE: Final = frozenset([*_INHERITED, *INCLUDES, "name", "args"])
+_OF_PLAYS: Final = "name hosts vars_files tasks pre_tasks post_tasks handlers gather_facts any_errors_fatal serial"
+PLAY: Final = frozenset([*_INHERITED, *_OF_PLAYS.split(), "strategy", "import_playbook"]) - {
+    *("when", "delegate_to", "run_once")
+}
+
+
+def advice(keyword: str, known: frozenset[str]) -> str:
+    """Advice for an unknown keyword."""
+    if keyword in UNSUPPORTED:
+        return UNSUPPORTED[keyword]
+    if keyword.startswith("with_"):
+        return "loop: does what with_… did"
+    return did_you_mean(keyword, sorted(known), f"there are: {', '.join(sorted(known))}" if len(known) < 30 else "")
+
+
+def report_unknown(
+    file: PlaybookFile, entries: Mapping[str, Entry], known: Container[str], owner: str, advise: Callable[[str], str]
+) -> None:
+    for key, entry in entries.items():
+        if key not in known:
+            file.report(entry.key_node, f"{owner} has no {quoted(key)}", fix=advise(key))
+
+
+def read_keywords(file: PlaybookFile, entries: Mapping[str, Entry], readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """The values of the keywords that have a reader; a value that can't be read is reported and left out."""
+    values = {}
+    for key, entry in entries.items():
+        if key in readers:
+            with file.reporting():
+                values[key] = readers[key](file, entry)
+    return values
+
+
+def read_inherited(file: PlaybookFile, entries: Mapping[str, Entry], above: InheritedKeywords) -> InheritedKeywords:
+    """The keywords of these entries, combined with those inherited from `above`."""
+    values = read_keywords(file, entries, _INHERITED)
+    return replace(above, **{key: getattr(above, key) + v if key in _ADDED else v for key, v in values.items()})

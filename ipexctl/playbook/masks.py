@@ -92,15 +92,10 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
         return replace(result, reason=reason, fix="", data=kept, diff="", message="", line="")
     if not secrets:
         return result
-    return replace(
-        result,
-        reason=masked(result.reason, secrets),
-        fix=masked(result.fix, secrets),
-        data=masked_value(dict(result.data), secrets),
-        diff=masked(result.diff, secrets),
-        message=masked(result.message, secrets),
-        line=masked(result.line, secrets),
-    )
+    texts: dict[str, Any] = {
+        name: masked(getattr(result, name), secrets) for name in ("reason", "fix", "diff", "message", "line")
+    }
+    return replace(result, data=masked_value(dict(result.data), secrets), **texts)
 
 
 def secrets_in(result: Result, loop_var: str = "item") -> set[str]:

@@ -26,7 +26,7 @@ class InheritedKeywords:
     """Keywords that a play or block sets for all its tasks, and a task for itself."""
 
     when: tuple[Templated, ...] = ()
-    tags: frozenset[str] = frozenset()
+    tags: tuple[str, ...] = ()
     vars: tuple[Mapping[str, Value], ...] = ()
     environment: tuple[Value, ...] = ()
     become: bool | None = None
@@ -46,7 +46,7 @@ class Loop:
 
     items: Value
     position: Position
-    var: str = "item"
+    loop_var: str = "item"
     label: Templated | None = None
     index_var: str | None = None
     pause: float = 0.0
@@ -77,8 +77,17 @@ class Task:
         return self.name if isinstance(self.name, str) else self.name.text
 
     @property
+    def values(self) -> list[Value]:
+        """All values that may hold a template."""
+        inherited, loop = self.inherited, self.loop
+        values = [self.name, *(arg.value for arg in self.args.values()), self.until]
+        values += [self.changed_when, self.failed_when, *((loop.items, loop.label) if loop else ())]
+        values += [inherited.when, inherited.vars, inherited.environment]
+        return [*values, inherited.become_user, inherited.ignore_errors, inherited.delegate_to]
+
+    @property
     def tags(self) -> frozenset[str]:
-        return self.inherited.tags
+        return frozenset(self.inherited.tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,11 @@ class Play:
         """All tasks in the order of the file, including those of `rescue` and `always`."""
         yield from tasks_of(self.steps)
 
+    @property
+    def all_tasks(self) -> tuple[Task, ...]:
+        """The tasks, and the handlers."""
+        return (*self.tasks, *self.handlers)
+
 
 @dataclass(frozen=True, slots=True)
 class Playbook:
@@ -126,6 +140,10 @@ class Playbook:
     shown: str
     """The path as the user typed it, for messages."""
     plays: tuple[Play, ...]
+
+    @property
+    def all_tasks(self) -> list[Task]:
+        return [task for play in self.plays for task in play.all_tasks]
 
 
 def parts_of(steps: tuple[Step, ...], part: str = "") -> Iterator[tuple[Task, str]]:

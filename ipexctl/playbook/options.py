@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ipexctl.hosts.names import quoted
-from ipexctl.playbook.positions import Position, Templated, Value, did_you_mean, templates_in
+from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.playbook.positions import Position, Value, templates_in
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ipexctl.playbook.model import Arg
 
@@ -87,16 +89,15 @@ class BadOption(Exception):
         self.fix = fix
 
 
-def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Position) -> None:
-    """Refuse invalid options, with their position. Templates are checked when they are filled."""
+def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Position) -> Iterator[FileError]:
+    """The errors of the options, with their positions. Templates are checked when they are filled."""
     for name, option in spec.options.items():
         if option.required and name not in args:
-            raise position.error(f"{called} needs {quoted(name)}, {_NAMES.get(option.kind, 'a value')}")
-    if spec.one_of:
-        given = [name for name in spec.one_of if name in args]
-        if len(given) != 1:
-            names = " or ".join(spec.one_of)
-            raise (args[given[1]].position if given else position).error(f"{called} needs {names}: one of them")
+            yield position.error(f"{called} needs {quoted(name)}, {_NAMES.get(option.kind, 'a value')}")
+    given = [name for name in spec.one_of if name in args]
+    if spec.one_of and len(given) != 1:
+        names = " or ".join(spec.one_of)
+        yield (args[given[1]].position if given else position).error(f"{called} needs {names}: one of them")
     known = {}
     for name, arg in args.items():
         if spec.any_option or templates_in(arg.value):
@@ -104,9 +105,9 @@ def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Posit
         try:
             known[name] = converted(spec.options[name], arg.value)
         except BadOption as bad:
-            raise arg.position.error(f"{called}: {quoted(name)} {bad.message}", fix=bad.fix) from None
+            yield arg.position.error(f"{called}: {quoted(name)} {bad.message}", fix=bad.fix)
     if spec.check is not None and len(known) == len(args) and (problem := spec.check(known)):
-        raise position.error(f"{called}: {problem}")
+        yield position.error(f"{called}: {problem}")
 
 
 def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
@@ -152,14 +153,11 @@ def converted(option: Option, value: Value) -> Any:
     """The value converted to the option's type; raises BadOption."""
     result = _CONVERT[option.kind](value)
     if option.choices and result not in option.choices:
-        raise BadOption(f"is {quoted(str(result))}", did_you_mean(str(result), option.choices, _one_of(option.choices)))
+        choices = f"one of {', '.join(option.choices)}"
+        raise BadOption(f"is {quoted(str(result))}", did_you_mean(str(result), option.choices, choices))
     if option.least is not None and result is not None and result < option.least:
         raise BadOption(f"is {result}, less than {option.least:g}")
     return result
-
-
-def _one_of(choices: tuple[str, ...]) -> str:
-    return f"one of {', '.join(choices)}"
 
 
 def _wrong(kind: Kind, value: Value) -> BadOption:
@@ -187,17 +185,14 @@ def _path(value: Value) -> str:
 
 
 def _integer(value: Value) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{1,18}", value.strip()):
+    if type(value) is int or (isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{1,18}", value.strip())):
         return int(value)
     raise _wrong("int", value)
 
 
 def _float(value: Value) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{1,18}(\.[0-9]{1,18})?", value.strip()):
+    text = value.strip() if isinstance(value, str) else ""
+    if type(value) in (int, float) or re.fullmatch(r"[-+]?[0-9]{1,18}(\.[0-9]{1,18})?", text):
         return float(value)
     raise _wrong("float", value)
 
@@ -272,5 +267,13 @@ def source_path(module: str, base: Path, text: str) -> Path:
     return inner if not text.startswith(("/", "~")) and inner.exists() else local_path(base, text)
 
 
-def text_of_template(value: Value) -> str:
-    return value.text if isinstance(value, Templated) else str(value)
+def script_argv(base: Path, line: str) -> list[str]:
+    """`train.py --epochs 3`: the script and its arguments; an existing path with spaces is one word."""
+    from ipexctl.sync.root import path_problem
+
+    if not path_problem(local_path(base, line), "file"):
+        return [line]
+    try:
+        return shlex.split(line) or [""]
+    except ValueError:
+        raise UserError("run: a quote is never closed", fix="argv: takes the script's words as a list") from None

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.playbook.variables import VarsDirs
-from ipexctl.remote.fanout import HostOutcome, fan_out
+from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.remote.outcome import Cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.report import Watch
     from ipexctl.playbook.templater import Templater
+    from ipexctl.playbook.variables import VarsDirs
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
 
 LOCALHOST: Final = ("localhost", "127.0.0.1")
-LOCAL_FIX: Final = "--local lets this playbook run its tasks for localhost on this machine"
+
+
+def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
+    """The problem of a `delegate_to` that names no host of the call, and its fix."""
+    fix = "--local lets this playbook run its tasks for localhost on this machine"
+    if name not in LOCALHOST:
+        fix = did_you_mean(name, known, "node0 is the first of them")
+    return f"delegate_to: {quoted(name)} is none of the hosts of this call", fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class Options:
     connect_timeout: float = 10.0
     local: bool = False
     """Whether tasks may be delegated to the control machine."""
-    vars_dirs: VarsDirs = field(default_factory=VarsDirs)
+    vars_dirs: VarsDirs = field(default_factory=dict)
     extra: Sequence[Mapping[str, Any]] = ()
     """Variables of -e; later ones win."""
 
@@ -78,8 +86,10 @@ class PlayContext:
         with lock:
             yield self.pool.session(host)
 
-    def for_each_host(self, hosts: Sequence[Host], work: Callable[[Host], Any]) -> Iterator[HostOutcome[Any]]:
-        return fan_out(hosts, work, forks=self.options.forks, cancel=self.cancel)
+    def sleep(self, seconds: float) -> None:
+        """Return early when the call is cancelled."""
+        with suppress(Cancelled):
+            self.cancel.sleep(seconds)
 
     def lend_session(self, host: Host, cancel: Cancel) -> Session:
         """The session pool's session, for a caller that opens and closes sessions itself."""

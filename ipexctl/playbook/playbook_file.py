@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import re
 import stat
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import UserError
-from ipexctl.hosts.names import quoted
+from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Node, YamlTree, is_null, kind
-from ipexctl.playbook.positions import PlaybookError, Position, Templated, Value, did_you_mean
+from ipexctl.playbook.positions import Position, Templated, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_BYTES: Final = 8_000_000
 _CHECKOUT: Final = Path(__file__).parents[2] / "playbooks"
@@ -41,8 +45,10 @@ def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
     raise UserError(f"there is no playbook {quoted(name)}", fix=fix)
 
 
-def read_file(path: Path, shown: str | None = None, *, at: Position | None = None) -> PlaybookFile:
-    """Read a YAML file; `at` is the position in another file that names it."""
+def read_file(
+    path: Path, shown: str | None = None, *, at: Position | None = None, errors: list[FileError] | None = None
+) -> PlaybookFile:
+    """Read a YAML file; `at` is the position in another file that names it, `errors` the list for its errors."""
     shown = shown or (str(path) if at is None else _beside(path, at))
     try:
         if (path.stat().st_size if at is None else size_of(path)) > MAX_BYTES:
@@ -55,7 +61,7 @@ def read_file(path: Path, shown: str | None = None, *, at: Position | None = Non
         raise at.error(
             f"{quoted(shown)} can't be read: {reason}", fix="its path is from the directory of this file"
         ) from None
-    return PlaybookFile(text, shown, path.parent)
+    return PlaybookFile(text, shown, path.parent, errors)
 
 
 def size_of(path: Path) -> int:
@@ -77,32 +83,43 @@ def _beside(path: Path, at: Position) -> str:
 
 _TAG: Final = "tag:yaml.org,2002:"
 JINJA: Final = re.compile(r"\{\{|\{%|\{#")
-_TRUE: Final = ("yes", "true", "on")
 _MAX_DIGITS: Final = 300
 
 
-class PlaybookFile:
-    """One YAML file: its tree, its nodes as values, and errors with line and column."""
+class PlaybookFile(YamlTree):
+    """One YAML file: its nodes as values, and errors with line and column."""
 
-    def __init__(self, text: str, path: str, base: Path) -> None:
-        self.path = path
-        self.base = base
-        self.tree = YamlTree(text, path, base)
+    def __init__(self, text: str, path: str, base: Path, errors: list[FileError] | None = None) -> None:
+        self.errors = [] if errors is None else errors
+        """What is wrong with the playbook so far; the files of one playbook share the list."""
+        super().__init__(text, path, base)
 
     def position(self, node: Node) -> Position:
         mark = node.start_mark
-        return Position(self.tree.source, mark.line + 1, mark.column + 1)
+        return Position(self.source, mark.line + 1, mark.column + 1)
 
-    def error(self, node: Node, what: str, *, fix: str = "") -> PlaybookError:
-        return self.position(node).error(what, fix=fix)
+    def error_at(self, line: int, column: int, what: str, *, fix: str = "") -> FileError:
+        return Position(self.source, line, column).error(what, fix=fix)
+
+    def report(self, node: Node, what: str, *, fix: str = "") -> None:
+        """Record an error; what comes after it is read all the same."""
+        self.errors.append(self.error(node, what, fix=fix))
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Record the error that ends the block."""
+        try:
+            yield
+        except FileError as error:
+            self.errors.append(error)
 
     def value(self, node: Node, depth: int = 0) -> Value:
         if node.tag.startswith("!"):
             return self._tagged_value(node)
         if node.id == "mapping":
-            return {entry.key: self.value(entry.value, depth + 1) for entry in self.tree.entries(node, "this", depth)}
+            return {entry.key: self.value(entry.value, depth + 1) for entry in self.entries(node, "this", depth)}
         if node.id == "sequence":
-            return [self.value(item, depth + 1) for item in self.tree.items(node, depth)]
+            return [self.value(item, depth + 1) for item in self.items(node, depth)]
         return self.scalar(node)
 
     def scalar(self, node: Node) -> Value:
@@ -110,11 +127,17 @@ class PlaybookFile:
         if is_null(node):
             return None
         name = node.tag.removeprefix(_TAG)
-        if name == "bool":
-            return text.lower() in _TRUE
-        if name in ("int", "float") and ":" not in text:  # YAML 1.1 reads 22:22 as a base-60 number
-            return self._number(node, name, text.replace("_", ""))
-        return self.text_value(node)
+        if name not in ("bool", "int", "float") or ":" in text:  # YAML 1.1 reads 22:22 as a base-60 number
+            return self.text_value(node)
+        if len(text) > _MAX_DIGITS:
+            raise self.error(node, f"a number of {len(text)} digits", fix="in quotes it is a text")
+        from yaml.constructor import SafeConstructor
+
+        try:
+            value: bool | int | float = getattr(SafeConstructor(), f"construct_yaml_{name}")(node)
+        except ValueError:
+            return text
+        return value
 
     def text_value(self, node: Node) -> str | Templated:
         """A scalar as written, without YAML's conversions."""
@@ -124,26 +147,8 @@ class PlaybookFile:
     def template(self, node: Node) -> Templated:
         return Templated(str(node.value), self.position(node), int(getattr(node, "style", None) in ("|", ">")))
 
-    def _number(self, node: Node, name: str, text: str) -> int | float | str:
-        if len(text) > _MAX_DIGITS:
-            raise self.error(node, f"a number of {len(text)} digits", fix="in quotes it is a text")
-        try:
-            if name == "float":
-                return float(re.sub(r"(?i)^([-+]?)\.(inf|nan)$", r"\1\2", text))
-            return _parse_integer(text)
-        except ValueError:
-            return str(node.value)
-
     def _tagged_value(self, node: Node) -> Value:
         if node.tag == "!unsafe" and node.id == "scalar":
             return str(node.value)
         fix = "a value from the environment: \"{{ lookup('env', 'NAME') }}\"" if node.tag == "!vault" else ""
         raise self.error(node, f"{quoted(node.tag)} isn't understood here, at {kind(node)[:60]}", fix=fix)
-
-
-def _parse_integer(text: str) -> int:
-    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.lstrip("+"))
-    for prefix, base in (("0x", 16), ("0b", 2), ("0o", 8)):
-        if digits.startswith(prefix):
-            return sign * int(digits[2:], base)
-    return sign * int(digits, 8 if len(digits) > 1 and digits.startswith("0") else 10)

@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ipexctl.errors import FileError
-from ipexctl.hosts.names import quoted
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    from ipexctl.errors import FileError
     from ipexctl.hosts.source import SourceFile
 
 
-_SHOWN: Final = 10
+MAX_ERRORS: Final = 50
+"""Most errors shown of one playbook."""
 
 
-class PlaybookError(FileError):
-    """`FILE:LINE:COLUMN: what`, the line, and a caret under the column."""
-
-    def __init__(self, position: Position, what: str, *, fix: str = "") -> None:
-        shown = position.source.error(position.line, position.column, what, fix=fix)
-        super().__init__(shown.path, position.line, what, text=shown.text, column=shown.column, fix=fix)
-        self.message = f"{position}: {what}"
-        self.args = (self.message,)
-
-
-def raise_first(errors: Sequence[FileError]) -> None:
-    """Raise the first error, with the next ones attached up to a readable number."""
+def raise_all(errors: Sequence[FileError], main: str = "") -> None:
+    """Raise the first error with the others attached, in the order of the files; `main` is the first file."""
     if errors:
-        errors[0].more = tuple(errors[1:_SHOWN])
-        raise errors[0]
+        first, *more = sorted(errors, key=lambda error: (error.path != main, error.path, error.line, error.column))
+        first.more = tuple(more[: MAX_ERRORS - 1])
+        raise first
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +32,11 @@ class Position:
     line: int
     column: int
 
-    def error(self, what: str, *, fix: str = "") -> PlaybookError:
-        return PlaybookError(self, what, fix=fix)
+    def error(self, what: str, *, fix: str = "") -> FileError:
+        """`FILE:LINE:COLUMN: what`, the line, and a caret under the column."""
+        error = self.source.error(self.line, self.column, what, fix=fix)
+        error.message = f"{self}: {what}"
+        return error
 
     def __str__(self) -> str:
         return f"{self.source.path}:{self.line}:{self.column}"
@@ -80,11 +72,6 @@ class Templated:
 
 Value = Any
 """None, bool, int, float, str, Templated, or a list or dict of such."""
-
-
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
-    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"did you mean {quoted(near[0])}?" if near else otherwise
 
 
 def templates_in(value: Value) -> list[Templated]:

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import UserError
-from ipexctl.hosts.names import quoted
+from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.limit import limit_hosts, limit_parts
+from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.playbook.ansible_names import ANSIBLE_FACTS, HINTS
-from ipexctl.playbook.engine import task_values
-from ipexctl.playbook.options import converted, local_path, source_path
-from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
+from ipexctl.playbook.options import converted, local_path, script_argv, source_path
+from ipexctl.playbook.play_context import LOCALHOST, unknown_delegate
 from ipexctl.playbook.playbook_file import MAX_BYTES, find_playbook, size_of
-from ipexctl.playbook.positions import Position, Templated, did_you_mean, templates_in
+from ipexctl.playbook.positions import Position, Templated, raise_all, templates_in
 from ipexctl.playbook.read import read_playbook
-from ipexctl.playbook.selection import TaskSelection, hosts_of, select_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.model import Playbook, Task
+    from ipexctl.playbook.model import Arg, Playbook, Task
     from ipexctl.playbook.templater import Templater
 
 _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
@@ -41,29 +41,26 @@ class Prepared:
 
 
 def read(name: str, cwd: Path, templater: Templater) -> tuple[Playbook, dict[int, Templated]]:
-    """Read the playbook and check the syntax of every template."""
+    """Read the playbook and check the syntax of every template. Raises all errors at once."""
     path, shown = find_playbook(name, cwd)
-    playbook = read_playbook(path, shown)
+    playbook, errors = read_playbook(path, shown)
+    files = dict(_template_files(playbook, errors))
+    raise_all(errors + templater.check(_templates(playbook, files)), shown)
     if not playbook.plays:
         raise UserError(f"{shown} has no plays", fix="begin with `- hosts: all`")
-    files = dict(_template_files(playbook))
-    templates = [template for value in _values(playbook) for template in templates_in(value)]
-    templater.check([*{id(template): template for template in templates}.values(), *files.values()])
     return playbook, files
 
 
-def check_facts(playbook: Playbook, files: Mapping[int, Templated], templater: Templater, given: Iterable[str]) -> None:
-    """Refuse Ansible facts that are not supported, unless a variable of that name is set."""
-    defined = set(given)
-    for play in playbook.plays:
-        defined |= {name for values in (play.vars, *play.file_vars) for name in values}
-        for task in (*play.tasks, *play.handlers):
-            defined |= {name for values in task.inherited.vars for name in values} | {task.register or ""}
-            defined |= set(task.args) if task.spec.any_option else set()
-            defined |= {task.loop.var, task.loop.index_var or ""} if task.loop else set()
+def check_facts(
+    playbook: Playbook, files: Mapping[int, Templated], templater: Templater, given: Iterable[str]
+) -> list[FileError]:
+    """Uses of Ansible facts that are not supported, unless a variable of that name is set."""
+    defined = set(given).union(*(values for play in playbook.plays for values in (play.vars, *play.file_vars)))
+    for task in playbook.all_tasks:
+        defined = defined.union(*task.inherited.vars, [task.register or ""], task.args if task.spec.any_option else ())
+        defined |= {task.loop.loop_var, task.loop.index_var or ""} if task.loop else set()
     hints = {name: hint for name, hint in HINTS.items() if name not in defined and name[8:] not in ANSIBLE_FACTS}
-    templates = [template for value in _values(playbook) for template in templates_in(value)]
-    templater.check_names([*{id(template): template for template in templates}.values(), *files.values()], hints)
+    return templater.check_names(_templates(playbook, files), hints)
 
 
 def prepare(
@@ -74,36 +71,40 @@ def prepare(
     limited: Sequence[Host],
     *,
     local: bool = False,
-) -> Prepared:
-    """Select hosts and tasks. `limited` are the hosts after --limit; `all_hosts` is empty if no hosts are given."""
+) -> tuple[Prepared, list[FileError]]:
+    """Select hosts and tasks. `limited` are the hosts after --limit; `all_hosts` is empty if no hosts are given.
+
+    The errors are plays and tasks that name other hosts.
+    """
+    errors: list[FileError] = []
     names = {host.name for host in limited}
     hosts: dict[int, tuple[Host, ...]] = {}
     for number, play in enumerate(playbook.plays):
+        hosts[number] = ()
         if not all_hosts:
-            hosts[number] = ()
             continue
-        play_hosts = hosts_of(play.hosts, play.hosts_position, all_hosts, limited[0].name)
-        hosts[number] = tuple(host for host in play_hosts if host.name in names)
-        _check_delegates((*play.tasks, *play.handlers), all_hosts, LOCALHOST if local else ())
+        try:
+            play_hosts = hosts_of(play.hosts, play.hosts_position, all_hosts, limited[0].name)
+            hosts[number] = tuple(host for host in play_hosts if host.name in names)
+        except FileError as error:
+            errors.append(error)
+        errors += _check_delegates(play.all_tasks, all_hosts, LOCALHOST if local else ())
     tasks = select_tasks(playbook, choice)
     handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
-    return Prepared(playbook, hosts, tasks | handlers, len(tasks), files)
+    return Prepared(playbook, hosts, tasks | handlers, len(tasks), files), errors
 
 
-def check_projects(ready: Prepared, cwd: Path) -> None:
-    """Refuse a home directory as the project of a selected sync or run task.
+def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
+    """The selected sync and run tasks whose project is a home directory.
 
     A directory that depends on a variable is checked by the module itself; `{{ here }}` is known already.
     """
-    for play in ready.playbook.plays:
-        for task in (*play.tasks, *play.handlers):
-            if task.spec.name in ("sync", "run") and id(task) in ready.tasks:
-                _check_project(task, cwd)
+    tasks = [task for task in ready.playbook.all_tasks if task.spec.name in ("sync", "run") and id(task) in ready.tasks]
+    return [error for task in tasks if (error := _project_error(task, cwd)) is not None]
 
 
-def _check_project(task: Task, cwd: Path) -> None:
+def _project_error(task: Task, cwd: Path) -> FileError | None:
     from ipexctl.jobs.submit.project import project_fix
-    from ipexctl.playbook.modules.run import script_argv
     from ipexctl.sync.root import find_root, root_problem
 
     def known(name: str) -> Any:
@@ -117,46 +118,54 @@ def _check_project(task: Task, cwd: Path) -> None:
 
     if task.spec.name == "sync":
         if isinstance(src := known("src"), Templated):
-            return
-        if problem := root_problem(find_root(None, None if src is None else local_path(task.base, src), task.base)):
-            raise task.position.error(problem, fix="name the project's directory: src: DIR")
-        return
+            return None
+        problem = root_problem(find_root(None, None if src is None else local_path(task.base, src), task.base))
+        return task.position.error(problem, fix="name the project's directory: src: DIR") if problem else None
     script, directory, sync = known("script"), known("cwd"), known("sync")
     if sync is not True or isinstance(directory, Templated) or (directory is None and isinstance(script, Templated)):
-        return
+        return None
     script_path = None
     if isinstance(script, str):
         script_path = local_path(task.base, script_argv(task.base, script)[0])
-    root = find_root(script_path, None if directory is None else local_path(task.base, directory), task.base)
-    if problem := root_problem(root):
-        raise task.position.error(problem, fix=project_fix(script_path, "cwd: ", "sync: no"))
+    problem = root_problem(
+        find_root(script_path, None if directory is None else local_path(task.base, directory), task.base)
+    )
+    return task.position.error(problem, fix=project_fix(script_path, "cwd: ", "sync: no")) if problem else None
 
 
-def _values(playbook: Playbook) -> Iterator[Any]:
-    for play in playbook.plays:
-        yield dict(play.vars)
-        yield from play.file_vars
-        for task in (*play.tasks, *play.handlers):
-            yield from task_values(task)
+def _templates(playbook: Playbook, files: Mapping[int, Templated]) -> list[Templated]:
+    """All templates of a playbook, each once."""
+    values = [(play.vars, play.file_vars, [task.values for task in play.all_tasks]) for play in playbook.plays]
+    return [*{id(template): template for template in templates_in(values)}.values(), *files.values()]
 
 
-def _template_files(playbook: Playbook) -> Iterator[tuple[int, Templated]]:
-    """The text of each template task's file; raises where a source of copy or template does not exist."""
-    for play in playbook.plays:
-        for task in (*play.tasks, *play.handlers):
-            arg = task.args.get("src")
-            if task.spec.name not in ("template", "copy") or arg is None or isinstance(arg.value, Templated):
-                if task.spec.name == "template" and arg is not None:
-                    raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")
-                continue
-            path = source_path(task.spec.name, task.base, str(arg.value))
-            if not path.exists():
-                raise arg.position.error(
-                    f"{task.spec.name}: there is no {quoted(str(arg.value))} on this machine",
-                    fix=f"its path is from {task.base} on, or from {task.spec.name.replace('copy', 'file')}s/ there",
-                )
-            if task.spec.name == "template":
-                yield id(task), _file_text(path, arg.position, str(arg.value))
+def _template_files(playbook: Playbook, errors: list[FileError]) -> Iterator[tuple[int, Templated]]:
+    """The text of each template task's file; an error for each source of copy or template that does not exist."""
+    for task in playbook.all_tasks:
+        arg = task.args.get("src")
+        if task.spec.name not in ("template", "copy") or arg is None:
+            continue
+        try:
+            if text := _source_text(task, arg):
+                yield id(task), text
+        except FileError as error:
+            errors.append(error)
+
+
+def _source_text(task: Task, arg: Arg) -> Templated | None:
+    """The text of the file of a template task."""
+    module = task.spec.name
+    if isinstance(arg.value, Templated):
+        if module == "template":
+            raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")
+        return None
+    path = source_path(module, task.base, str(arg.value))
+    if not path.exists():
+        raise arg.position.error(
+            f"{module}: there is no {quoted(str(arg.value))} on this machine",
+            fix=f"its path is from {task.base} on, or from {module.replace('copy', 'file')}s/ there",
+        )
+    return _file_text(path, arg.position, str(arg.value)) if module == "template" else None
 
 
 def _file_text(path: Path, position: Position, shown: str) -> Templated:
@@ -175,18 +184,90 @@ def _file_text(path: Path, position: Position, shown: str) -> Templated:
     return Templated(text, Position(source, 1, 1), kind="file")
 
 
-def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], local_names: Sequence[str]) -> None:
+def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], local_names: Sequence[str]) -> Iterator[FileError]:
     names = {"node0", *local_names} | {name for host in hosts for name in (host.name, host.address)}
     for task in tasks:
         target = task.inherited.delegate_to
         if target is None or task.spec.where == "control":  # it runs on the control machine anyway
             continue
         if task.spec.where != "host":
-            raise task.position.error(
+            yield task.position.error(
                 f"{task.spec.name} can't be delegated", fix="it is done once, for all hosts of the play, as it is"
             )
-        if isinstance(target, str) and target not in names:
-            raise task.position.error(
-                f"delegate_to: {quoted(target)} is none of the hosts of this call",
-                fix=LOCAL_FIX if target in LOCALHOST else did_you_mean(target, names, "node0 is the first of them"),
-            )
+        elif isinstance(target, str) and target not in names:
+            what, fix = unknown_delegate(target, names)
+            yield task.position.error(what, fix=fix)
+
+
+def hosts_of(pattern: str, position: Position, hosts: Sequence[Host], node0: str = "") -> tuple[Host, ...]:
+    """The matching hosts in the order of `hosts`; `node0` is the first host of the call."""
+    parts = limit_parts(pattern, {known for host in hosts for known in (host.name, host.address)})
+    terms = ["all" if part in ("all", "*") else (node0 or hosts[0].name) if part == "node0" else part for part in parts]
+    intersected = [part.removeprefix("&") for part in terms if part.startswith("&")]
+    included = [part for part in terms if not part.startswith("&")]
+    if not terms:
+        raise position.error("'hosts' names no host", fix="hosts: all")
+    try:
+        selected = limit_hosts(hosts, ",".join(included or ["all"]))
+        for part in intersected:
+            matching = {host.name for host in limit_hosts(hosts, part)}
+            selected = tuple(host for host in selected if host.name in matching)
+    except UserError as error:
+        fix = "hosts: node0, and delegate_to: localhost with --local" if pattern == "localhost" else error.fix
+        raise position.error(error.message.replace("--limit", "hosts", 1), fix=fix) from None
+    return selected
+
+
+_SPECIAL = frozenset({"all", "tagged", "untagged", "always", "never"})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSelection:
+    tags: frozenset[str] = frozenset()
+    skip_tags: frozenset[str] = frozenset()
+    start_at: str | None = None
+
+    def includes(self, task: Task) -> bool:
+        tags = task.tags
+        return self._is_selected(tags) and not self._is_skipped(tags)
+
+    def _is_selected(self, tags: frozenset[str]) -> bool:
+        if tags & self.tags:
+            return True
+        if "never" in tags:
+            return False
+        if not self.tags or "all" in self.tags or "always" in tags:
+            return True
+        return ("tagged" in self.tags and bool(tags)) or ("untagged" in self.tags and not tags)
+
+    def _is_skipped(self, tags: frozenset[str]) -> bool:
+        if tags & self.skip_tags:
+            return True
+        return ("tagged" in self.skip_tags and bool(tags)) or ("untagged" in self.skip_tags and not tags)
+
+
+def select_tasks(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
+    """The selected tasks by id(): a file that is included twice has two sets of tasks."""
+    tasks = [task for play in playbook.plays for task in play.tasks]
+    first = 0
+    if choice.start_at is not None:
+        first = _first(tasks, choice.start_at)
+    return frozenset(id(task) for task in tasks[first:] if choice.includes(task))
+
+
+def unknown_tags(playbook: Playbook, choice: TaskSelection) -> list[tuple[str, str]]:
+    """Requested tags that no task has, each with a suggestion."""
+    known = {tag for play in playbook.plays for task in play.tasks for tag in task.tags}
+    unknown = sorted((choice.tags | choice.skip_tags) - known - _SPECIAL)
+    return [
+        (tag, did_you_mean(tag, known, f"there are: {', '.join(sorted(known))}" if known else "")) for tag in unknown
+    ]
+
+
+def _first(tasks: list[Task], name: str) -> int:
+    for matches in (lambda task: task.called == name, lambda task: fnmatchcase(task.called, name)):
+        for index, task in enumerate(tasks):
+            if matches(task):
+                return index
+    fix = did_you_mean(name, [task.called for task in tasks], "--list-tasks shows their names")
+    raise UserError(f"--start-at: no task is called {quoted(name)}", fix=fix)

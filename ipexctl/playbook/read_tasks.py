@@ -5,38 +5,40 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import FileError
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
 from ipexctl.playbook.ansible_names import NOT_MODULES, NOT_OPTIONS, UNSUPPORTED
 from ipexctl.playbook.keywords import (
     BLOCK,
     INCLUDE,
     INCLUDES,
+    OF_TASKS,
     TASK,
     advice,
     condition,
     conditions,
-    integer,
+    known_value,
     name_of,
-    number,
-    plain_texts,
     read_inherited,
-    text,
-    truth,
-    variables_of_file,
+    read_keywords,
+    report_unknown,
+    variables,
 )
 from ipexctl.playbook.model import Arg, Block, Flush, InheritedKeywords, Loop, Step, Task
 from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.options import Spec, check_args
+from ipexctl.playbook.options import Option, Spec, check_args
 from ipexctl.playbook.playbook_file import JINJA, PlaybookFile, read_file, shipped
-from ipexctl.playbook.positions import Position, Templated, Value, did_you_mean
+from ipexctl.playbook.positions import Position, Templated, Value
+from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from ipexctl.errors import FileError
+    from ipexctl.playbook.keywords import Reader
 
 
 MAX_TASKS: Final = 50_000
@@ -53,7 +55,12 @@ _INLINE_ARGS: Final = re.compile(
     r"(?:^\s*|\s(?=(?:(?:creates|removes|chdir)=(?:\{\{.*?\}\}|\S)+\s*)+$))(creates|removes|chdir)=((?:\{\{.*?\}\}|\S)+)",
     re.DOTALL,
 )
-_LOOP_CONTROL: Final = frozenset({"loop_var", "label", "index_var", "pause"})
+_LOOP_CONTROL: Final[Mapping[str, Reader]] = {
+    "loop_var": name_of,
+    "label": lambda file, entry: file.template(entry.value),
+    "index_var": name_of,
+    "pause": known_value(Option("float", least=0)),
+}
 
 
 @dataclass
@@ -64,7 +71,7 @@ class Tasks:
     count: int = 0
     files: int = 0
     errors: list[FileError] = field(default_factory=list)
-    """Errors of tasks that can't be read; the tasks after them are read all the same."""
+    """All errors of the playbook so far."""
 
     def read_named_file(self, file: PlaybookFile, node: Node, keyword: str) -> PlaybookFile:
         """Read the file that this node names."""
@@ -72,7 +79,7 @@ class Tasks:
         self.files += 1
         if self.files > MAX_FILES:
             raise file.error(node, f"this playbook reads more than {MAX_FILES:,} files", fix="include fewer of them")
-        return read_file(path, at=file.position(node))
+        return read_file(path, at=file.position(node), errors=self.errors)
 
     @contextmanager
     def open_named_file(self, file: PlaybookFile, node: Node, keyword: str) -> Iterator[PlaybookFile]:
@@ -100,31 +107,27 @@ class Tasks:
         if depth > _MAX_DEPTH:
             raise file.error(node, f"blocks and includes are nested more than {_MAX_DEPTH} deep")
         result: list[Step] = []
-        for item in file.tree.items(node, 0):
-            try:
+        for item in file.items(node):
+            with file.reporting():
                 result += self._step(file, item, above, depth)
-            except FileError as error:
-                self.errors.append(error)
         return tuple(result)
 
     def _step(self, file: PlaybookFile, node: Node, above: InheritedKeywords, depth: int) -> Sequence[Step]:
         if node.id != "mapping":
             raise file.error(node, f"a task is a mapping of `key: value` lines, not {kind(node)}")
-        entries = {entry.key: entry for entry in file.tree.entries(node, "a task")}
+        entries = {entry.key: entry for entry in file.entries(node, "a task")}
         if "block" in entries:
             return (self._block(file, node, entries, above, depth),)
         if flush := [entries[key] for key in entries if _strip_prefix(key) == "meta"]:
             return (_flush(file, flush[0], entries),)
         if includes := [entries[key] for key in entries if _strip_prefix(key) in INCLUDES]:
             return self._include(file, includes[0], entries, above, depth)
-        return (self.task(file, node, entries, above),)
+        return self._task(file, node, entries, above)
 
     def _block(
         self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: InheritedKeywords, depth: int
     ) -> Block:
-        for key, entry in entries.items():
-            if key not in BLOCK:
-                raise file.error(entry.key_node, f"a block has no {quoted(key)}", fix=advice(key, BLOCK))
+        report_unknown(file, entries, BLOCK, "a block", lambda key: advice(key, BLOCK))
         inner = read_inherited(file, entries, above)
         parts = {
             key: self.steps(file, entries[key].value, inner, quoted(key), depth + 1)
@@ -137,65 +140,71 @@ class Tasks:
     def _include(
         self, file: PlaybookFile, include: Entry, entries: Mapping[str, Entry], above: InheritedKeywords, depth: int
     ) -> tuple[Step, ...]:
-        for key, entry in entries.items():
-            if _strip_prefix(key) not in INCLUDE:
-                fix = "include it several times, or loop inside" if "loop" in key else advice(key, INCLUDE)
-                raise file.error(entry.key_node, f"{include.key} has no {quoted(key)}", fix=fix)
+        known = {key for key in entries if _strip_prefix(key) in INCLUDE}
+        loop_fix = "include it several times, or loop inside"
+        report_unknown(
+            file, entries, known, include.key, lambda key: loop_fix if "loop" in key else advice(key, INCLUDE)
+        )
         file_node = include.value
         if file_node.id == "mapping":
-            options = {entry.key: entry for entry in file.tree.entries(file_node, include.key)}
+            options = {entry.key: entry for entry in file.entries(file_node, include.key)}
             if list(options) != ["file"]:
                 raise file.error(file_node, f"{include.key} needs 'file', and nothing else")
             file_node = options["file"].value
         with self.open_named_file(file, file_node, include.key) as included:
-            if included.tree.root is None:
+            if included.root is None:
                 return ()
             inherited = read_inherited(file, entries, above)
-            return self.steps(included, included.tree.root, inherited, str(file_node.value), depth + 1)
+            return self.steps(included, included.root, inherited, str(file_node.value), depth + 1)
 
-    def task(self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: InheritedKeywords) -> Task:
+    def _task(
+        self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: InheritedKeywords
+    ) -> tuple[Task, ...]:
+        """The task; none if anything in it is wrong."""
         self.count += 1
         if self.count > MAX_TASKS:
             raise file.error(node, f"more than {MAX_TASKS:,} tasks in one playbook")
+        errors_before = len(self.errors)
+        inherited = read_inherited(file, entries, above)
+        values = read_keywords(file, entries, OF_TASKS)
+        with file.reporting():
+            values["loop"] = _loop(file, entries)
         module_entry = _module_entry(file, node, entries)
-        position = file.position(module_entry.key_node)
+        if module_entry is None:
+            return ()
+        position, errors_before_args = file.position(module_entry.key_node), len(self.errors)
         if _strip_prefix(module_entry.key) == INCLUDE_VARS:
             spec, args = MODULES["set_fact"], self._included_vars(file, module_entry)
         else:
             spec = MODULES[_strip_prefix(module_entry.key)]
             args = _arguments(file, spec, module_entry, entries.get("args"))
-        check_args(spec, module_entry.key, args, position)
-        inherited = read_inherited(file, entries, above)
+        if len(self.errors) == errors_before_args:
+            self.errors += check_args(spec, module_entry.key, args, position)
         if _strip_prefix(module_entry.key) == INCLUDE_VARS:  # the variables may refer to each other
             inherited = replace(inherited, vars=(*inherited.vars, {name: arg.value for name, arg in args.items()}))
         if spec.once:
             inherited = replace(inherited, run_once=True)
         if inherited.become and not spec.becomes and "become" in entries:
-            raise file.error(
+            file.report(
                 entries["become"].key_node,
                 f"{module_entry.key} does nothing as root",
                 fix="take become out: only what works on each host by itself can use it: exec, copy, file, tune …",
             )
-        own_name = module_entry.key if inherited.no_log else _default_name(module_entry, spec)
-        return Task(
-            name=text(file, entries["name"]) if "name" in entries else own_name,
-            spec=spec,
-            args=args,
-            position=position,
-            inherited=inherited,
-            base=file.base,
-            **_task_keywords(file, entries),
-        )
+        if len(self.errors) > errors_before:
+            return ()
+        values.setdefault("name", module_entry.key if inherited.no_log else _default_name(module_entry, spec))
+        return (Task(spec=spec, args=args, position=position, inherited=inherited, base=file.source.base, **values),)
 
     def _included_vars(self, file: PlaybookFile, module_entry: Entry) -> dict[str, Arg]:
         """The variables of include_vars, as options of set_fact."""
         file_node, name = module_entry.value, None
         if file_node.id == "mapping":
-            options = {entry.key: entry for entry in file.tree.entries(file_node, module_entry.key)}
+            options = {entry.key: entry for entry in file.entries(file_node, module_entry.key)}
             if "file" not in options or options.keys() - {"file", "name"}:
                 raise file.error(file_node, f"{module_entry.key} needs 'file', and knows 'name' besides")
             file_node, name = options["file"].value, name_of(file, options["name"]) if "name" in options else None
-        values = dict(variables_of_file(self.read_named_file(file, file_node, module_entry.key)))
+        named = self.read_named_file(file, file_node, module_entry.key)
+        values = variables(named, named.root, "a file of variables")
         position = file.position(file_node)
         return {key: Arg(value, position) for key, value in ({name: values} if name else values).items()}
 
@@ -204,7 +213,7 @@ def _named_path(file: PlaybookFile, node: Node, keyword: str) -> Path:
     if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
         fix = "files are read before any task"
         raise file.error(node, f"{keyword} takes a file's name, not {kind(node)}", fix=fix)
-    path = file.base / str(node.value)
+    path = file.source.base / str(node.value)
     if keyword.endswith("import_playbook") and not path.is_file():
         return shipped().get(str(node.value), path)
     return path
@@ -213,32 +222,8 @@ def _named_path(file: PlaybookFile, node: Node, keyword: str) -> Path:
 def _flush(file: PlaybookFile, meta: Entry, entries: Mapping[str, Entry]) -> Flush:
     if str(meta.value.value) != "flush_handlers":
         raise file.error(meta.value, f"meta knows flush_handlers, not {kind(meta.value)}", fix="fail, or when:")
-    for key, entry in entries.items():
-        if entry is not meta and key not in ("name", "tags"):
-            raise file.error(entry.key_node, f"meta has no {quoted(key)}", fix="take it out")
+    report_unknown(file, entries, {meta.key, "name", "tags"}, "meta", lambda _: "take it out")
     return Flush()
-
-
-def _task_keywords(file: PlaybookFile, entries: Mapping[str, Entry]) -> dict[str, Any]:
-    """The keywords that only a task may have."""
-    keywords: dict[str, Any] = {"loop": _loop(file, entries)}
-    if "register" in entries:
-        keywords["register"] = name_of(file, entries["register"])
-    if "until" in entries:
-        keywords["until"] = conditions(file, entries["until"].value)
-    if "retries" in entries:
-        keywords["retries"] = integer(file, entries["retries"], least=0)
-    if "delay" in entries:
-        keywords["delay"] = number(file, entries["delay"], least=0)
-    for key in ("changed_when", "failed_when"):
-        if key in entries:
-            keywords[key] = truth(file, entries[key])
-    if "notify" in entries:
-        position = file.position(entries["notify"].value)
-        keywords["notify"] = tuple((name, position) for name in plain_texts(file, entries["notify"]))
-    if "listen" in entries:
-        keywords["listen"] = plain_texts(file, entries["listen"])
-    return keywords
 
 
 def _strip_prefix(key: str) -> str:
@@ -248,22 +233,25 @@ def _strip_prefix(key: str) -> str:
     return key
 
 
-def _module_entry(file: PlaybookFile, node: Node, entries: Mapping[str, Entry]) -> Entry:
-    """The entry of the module; a key that is neither a module nor a keyword is an error."""
+def _module_entry(file: PlaybookFile, node: Node, entries: Mapping[str, Entry]) -> Entry | None:
+    """The entry of the module; a key that is neither a module nor a keyword is an error. None: there is no other."""
     modules = [entry for key, entry in entries.items() if key not in TASK and _strip_prefix(key) in KNOWN]
     unknown = [entry for key, entry in entries.items() if key not in TASK and _strip_prefix(key) not in KNOWN]
     for entry in unknown:
         key = _strip_prefix(entry.key)
         if key in UNSUPPORTED:
-            raise file.error(entry.key_node, f"there is no {quoted(entry.key)} here", fix=UNSUPPORTED[key])
-        if modules or key.startswith("with_"):
-            raise file.error(
+            file.report(entry.key_node, f"there is no {quoted(entry.key)} here", fix=UNSUPPORTED[key])
+        elif modules or key.startswith("with_"):
+            file.report(
                 entry.key_node, f"a task has no {quoted(entry.key)}", fix=advice(entry.key, TASK | set(MODULES))
             )
-        fix = NOT_MODULES.get(key.rpartition(".")[2]) or did_you_mean(
-            key, [*KNOWN, *TASK], f"there are: {', '.join(sorted(MODULES))}"
-        )
-        raise file.error(entry.key_node, f"there is no module {quoted(entry.key)}", fix=fix)
+        else:
+            fix = NOT_MODULES.get(key.rpartition(".")[2]) or did_you_mean(
+                key, [*KNOWN, *TASK], f"there are: {', '.join(sorted(MODULES))}"
+            )
+            raise file.error(entry.key_node, f"there is no module {quoted(entry.key)}", fix=fix)
+    if not modules and unknown:
+        return None
     if not modules:
         keys = " and ".join(quoted(key) for key in entries) or "nothing"
         raise file.error(node, f"this task has {keys}, and no module", fix=f"one of {', '.join(sorted(MODULES))}")
@@ -288,7 +276,7 @@ def _arguments(file: PlaybookFile, spec: Spec, module_entry: Entry, more: Entry 
     args: dict[str, Arg] = {}
     node = module_entry.value
     if node.id == "mapping":
-        _read_options(file, spec, module_entry.key, file.tree.entries(node, module_entry.key), args)
+        _read_options(file, spec, module_entry.key, file.entries(node, module_entry.key), args)
     elif not is_null(node):
         if spec.free is not None and not (_INLINE.match(str(node.value)) and spec.name not in ("exec", "command")):
             if node.id == "scalar":
@@ -300,7 +288,7 @@ def _arguments(file: PlaybookFile, spec: Spec, module_entry: Entry, more: Entry 
         else:
             raise file.error(node, f"{module_entry.key} takes a mapping of options, not {kind(node)}")
     if more is not None:
-        _read_options(file, spec, module_entry.key, file.tree.entries(more.value, "'args'"), args)
+        _read_options(file, spec, module_entry.key, file.entries(more.value, "'args'"), args)
     return args
 
 
@@ -308,26 +296,27 @@ def _read_options(
     file: PlaybookFile, spec: Spec, module_name: str, entries: Sequence[Entry], found: dict[str, Arg]
 ) -> None:
     for entry in entries:
-        name = _option_name(spec, module_name, entry.key, file.position(entry.key_node))
-        if name in found:
-            raise file.error(entry.key_node, f"{module_name}: {quoted(name)} is there twice")
-        option = spec.options.get(name)
-        node = entry.value
-        value: Value
-        if option is not None and option.kind in ("mode", "str", "path", "local", "command") and node.id == "scalar":
-            value = None if is_null(node) else file.text_value(node)
-        elif option is not None and option.kind == "exprs":
-            value = list(conditions(file, node))
-        elif option is not None and name == "var" and node.id == "scalar":
-            value = condition(file, node)
-        else:
-            value = file.value(node)
-        found[name] = Arg(value, file.position(node))
+        with file.reporting():
+            name = _option_name(spec, module_name, entry.key, file.position(entry.key_node))
+            if name in found:
+                raise file.error(entry.key_node, f"{module_name}: {quoted(name)} is there twice")
+            found[name] = Arg(_option_value(file, spec, name, entry), file.position(entry.value))
+
+
+def _option_value(file: PlaybookFile, spec: Spec, name: str, entry: Entry) -> Value:
+    node, option_kind = entry.value, spec.options[name].kind if name in spec.options else "any"
+    if option_kind in ("mode", "str", "path", "local", "command") and node.id == "scalar":
+        return None if is_null(node) else file.text_value(node)
+    if option_kind == "exprs":
+        return list(conditions(file, entry))
+    if name == "var" and not spec.any_option and node.id == "scalar":
+        return condition(file, node)
+    return file.value(node)
 
 
 def _option_name(spec: Spec, module_name: str, key: str, position: Position) -> str:
     if spec.any_option:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+        if not is_variable_name(key):
             raise position.error(f"{quoted(key)} can't be the name of a variable", fix="letters, digits and _")
         return key
     name = spec.option(key)
@@ -389,16 +378,7 @@ def _loop(file: PlaybookFile, entries: Mapping[str, Entry]) -> Loop | None:
     items = file.value(entry.value)
     if not isinstance(items, list | Templated):
         raise file.error(entry.value, f"'loop' must be a list, not {kind(entry.value)}", fix="[one, two]")
-    options: dict[str, Any] = {}
-    for option in file.tree.entries(control.value, "'loop_control'") if control else ():
-        if option.key not in _LOOP_CONTROL:
-            raise file.error(
-                option.key_node, f"loop_control has no {quoted(option.key)}", fix=advice(option.key, _LOOP_CONTROL)
-            )
-        if option.key == "label":
-            options["label"] = file.template(option.value)
-        elif option.key == "pause":
-            options["pause"] = number(file, option, least=0)
-        else:
-            options["var" if option.key == "loop_var" else "index_var"] = name_of(file, option)
-    return Loop(items, file.position(entry.value), **options)
+    options = {entry.key: entry for entry in file.entries(control.value, "'loop_control'")} if control else {}
+    known = frozenset(_LOOP_CONTROL)
+    report_unknown(file, options, known, "loop_control", lambda key: advice(key, known))
+    return Loop(items, file.position(entry.value), **read_keywords(file, options, _LOOP_CONTROL))

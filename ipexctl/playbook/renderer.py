@@ -7,20 +7,24 @@ killed.
 from __future__ import annotations
 
 import json
+import math
 import re
 import resource
 import signal
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import TemplateSyntaxError, UndefinedError
+from jinja2 import Undefined as JinjaUndefined
 from jinja2.exceptions import SecurityError, TemplateError
 
+from ipexctl.hosts.names import did_you_mean
+from ipexctl.playbook.ansible_names import HINTS
 from ipexctl.playbook.renderer_env import Renderer, TooMuch
-from ipexctl.playbook.renderer_scope import BadTemplate, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import FrameType
 
 MEMORY: Final = 1 << 30
@@ -28,13 +32,206 @@ SECONDS: Final = 5.0
 MAX_CHARACTERS: Final = 8 << 20
 """Most characters in one reply."""
 _FALSE_TEXTS: Final = frozenset({"no", "false", "off", "0", "n", "", "none"})
-
-
+_MAX_DEPTH: Final = 60
+_MAX_ITEMS: Final = 1_000_000
+_MISSING: Final = object()
 _NUMBER: Final = re.compile(r"'(int|float)'")
 
 
 class _TimeUp(BaseException):
     """Raised by the alarm at any point of the running code; a BaseException, so templates can't catch it."""
+
+
+class BadTemplate(Exception):
+    """A template whose result is not a value a playbook can hold."""
+
+
+class Scope:
+    """One host's variables during one job. `at` is the number of the template being filled."""
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        layers: Mapping[str, tuple[dict[str, Any], bool]],
+        hosts: Mapping[str, list[str]],
+        host: str,
+        local: list[list[Any]],
+    ) -> None:
+        self.at: int | None = None
+        self._renderer = renderer
+        self._all_layers = layers
+        self._hosts = hosts
+        self._layers: list[tuple[dict[str, Any], bool]] = []
+        for name in hosts.get(host, ()):
+            if name in ("@weak", "@strong"):
+                self._layers += [(values, templated) for values, templated in local if templated is (name == "@weak")]
+            elif name in layers:
+                self._layers.append(layers[name])
+        self._filled: dict[str, Any] = {}
+        self._depth = 0
+        self._variables = {"\0scope": self.look_up}
+
+    def names(self) -> set[str]:
+        return {"hostvars", *(name for values, _ in self._layers for name in values)}
+
+    def look_up(self, name: str, default: Any) -> Any:
+        if name == "hostvars":
+            return _HostVars(self)
+        if name not in self._filled:
+            value = _MISSING
+            for values, templated in reversed(self._layers):
+                if name in values:
+                    value = self._filled_or_undefined(values[name]) if templated else values[name]
+                    break
+            if value is _MISSING:
+                return default
+            self._filled[name] = value
+        return self._filled[name]
+
+    def _filled_or_undefined(self, value: Any) -> Any:
+        """The filled value; undefined if it needs an undefined variable, for `is defined` and `default`."""
+        outer = self.at
+        try:
+            return self.fill(value)
+        except UndefinedError as error:
+            inner, self.at = self.at, outer
+            message = str(error)
+            return self._renderer.undefined(message if message.startswith("\3") else f"\3{inner}\3{message}")
+
+    def of_host(self, name: str) -> Scope:
+        return Scope(self._renderer, self._all_layers, self._hosts, name, [])
+
+    def is_host(self, name: str) -> bool:
+        return name in self._hosts
+
+    def host_names(self) -> list[str]:
+        return [name for name in self._hosts if name]
+
+    def fill(self, value: Any) -> Any:
+        """The value with all its templates filled."""
+        if isinstance(value, dict):
+            if "\0t" in value:
+                return self._template(value)
+            return {key: self.fill(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.fill(item) for item in value]
+        return value
+
+    def expression(self, condition: Mapping[str, Any]) -> Any:
+        with self._inside(condition):
+            return _plain(self._renderer.expression(condition["\0t"], self._variables))
+
+    def _template(self, template: Mapping[str, Any]) -> Any:
+        if template["\0k"] == "expr":
+            return self.expression(template)
+        with self._inside(template):
+            may_be_value = template["\0k"] == "text"
+            return _plain(self._renderer.render(template["\0t"], self._variables, may_be_value=may_be_value))
+
+    @contextmanager
+    def _inside(self, template: Mapping[str, Any]) -> Iterator[None]:
+        """Set the position for errors to this template; an error keeps the position of the innermost template."""
+        before, self.at = self.at, template["\0p"]
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise RecursionError
+        try:
+            yield
+            self.at = before
+        finally:
+            self._depth -= 1
+
+    def undefined(self, message: str) -> tuple[str, str, str | None]:
+        """For a message of Undefined: the problem, the fix, and the word to point at."""
+        if message.startswith("\3"):
+            _, at, message = message.split("\3", 2)
+            self.at = int(at)
+        name_match = re.fullmatch("\1(.*)\2", message, re.DOTALL)
+        if name_match:
+            name = name_match[1]
+            known = () if name in HINTS else sorted({"facts", *self.names()} - {name})
+            fix = did_you_mean(name, known, _fix_for_name(name), cutoff=0.85 if _is_ansible_name(name) else 0.6)
+            return f"'{name}' is undefined", fix, name
+        attribute_match = re.fullmatch("\1([^\1]*)\1(.*)", message, re.DOTALL)
+        if attribute_match:
+            name, keys = attribute_match[1], attribute_match[2].split()
+            listing = ", ".join(keys[:12]) + (" …" if len(keys) > 12 else "")
+            fix = did_you_mean(name, keys, f"there are: {listing}" if keys else "it is empty")
+            return f"there is no '{name}' in it", fix, name
+        return message, "", None
+
+
+class _HostVars(Mapping[str, Any]):
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __getitem__(self, name: str) -> Any:
+        if not self._scope.is_host(name):
+            raise KeyError(name)
+        return _HostVariables(self._scope.of_host(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._scope.host_names())
+
+    def __len__(self) -> int:
+        return len(self._scope.host_names())
+
+
+class _HostVariables(Mapping[str, Any]):
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._scope.look_up(name, _MISSING)
+        if value is _MISSING:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._scope.names() - {"hostvars"}))
+
+    def __len__(self) -> int:
+        return len(self._scope.names())
+
+
+def _is_ansible_name(name: str) -> bool:
+    return name.startswith("ansible_")
+
+
+def _fix_for_name(name: str) -> str:
+    if name in ("facts", "ansible_facts"):
+        return "gather_facts: false in this play leaves them out"
+    if name in HINTS:
+        return HINTS[name]
+    if _is_ansible_name(name):
+        return "use facts.… in place of Ansible's ansible_… variables: ipexctl doctor --json shows all facts"
+    return f"-e {name}=VALUE, or a default: {{{{ {name} | default('') }}}}"
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """The value as JSON types. An undefined value, nested ones included, is an error."""
+    if isinstance(value, JinjaUndefined):
+        raise UndefinedError(value._undefined_message)
+    if value is None or isinstance(value, bool | int | str):
+        return str(value) if isinstance(value, str) and type(value) is not str else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth > _MAX_DEPTH:
+        raise BadTemplate("this comes to something nested too deep")
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | range) or hasattr(value, "__next__"):
+        items = []
+        for item in value:
+            items.append(_plain(item, depth + 1))
+            if len(items) > _MAX_ITEMS:
+                raise BadTemplate(f"this comes to a list of more than {_MAX_ITEMS:,} items")
+        return items
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if type(value).__name__ in ("dict_keys", "dict_values", "dict_items"):
+        return [_plain(item, depth + 1) for item in value]
+    raise BadTemplate(f"this comes to no value: {type(value).__name__}")
 
 
 def main() -> None:
@@ -75,7 +272,7 @@ class Worker:
             self._hosts[message["name"]] = message["layers"]
             return None
         if message["op"] == "names":
-            return json.dumps([self._renderer.printed_name(text, message["names"]) for text in message["texts"]])
+            return json.dumps([self._renderer.printed_name(text, message["names"]) for text, _ in message["texts"]])
         if message["op"] == "check":
             return json.dumps([self._renderer.syntax_error(text, kind == "expr") for text, kind in message["texts"]])
         return self._answer(message)

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.doctor.finding import HostReport
+    from ipexctl.errors import UserError
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.model import Task
+    from ipexctl.remote.outcome import HostError, HostResult
 
 Status = Literal["ok", "changed", "failed", "skipped", "unreachable"]
 
@@ -91,15 +94,28 @@ def combine_items(results: Sequence[Result], items: Sequence[Any], var: str) -> 
     )
 
 
+def unified_diff(old: str, new: str, name: str, *, is_new: bool = False, context: int = 2) -> str:
+    """As `diff -u` prints it; a new file is compared with /dev/null."""
+    import difflib
+
+    names = ("/dev/null", name) if is_new else (f"{name} (before)", f"{name} (after)")
+    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), *names, n=context)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
 def failed(reason: str, fix: str = "", **data: Any) -> Result:
     return Result("failed", reason, fix, data)
 
 
-def refused(calls: Sequence[Call], reason: str, fix: str = "") -> dict[str, Result]:
-    """The same result for all hosts: nothing was started."""
-    return {call.host.name: failed(reason, fix) for call in calls}
+def failed_by(error: UserError) -> Result:
+    return failed(error.message, error.fix)
 
 
-def failed_host(status: str, reason: str, fix: str = "") -> Result:
-    """The result of a host that a command could not work on, by the status that the command gave it."""
-    return Result("unreachable" if status == "unreachable" else "failed", reason, fix)
+def host_result(done: HostResult, **data: Any) -> Result:
+    """The result that a command had on a host."""
+    return Result(done.status, done.reason, done.fix, data)
+
+
+def failed_host(failure: HostError | HostResult | HostReport) -> Result:
+    """The result of a host that a command could not work on."""
+    return Result("unreachable" if failure.status == "unreachable" else "failed", failure.reason, failure.fix)

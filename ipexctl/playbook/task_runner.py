@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.errors import UserError
+from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
@@ -16,11 +15,11 @@ from ipexctl.playbook.cluster_tasks import as_playbook, missing_hosts
 from ipexctl.playbook.masks import masked, secrets_in, shown
 from ipexctl.playbook.modules import runner
 from ipexctl.playbook.options import BadOption, filled, filled_environment
-from ipexctl.playbook.play_context import LOCAL_FIX, LOCALHOST
-from ipexctl.playbook.positions import Templated, did_you_mean
+from ipexctl.playbook.play_context import LOCALHOST, unknown_delegate
 from ipexctl.playbook.report import ItemDone, TaskReport
-from ipexctl.playbook.result import Call, Result, combine_items, failed, failed_host
-from ipexctl.playbook.templater import Filled, Job, TemplateError
+from ipexctl.playbook.result import Call, Result, combine_items, failed, failed_by, failed_host
+from ipexctl.playbook.templater import Filled, Job
+from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 
@@ -29,9 +28,10 @@ if TYPE_CHECKING:
 
     from ipexctl.playbook.engine import Engine
     from ipexctl.playbook.model import Task
+    from ipexctl.playbook.positions import Templated
 
-_POLL_SECONDS = 0.05
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_NOT_BEGUN = failed("it was not begun")
 
 
 @dataclass
@@ -43,9 +43,8 @@ class _WorkItem:
     index: int = 0
     label: str = ""
     call: Call | None = None
-    result: Result | None = None
+    result: Result = _NOT_BEGUN
     ignored: bool = False
-    assertions: Sequence[bool] = ()
     attempts: int = 0
     local: list[tuple[Mapping[str, Any], bool]] = field(default_factory=list)
 
@@ -67,7 +66,7 @@ class TaskRunner:
         hosts = [host for name in names if (host := self._engine.host(name)) is not None]
         self._create_items(hosts)
         work_items = [work_item for name in names for work_item in self._items[name]]
-        self._fill([work_item for work_item in work_items if work_item.result is None])
+        self._fill([work_item for work_item in work_items if work_item.result is _NOT_BEGUN])
         self._call_with_retries([work_item for work_item in work_items if work_item.call is not None])
         return self._finish(names)
 
@@ -82,7 +81,7 @@ class TaskRunner:
             return
         jobs = [Job(host.name, {"items": loop.items}, local=self._vars()) for host in hosts]
         for host, answer in zip(hosts, self._templater.fill(jobs), strict=True):
-            if isinstance(answer, TemplateError):
+            if isinstance(answer, FileError):
                 # As in Ansible, a host whose list can't be filled is skipped if `when` is false.
                 condition_job = Job(host.name, when=self._task.inherited.when, local=self._vars())
                 (condition,) = self._templater.fill([condition_job])
@@ -92,30 +91,23 @@ class TaskRunner:
                 continue
             items = answer.values["items"]
             if not isinstance(items, list):
-                error = loop.position.error(
-                    f"'loop' came to {quoted(str(items)[:40])}, which is no list", fix="[one, two]"
-                )
-                self._items[host.name] = [_WorkItem(host, result=failed(error.message, error.fix))]
+                what = f"'loop' came to {quoted(str(items)[:40])}, which is no list"
+                result = failed_by(loop.position.error(what, fix="[one, two]"))
+                self._items[host.name] = [_WorkItem(host, result=result)]
                 continue
-            self._items[host.name] = [
-                _WorkItem(host, item, index, local=[*self._vars(), (self._item_vars(item, index), False)])
-                for index, item in enumerate(items)
-            ]
+            self._items[host.name] = []
+            for index, item in enumerate(items):
+                item_vars = {loop.loop_var: item, **({loop.index_var: index} if loop.index_var else {})}
+                self._items[host.name].append(_WorkItem(host, item, index, local=[*self._vars(), (item_vars, False)]))
 
     def _vars(self) -> list[tuple[Mapping[str, Any], bool]]:
         return [(values, True) for values in self._task.inherited.vars]
-
-    def _item_vars(self, item: Any, index: int) -> dict[str, Any]:
-        loop = self._task.loop
-        assert loop is not None
-        return {loop.var: item, **({loop.index_var: index} if loop.index_var else {})}
 
     def _fill(self, work_items: Sequence[_WorkItem]) -> None:
         """Fill the conditions and, where they hold, all options."""
         task, inherited = self._task, self._task.inherited
         assertions = task.args["that"].value if task.spec.name == "assert" else ()
         args = {name: arg.value for name, arg in task.args.items() if not (assertions and name == "that")}
-        file = self._engine.file_of(task)
         values: dict[str, Any] = {
             "args": args,
             "environment": list(inherited.environment),
@@ -123,7 +115,7 @@ class TaskRunner:
             "user": inherited.become_user,
             "delegate": inherited.delegate_to,
             "label": task.loop.label if task.loop else None,
-            "file": file,
+            "file": self._engine.file_of(task),
         }
         jobs = [
             Job(work_item.host.name, values, inherited.when, {}, assertions, work_item.local)
@@ -131,7 +123,7 @@ class TaskRunner:
         ]
         for work_item, answer in zip(work_items, self._templater.fill(jobs), strict=True):
             work_item.label = _label(work_item.item)
-            if isinstance(answer, TemplateError):
+            if isinstance(answer, FileError):
                 work_item.result = _template_failure(answer)
                 work_item.ignored = inherited.ignore_errors is True
             elif not answer.held:
@@ -149,18 +141,17 @@ class TaskRunner:
     def _prepare(self, work_item: _WorkItem, answer: Filled) -> None:
         task, inherited, values = self._task, self._task.inherited, answer.values
         work_item.ignored = str(values["ignore"]).lower() in ("true", "yes", "on", "1")
-        work_item.assertions = answer.assertions
         if values["label"] is not None:
             work_item.label = str(values["label"])
         args = dict(values["args"])
         if answer.assertions:
-            args["that"] = [template.text for template in task.args["that"].value]
+            texts = [template.text for template in task.args["that"].value]
+            args["that"] = list(zip(texts, answer.assertions, strict=True))
         try:
             options = filled(task.spec, args)
             environment = filled_environment(values["environment"])
         except BadOption as bad:
-            error = task.position.error(f"{task.spec.name}: {bad.message}", fix=bad.fix)
-            work_item.result = failed(error.message, error.fix)
+            work_item.result = failed_by(task.position.error(f"{task.spec.name}: {bad.message}", fix=bad.fix))
             return
         if values["file"] is not None:
             options["content"] = str(values["file"])
@@ -191,13 +182,7 @@ class TaskRunner:
         if target is None and delegate in LOCALHOST and self._context.options.local:
             return Host("localhost", "localhost")
         if target is None:
-            names = [known.name for known in self._context.hosts]
-            return failed(
-                f"delegate_to: {quoted(str(delegate))} is none of the hosts of this call",
-                LOCAL_FIX
-                if delegate in LOCALHOST
-                else did_you_mean(str(delegate), [*names, "node0"], "node0 is the first"),
-            )
+            return failed(*unknown_delegate(str(delegate), [*(host.name for host in self._context.hosts), "node0"]))
         return target
 
     # Run the calls
@@ -218,21 +203,17 @@ class TaskRunner:
             self._context.watch(
                 Notice(f"{names}: {self._report.name}: until doesn't hold yet; {max_attempts - attempt} more")
             )
-            self._sleep(task.delay)
+            self._context.sleep(task.delay)
             pending = unfinished
         if task.until:
             for work_item in work_items:
-                if work_item.result is not None:
-                    work_item.result = replace(
-                        work_item.result, data={**work_item.result.data, "attempts": work_item.attempts}
-                    )
+                data = {**work_item.result.data, "attempts": work_item.attempts}
+                work_item.result = replace(work_item.result, data=data)
 
     def _call(self, work_items: Sequence[_WorkItem]) -> None:
-        run = runner(self._task.spec.name)
         if self._task.spec.where == "control":
             for work_item in work_items:
-                assert work_item.call is not None
-                work_item.result = run.run_locally(self._context, work_item.call, work_item.assertions)
+                work_item.result = runner(self._task.spec.name)(self._context, work_item.call)
         elif self._task.spec.where == "all":
             self._call_together(work_items)
         else:
@@ -246,23 +227,24 @@ class TaskRunner:
         pause = self._task.loop.pause if self._task.loop else 0.0
 
         def work(host: Host) -> None:
-            for number, work_item in enumerate(by_host[host.name]):
-                assert work_item.call is not None
-                if number and pause:
-                    self._sleep(pause)
-                with self._context.session(work_item.call.target) as session:
+            waiting = by_host[host.name]
+            while waiting:
+                call = waiting[0].call
+                assert call is not None
+                with self._context.session(call.target) as session:
                     try:
-                        work_item.result = run.run_on_host(self._context, work_item.call, session)
+                        result = run(self._context, call, session)
                     except UserError as error:
-                        work_item.result = failed(error.message, error.fix)
+                        result = failed_by(error)
+                waiting.pop(0).result = result
+                if waiting and pause:
+                    self._context.sleep(pause)
 
-        for done in self._context.for_each_host([group[0].host for group in by_host.values()], work):
+        hosts = [group[0].host for group in by_host.values()]
+        for done in fan_out(hosts, work, forks=self._context.options.forks, cancel=self._context.cancel):
             if done.error is not None:
-                undone = [
-                    work_item for work_item in by_host[done.host.name] if work_item.result is None or work_item.attempts
-                ]
-                for work_item in undone:
-                    work_item.result = failed_host(done.error.status, done.error.reason, done.error.fix)
+                for work_item in by_host[done.host.name]:
+                    work_item.result = failed_host(done.error)
 
     def _call_together(self, work_items: Sequence[_WorkItem]) -> None:
         """One call for all hosts with the same options; items of a loop one after the other."""
@@ -279,43 +261,28 @@ class TaskRunner:
             calls = [work_item.call for work_item in group if work_item.call is not None]
             try:
                 refusal = missing_hosts(calls, missing) if self._task.spec.is_cluster_job else None
-                results = dict.fromkeys(self._names, refusal) if refusal else run.run_on_all(self._context, calls)
+                done = refusal or run(self._context, calls[0], [call.host for call in calls])
             except HostError as error:
-                results = {call.host.name: failed_host(error.status, error.reason, error.fix) for call in calls}
+                done = failed_host(error)
             except UserError as error:
-                results = {call.host.name: failed(error.message, error.fix) for call in calls}
+                done = failed_by(error)
             for work_item in group:
-                work_item.result = as_playbook(results[work_item.host.name], self._task.spec.options)
+                result = done if isinstance(done, Result) else done[work_item.host.name]
+                work_item.result = as_playbook(result, self._task.spec.options)
 
     def _apply_conditions(self, work_items: Sequence[_WorkItem]) -> list[_WorkItem]:
         """Apply `changed_when`, `failed_when` and `until`; return the items to retry."""
         task = self._task
-        truths = {"until": task.until}
-        for name in ("changed_when", "failed_when"):
-            value = getattr(task, name)
-            if isinstance(value, tuple):
-                truths[name] = value
-        truths = {name: value for name, value in truths.items() if value}
-        finished = [
-            work_item
-            for work_item in work_items
-            if work_item.result is not None and work_item.result.status != "unreachable"
-        ]
-        for work_item in finished:
-            if work_item.result is not None and work_item.result.not_run and task.changed_when is False:
-                work_item.result = replace(
-                    work_item.result, status="skipped" if work_item.result.status == "skipped" else "ok"
-                )
-        finished = [
-            work_item for work_item in finished if work_item.result is not None and not work_item.result.not_run
-        ]
-        answers: list[Filled | TemplateError] = [Filled(True)] * len(finished)
-        if truths:
-            answers = self._templater.fill([self._condition_job(work_item, truths) for work_item in finished])
+        conditions = {"until": task.until, "changed_when": task.changed_when, "failed_when": task.failed_when}
+        truths = {name: value for name, value in conditions.items() if isinstance(value, tuple) and value}
+        finished = [item for item in work_items if item.result.status != "unreachable" and not item.result.not_run]
+        for work_item in work_items:
+            if work_item.result.not_run and task.changed_when is False and work_item.result.status != "skipped":
+                work_item.result = replace(work_item.result, status="ok")
+        answers = self._templater.fill([self._condition_job(work_item, truths) for work_item in finished])
         unfinished = []
         for work_item, answer in zip(finished, answers, strict=True):
-            assert work_item.result is not None
-            if isinstance(answer, TemplateError):
+            if isinstance(answer, FileError):
                 work_item.result = _template_failure(answer, work_item.result)
                 continue
             work_item.result = self._apply_truths(work_item.result, answer.truths)
@@ -326,11 +293,9 @@ class TaskRunner:
         return unfinished
 
     def _condition_job(self, work_item: _WorkItem, truths: Mapping[str, Sequence[Templated]]) -> Job:
-        assert work_item.result is not None
-        local = [*work_item.local]
-        if self._task.register:
-            local.append(({self._task.register: work_item.result.to_variable()}, False))
-        return Job(work_item.host.name, truths=truths, local=local)
+        register = self._task.register
+        own = [({register: work_item.result.to_variable()}, False)] if register and truths else []
+        return Job(work_item.host.name, truths=truths, local=[*work_item.local, *own])
 
     def _apply_truths(self, result: Result, truths: Mapping[str, bool]) -> Result:
         task = self._task
@@ -347,29 +312,21 @@ class TaskRunner:
             result = replace(result, data={**result.data, "changed": changes})
         return result
 
-    def _sleep(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not self._context.cancel.thrown:
-            time.sleep(min(_POLL_SECONDS, max(0.0, deadline - time.monotonic())))
-
     # Report the results
 
     def _finish(self, names: Sequence[str]) -> set[str]:
         task, failed_names = self._task, set()
         for name in names:
             work_items = self._items[name]
-            results = [work_item.result or failed("it was not begun") for work_item in work_items]
+            results = [work_item.result for work_item in work_items]
             result = results[0] if task.loop is None else self._loop_result(work_items, results)
             ignored = result.status == "failed" and all(
-                work_item.ignored
-                for work_item, item_result in zip(work_items, results, strict=True)
-                if item_result.status == "failed"
+                work_item.ignored for work_item in work_items if work_item.result.status == "failed"
             )
             self._register(name, result, work_items)
-            no_log = bool(task.inherited.no_log)
-            if no_log:
-                self._templater.secrets |= secrets_in(result, task.loop.var if task.loop else "item")
-            self._engine.end(self._report, name, result, no_log=no_log, ignored=ignored, loop=task.loop is not None)
+            if task.inherited.no_log:
+                self._templater.secrets |= secrets_in(result, task.loop.loop_var if task.loop else "item")
+            self._engine.end(self._report, name, result, task, ignored)
             if result.status == "changed":
                 for handler, _ in task.notify:
                     self._engine.notify(handler, name)
@@ -378,9 +335,8 @@ class TaskRunner:
                 task_variable = {"name": self._report.name, "action": task.spec.name}
                 variables = {"ansible_failed_task": task_variable, "ansible_failed_result": result.to_variable()}
                 self._engine.remember(name, variables)
-        if task.inherited.run_once:
-            failed_names = self._spread_failure(names[0], failed_names)
-        return failed_names
+        # run_once: a failure counts for all hosts.
+        return set(self._names) if task.inherited.run_once and failed_names else failed_names
 
     def _loop_result(self, work_items: Sequence[_WorkItem], results: Sequence[Result]) -> Result:
         task, secrets = self._task, self._templater.secrets
@@ -391,13 +347,13 @@ class TaskRunner:
             visible = shown(result, secrets, no_log=bool(task.inherited.no_log))
             label = "" if task.inherited.no_log else masked(work_item.label, secrets)
             self._context.watch(ItemDone(work_item.host.name, label, visible))
-        return combine_items(results, [work_item.item for work_item in work_items], task.loop.var)
+        return combine_items(results, [work_item.item for work_item in work_items], task.loop.loop_var)
 
     def _register(self, name: str, result: Result, work_items: Sequence[_WorkItem]) -> None:
         facts: dict[str, Any] = {}
         if self._task.spec.name == "set_fact":
             for work_item in work_items:
-                if work_item.result is not None and work_item.result.status == "ok":
+                if work_item.result.status == "ok":
                     facts.update(work_item.result.data.get("ansible_facts", {}))
         hosts = self._names if self._task.inherited.run_once else [name]
         if register := self._task.register:
@@ -409,10 +365,6 @@ class TaskRunner:
             for host in hosts:
                 self._engine.remember(host, facts)
 
-    def _spread_failure(self, first: str, failed_names: set[str]) -> set[str]:
-        """run_once: a failure counts for all hosts."""
-        return set(self._names) if first in failed_names else failed_names
-
 
 def _label(item: Any) -> str:
     if isinstance(item, dict) and isinstance(item.get("name"), str):
@@ -420,7 +372,5 @@ def _label(item: Any) -> str:
     return item if isinstance(item, str) else json.dumps(item)[:80]
 
 
-def _template_failure(error: TemplateError, previous: Result | None = None) -> Result:
-    cause = error.error
-    data = dict(previous.data) if previous else {}
-    return Result("failed", cause.message, cause.fix, data, line=cause.text, column=cause.column)
+def _template_failure(error: FileError, previous: Result = _NOT_BEGUN) -> Result:
+    return Result("failed", error.message, error.fix, previous.data, line=error.text, column=error.column)

@@ -12,33 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import UserError
+from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.names import did_you_mean
 from ipexctl.hosts.source import SourceFile
-from ipexctl.playbook.positions import (
-    PlaybookError,
-    Position,
-    Templated,
-    Value,
-    did_you_mean,
-    raise_first,
-    templates_in,
-)
+from ipexctl.playbook.positions import Position, Templated, Value, templates_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 _REPLY_TIMEOUT: Final = 8.0
 """Seconds to wait for one reply: the process's own alarm is shorter, but can't interrupt a single step of Python."""
+_NOWHERE: Final = Position(SourceFile("a template", Path(), ()), 1, 1)
 _PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.playbook.renderer import main; main()"
-
-
-class TemplateError(Exception):
-    """A template that could not be filled for one host."""
-
-    def __init__(self, error: PlaybookError) -> None:
-        super().__init__(error.message)
-        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,48 +112,49 @@ class Templater:
         """
         self._send(("host", name), {"op": "host", "name": name, "layers": list(layers)})
 
-    def check(self, templates: Iterable[Templated]) -> None:
-        """Refuse templates with syntax errors."""
-        checked = list(templates)
-        if not checked:
-            return
-        self.start()
-        self._write(_encode({"op": "check", "texts": [[template.text, template.kind] for template in checked]}))
-        replies = self._read()
-        if replies is None:
-            raise checked[0].position.error("the templates of this playbook can't be checked: they take all the time")
-        errors = []
-        for template, problem in zip(checked, replies, strict=True):
-            if problem is not None:
-                fix = did_you_mean(problem["word"], problem["known"]) if problem.get("word") else ""
-                position = template.spot(problem["line"], problem.get("word"))
-                errors.append(position.error(f"Jinja: {problem['what']}", fix=fix))
-        raise_first(errors)
+    def check(self, templates: Iterable[Templated]) -> list[FileError]:
+        """The syntax errors of templates."""
+        return [
+            template.spot(problem["line"], problem.get("word")).error(
+                f"Jinja: {problem['what']}",
+                fix=did_you_mean(problem["word"], problem["known"]) if problem.get("word") else "",
+            )
+            for template, problem in self._problems("check", list(templates))
+        ]
 
-    def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> None:
-        """Refuse templates that print one of these names, which are never set."""
-        checked = [
+    def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> list[FileError]:
+        """The templates that print one of these names, which are never set, each with its hint."""
+        suspects = [
             template
             for template in templates
             if template.kind != "expr" and any(name in template.text for name in hints)
         ]
-        if not checked:
+        return [
+            template.spot(use["line"], use["word"]).error(f"'{use['word']}' is undefined", fix=hints[use["word"]])
+            for template, use in self._problems("names", suspects, names=list(hints))
+        ]
+
+    def _problems(self, op: str, templates: Sequence[Templated], **more: Any) -> Iterator[tuple[Templated, Any]]:
+        """The templates in which the process finds a problem."""
+        if not templates:
             return
         self.start()
-        self._write(_encode({"op": "names", "names": list(hints), "texts": [template.text for template in checked]}))
-        errors = []
-        for template, use in zip(checked, self._read() or [None] * len(checked), strict=True):
-            if use is not None:
-                position = template.spot(use["line"], use["word"])
-                errors.append(position.error(f"'{use['word']}' is undefined", fix=hints[use["word"]]))
-        raise_first(errors)
+        texts = [[template.text, template.kind] for template in templates]
+        self._write(_encode({"op": op, "texts": texts, **more}))
+        replies = self._read()
+        if replies is None:
+            what = "the templates of this playbook can't be checked: they take all the time"
+            raise templates[0].position.error(what)
+        for template, problem in zip(templates, replies, strict=True):
+            if problem is not None:
+                yield template, problem
 
-    def fill(self, jobs: Sequence[Job]) -> list[Filled | TemplateError]:
-        """The reply for each job; jobs without templates are not sent to the process."""
-        replies: list[Filled | TemplateError] = []
+    def fill(self, jobs: Sequence[Job]) -> list[Filled | FileError]:
+        """The reply for each job, or its first error; jobs without templates are not sent to the process."""
+        replies: list[Filled | FileError] = []
         sent: list[int] = []
         for index, job in enumerate(jobs):
-            if _has_work(job):
+            if _templates_of(job):
                 sent.append(index)
             replies.append(Filled(True, dict(job.values)))
         if not sent:
@@ -190,35 +177,33 @@ class Templater:
                 "op": "fill",
                 "host": job.host,
                 "values": self._packed(job.values),
-                "when": self._packed(list(job.when)),
-                "truths": self._packed({key: list(value) for key, value in job.truths.items()}),
-                "assertions": self._packed(list(job.assertions)),
+                "when": self._packed(job.when),
+                "truths": self._packed(job.truths),
+                "assertions": self._packed(job.assertions),
                 "local": [[self._packed(values), templated] for values, templated in job.local],
             }
         )
 
-    def _restart_error(self, job: Job) -> TemplateError:
+    def _restart_error(self, job: Job) -> FileError:
         self._kill()
-        first = _first_template(job)
-        what = "this template took all the time or memory there was, and was ended"
-        return TemplateError(first.position.error(what) if first else _error_without_position(what))
+        position = next((template.position for template in _templates_of(job)), _NOWHERE)
+        return position.error("this template took all the time or memory there was, and was ended")
 
-    def _reply(self) -> Filled | TemplateError | None:
+    def _reply(self) -> Filled | FileError | None:
         """The next reply; None if there is none."""
         reply = self._read()
         if reply is None:
             return None
         if "error" in reply:
-            return TemplateError(self._error(reply["error"]))
+            return self._error(reply["error"])
         self.secrets.update(reply["secrets"])
         if not reply["held"]:
             return Filled(False, by=reply["by"])
         return Filled(True, reply["values"], reply["truths"], reply["assertions"])
 
-    def _error(self, reply: Mapping[str, Any]) -> PlaybookError:
-        if reply["at"] is None:
-            return _error_without_position(reply["what"])
-        position: Position = self._templates[reply["at"]].spot(reply["line"], reply["word"])
+    def _error(self, reply: Mapping[str, Any]) -> FileError:
+        at = reply["at"]
+        position = _NOWHERE if at is None else self._templates[at].spot(reply["line"], reply["word"])
         return position.error(str(reply["what"]), fix=str(reply["fix"]))
 
     def _packed(self, value: Value) -> Any:
@@ -276,17 +261,8 @@ def _queue_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
     lines.put(b"")
 
 
-def _has_work(job: Job) -> bool:
-    return bool(job.when or job.truths or job.assertions or templates_in(dict(job.values)))
-
-
-def _first_template(job: Job) -> Templated | None:
-    templates = [*job.when, *(template for group in job.truths.values() for template in group), *job.assertions]
-    return next(iter([*templates, *templates_in(dict(job.values))]), None)
-
-
-def _error_without_position(what: str) -> PlaybookError:
-    return Position(SourceFile("a template", Path(), ()), 1, 1).error(what)
+def _templates_of(job: Job) -> list[Templated]:
+    return templates_in([job.when, dict(job.truths), job.assertions, dict(job.values)])
 
 
 def _encode(message: Mapping[str, Any]) -> bytes:

@@ -8,53 +8,37 @@ from __future__ import annotations
 import ast
 import json
 import re
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import SourceFile
-from ipexctl.playbook.playbook_file import read_file
 from ipexctl.playbook.positions import Position, Templated, Value
-from ipexctl.playbook.read import variables_of
+from ipexctl.playbook.read import read_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.model import Play
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.templater import Templater
+
+    VarsDirs = Mapping[str, Sequence[Mapping[str, Value]]]
+    """`group_vars/GROUP` or `host_vars/HOST` → the variables of its files, the stronger files last."""
 
 _SUFFIXES: Final = (".yml", ".yaml", ".json", "")
 _VAULT: Final = b"$ANSIBLE_VAULT"
-
-
-@dataclass(frozen=True, slots=True)
-class VarsDirs:
-    """The variables of each group and host, the stronger files last."""
-
-    groups: Mapping[str, Sequence[Mapping[str, Value]]] = field(default_factory=dict)
-    hosts: Mapping[str, Sequence[Mapping[str, Value]]] = field(default_factory=dict)
-
-    def values(self) -> Iterator[Mapping[str, Value]]:
-        for files in (*self.groups.values(), *self.hosts.values()):
-            yield from files
 
 
 def read_vars_dirs(directories: Sequence[Path], hosts: Sequence[Host]) -> VarsDirs:
     """Read the directories in order; later ones, such as the playbook's, win over earlier ones."""
     parents = list(dict.fromkeys(directory.resolve() for directory in directories))
     groups = dict.fromkeys(["all", *(group for host in hosts for group in host.groups)])
-    return VarsDirs(
-        {name: _variables_of(parents, "group_vars", name) for name in groups},
-        {host.name: _variables_of(parents, "host_vars", host.name) for host in hosts},
-    )
-
-
-def _variables_of(parents: Sequence[Path], kind: str, name: str) -> list[Mapping[str, Value]]:
-    paths = [parent / kind / f"{name}{suffix}" for parent in parents for suffix in _SUFFIXES]
-    return [_variables(path) for path in paths if path.exists()]
+    dirs = {}
+    for name in [*(f"group_vars/{group}" for group in groups), *(f"host_vars/{host.name}" for host in hosts)]:
+        paths = [parent / f"{name}{suffix}" for parent in parents for suffix in _SUFFIXES]
+        dirs[name] = [_variables(path) for path in paths if path.exists()]
+    return dirs
 
 
 def _variables(path: Path) -> Mapping[str, Value]:
@@ -72,7 +56,7 @@ def _variables(path: Path) -> Mapping[str, Value]:
             f"{path} is a vault, and there are none here",
             fix="secrets come from the environment: {{ lookup('env', 'NAME') }}",
         )
-    return variables_of(read_file(path))
+    return read_variables(path)
 
 
 _FAMILIES: Final = {
@@ -100,8 +84,9 @@ def send_call_variables(context: PlayContext, playbook_dir: str) -> None:
         "ansible_diff_mode": context.options.diff,
     }
     templater.layer("magic", magic, templated=False)
-    _send_files(templater, "group_vars", context.options.vars_dirs.groups)
-    _send_files(templater, "host_vars", context.options.vars_dirs.hosts)
+    for name, files in context.options.vars_dirs.items():
+        for number, values in enumerate(files):
+            templater.layer(f"{name}:{number}", values, templated=True)
     for host in hosts:
         values = {name: _of_inventory(host.name, name, text) for name, text in host.vars.items()}
         for layer, names in (("groups", host.shared), ("inventory", values.keys() - host.shared)):
@@ -130,20 +115,14 @@ def send_play_variables(context: PlayContext, number: int, play: Play) -> None:
     dirs = context.options.vars_dirs
     for host in context.known():
         name = host.name
-        group_files = [file for group in ("all", *host.groups) for file in _files("group_vars", group, dirs.groups)]
-        host_layers = [f"inventory:{name}", *_files("host_vars", name, dirs.hosts)]
+        group_files = [layer for group in ("all", *host.groups) for layer in _layers(f"group_vars/{group}", dirs)]
+        host_layers = [f"inventory:{name}", *_layers(f"host_vars/{name}", dirs)]
         weak = [f"groups:{name}", *group_files, *host_layers, f"facts:{name}", "play", *files]
         templater.host(name, [*weak, "magic", "hosts", f"magic:{name}", "@weak", f"own:{name}", "@strong", *extra])
 
 
-def _send_files(templater: Templater, kind: str, variables: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    for name, files in variables.items():
-        for number, values in enumerate(files):
-            templater.layer(f"{kind}:{name}:{number}", values, templated=True)
-
-
-def _files(kind: str, name: str, variables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    return [f"{kind}:{name}:{number}" for number in range(len(variables.get(name, ())))]
+def _layers(name: str, dirs: VarsDirs) -> list[str]:
+    return [f"{name}:{number}" for number in range(len(dirs.get(name, ())))]
 
 
 def send_host_lists(context: PlayContext, batch: Sequence[str], all_hosts: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -52,117 +53,16 @@ def test_a_host_that_cant_be_reached_is_said_once_and_wins_over_failures(site: S
     assert counts(report, "node3") == (2, 2, 0, 0, 0)
 
 
-@pytest.mark.core
-def test_rescue_helps_those_that_failed_and_always_runs_for_all(site: Site) -> None:
-    report = site.report(
-        """\
-- block:
-    - name: try
-      exec: test {{ inventory_hostname }} = node1
-    - name: well
-      exec: true
-  rescue:
-    - name: help
-      exec: true
-  always:
-    - name: ever
-      exec: true
-- name: after
-  exec: true
-"""
-    )
-    assert statuses(report, "well") == {"node1": "changed"}
-    assert statuses(report, "help") == {"node2": "changed", "node3": "changed"}
-    assert set(statuses(report, "ever")) == set(statuses(report, "after")) == {"node1", "node2", "node3"}
-    assert report["recap"]["node2"] == {**report["recap"]["node2"], "failed": 0, "rescued": 1}
-
-
-def test_what_was_registered_steers_what_follows(site: Site) -> None:
-    report = site.report(
-        """\
-- name: asked
-  exec: echo one; echo two >&2; exit 4
-  register: said
-  failed_when: said.rc not in [0, 4]
-  changed_when: "'three' in said.stdout"
-- assert:
-    that:
-      - said.rc == 4
-      - said.stdout == 'one'
-      - said.stderr_lines == ['two']
-      - said is not changed
-- set_fact: {count: "{{ 40 + 2 }}"}
-- name: looped
-  exec: echo {{ item }} {{ count }} {{ n }}
-  loop: [a, b]
-  loop_control: {index_var: n}
-  register: turns
-  when: item != 'a' or inventory_hostname == node0
-- assert:
-    that: turns.results | selectattr('skipped', 'undefined') | map(attribute='stdout') | last == 'b 42 1'
-- name: tried
-  exec: echo x >> PLACE.n; wc -l < PLACE.n; rm -f PLACE.n.none
-  register: tries
-  until: tries.stdout | int >= 3
-  retries: 4
-  delay: 0.1
-- assert: {that: tries.attempts == 3}
-- name: once
-  exec: hostname
-  run_once: true
-  register: who
-- assert: {that: who.stdout == 'node1'}
-- name: elsewhere
-  exec: hostname
-  delegate_to: node0
-  register: where
-- assert: {that: where.stdout == 'node1'}
-- exec: rm -f PLACE.n
-""",
-        rc=None,
-    )
-    assert report["exit_code"] == 0, report
-    assert statuses(report, "asked")["node1"] == "ok"
-    assert statuses(report, "once") == {"node1": "changed"}
-
-
 def test_facts_are_there_where_something_uses_them(site: Site) -> None:
-    told = site.report("- debug: {msg: '{{ facts.cpu.tier }} {{ hostvars[node0].facts.system.kernel_name }}'}")
+    told = site.report(
+        '- debug: {msg: "{{ hostvars[node0].facts.system.kernel_name }} {{ ansible_hostname }} '
+        "{{ ansible_facts['user_id'] }}\"}"
+    )
     assert told["tasks"][0]["name"] == "gather facts"
-    assert "Linux" in told["tasks"][1]["hosts"]["node3"]["result"]["msg"]
+    assert told["tasks"][1]["hosts"]["node3"]["result"]["msg"] == f"Linux node3 {site.lab.hosts[0].user}"
     assert site.report("- exec: true")["tasks"][0]["module"] == "exec"
     refused = site.report("- debug: {msg: '{{ facts.cpu.tier }}'}", head="  gather_facts: false\n", rc=1)
     assert "gather_facts: false" in refused["tasks"][0]["hosts"]["node1"]["fix"]
-
-
-def test_a_list_is_an_argv_and_a_string_is_a_line_for_sh(site: Site) -> None:
-    report = site.report(
-        """\
-- name: argv
-  exec: [echo, "$HOME", "a  b", "*"]
-- name: line
-  exec: echo "$HOME" | tr a-z A-Z
-- name: command
-  command: echo $HOME | cat
-- name: shell
-  shell: cd /tmp && pwd
-- name: fed
-  exec: {cmd: cat, stdin: "from here\\n"}
-- name: elsewhere
-  exec: pwd
-  args: {chdir: /usr}
-"""
-    )
-    said = {task["name"]: task["hosts"]["node1"]["result"]["stdout"] for task in report["tasks"]}
-    home = f"/home/{site.lab.hosts[0].user}"
-    assert said == {
-        "argv": "$HOME a  b *",
-        "line": home.upper(),
-        "command": f"{home} | cat",
-        "shell": "/tmp",
-        "fed": "from here",
-        "elsewhere": "/usr",
-    }
 
 
 def test_ctrl_c_ends_what_runs_on_the_hosts(site: Site) -> None:
@@ -208,15 +108,6 @@ def test_extra_variables_win_and_files_of_them_are_read(site: Site) -> None:
     assert report["tasks"][0]["hosts"]["node1"]["result"]["msg"] == "call/from file/call!"
 
 
-def test_handlers_run_once_at_the_end_where_something_changed(site: Site) -> None:
-    handlers = f"  handlers:\n    - name: told\n      exec: echo x >> {site.place}.told\n"
-    tasks = "- exec: 'true'\n  changed_when: inventory_hostname == 'node1'\n  notify: told\n" * 2
-    site.play(tasks + "- exec: rm -f PLACE.told", head=handlers)
-    assert site.on(0, "wc -l <PLACE.told").strip() == "1"
-    assert site.on(1, "ls PLACE.told 2>/dev/null | wc -l").strip() == "0"
-    site.on(0, "rm -f PLACE.told")
-
-
 def test_one_connection_serves_all_tasks(site: Site) -> None:
     log = "cat /var/log/sshd.log /var/log/auth.log 2>/dev/null | grep -c Accepted || true"
     before = ask(site.lab.hosts[2], log, as_root=True).out.strip() or "0"
@@ -225,3 +116,34 @@ def test_one_connection_serves_all_tasks(site: Site) -> None:
     after = ask(site.lab.hosts[2], log, as_root=True).out.strip() or "0"
     if before != "0":
         assert int(after) - int(before) <= 3  # ours, and the two that looked
+
+
+def test_serial_takes_some_hosts_after_the_other_and_ends_where_all_of_them_failed(site: Site) -> None:
+    tasks = """\
+- name: turn
+  exec: test {{ inventory_hostname }} != node2
+  notify: told
+- meta: flush_handlers
+- name: after
+  debug: {msg: "{{ ansible_play_batch | join }}"}
+"""
+    head = "  serial: 1\n  handlers: [{name: told, debug: {msg: told}}]\n"
+    ran = site.play(tasks, head=head, rc=1)
+    assert "PLAY [all]: node1 (1 of 3, serial)" in ran.out
+    assert ran.out.index("told") < ran.out.index("TASK [after]")
+    assert "node3 : ok=0 changed=0 failed=0" in ran.out
+
+
+def test_nothing_runs_on_this_machine_unless_the_call_says_so(site: Site) -> None:
+    mark = site.directory / "ran-here"
+    tasks = f"- name: here\n  command: touch {mark}\n  delegate_to: localhost\n  run_once: true\n"
+    refused = site.play(tasks, rc=2)
+    assert missing(refused.err, "delegate_to localhost") == []
+    assert "--local" in refused.err
+    hidden = site.play(tasks.replace("localhost", "\"{{ 'local' ~ 'host' }}\""), rc=1)
+    assert "--local" in hidden.err
+    assert not mark.exists()
+    site.play(tasks, "--local")
+    assert mark.exists()
+    named = site.report("- name: n\n  command: hostname\n  delegate_to: localhost", "--local")
+    assert named["tasks"][0]["hosts"]["node2"]["result"]["stdout"] == socket.gethostname()

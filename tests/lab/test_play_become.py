@@ -1,4 +1,4 @@
-"""`ipexctl play`: tasks as another account."""
+"""`ipexctl play`: tasks as another account, and variables whose names another host may have printed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab_helpers import ask
+from lab_play_helpers import statuses
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -54,3 +55,30 @@ def test_become_goes_by_sudo_and_files_and_words_arrive_whole(site: Site) -> Non
         assert missing(refused.err, "root password NOPASSWD") == []
     finally:
         ask(host, "rm -f /usr/local/bin/sudo /tmp/no-sudo", as_root=True)
+
+
+PRINT_AND_USE = """\
+- name: print
+  exec: "mkdir -p PLACE && printf %s {text}"
+  register: printed
+- name: use
+  exec: printf %s "$X"
+  environment: "{{{{ {{hostvars['node1'].printed.stdout: 'it is set'}} }}}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "head"), [((), ""), (("--user", "root"), "  become: true\n")], ids=["as-ipex", "as-root"]
+)
+@pytest.mark.core
+def test_a_name_that_another_host_printed_is_no_command(options: tuple[str, ...], head: str, site: Site) -> None:
+    where = ("-l", "node[1-2]", *options)
+    report = site.report(PRINT_AND_USE.format(text="X"), *where, head=head)
+    assert statuses(report, "use") == {"node1": "changed", "node2": "changed"}
+    assert report["tasks"][1]["hosts"]["node2"]["result"]["stdout"] == "it is set"
+    report = site.report(PRINT_AND_USE.format(text="'X=1; touch PLACE/marker #'"), *where, head=head, rc=1)
+    assert statuses(report, "print") == {"node1": "changed", "node2": "changed"}
+    assert statuses(report, "use") == {"node1": "failed", "node2": "failed"}
+    assert "'environment'" in report["tasks"][1]["hosts"]["node2"]["reason"]
+    for index in (0, 1):
+        assert site.on(index, "ls PLACE") == ""

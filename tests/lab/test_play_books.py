@@ -222,6 +222,8 @@ def test_tune_says_what_it_would_change_and_changes_nothing_without_root(books: 
     assert "+ net.core.somaxconn = 3333" in shown.out
     assert books.on(0, "cat /proc/sys/net/core/somaxconn") == was
     books.play("tune-xeon", *settings, *kept)
+    again = books.report("tune-xeon", *settings, *kept)
+    assert [row["changed"] for row in again["recap"].values()] == [0, 0]
     assert books.on(1, "cat /proc/sys/net/core/somaxconn") == "3333\n"
     books.play("tune-xeon", *settings, *kept, "-e", "undo=true")
     assert books.on(1, "cat /proc/sys/net/core/somaxconn") == was

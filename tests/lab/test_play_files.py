@@ -130,20 +130,6 @@ def test_check_changes_nothing_anywhere_and_diff_shows_what_would(site: Site) ->
     assert site.on(0, "cat PLACE/x.*.bak") == "one\ntwo\n"
 
 
-def test_tune_sets_and_puts_back(site: Site) -> None:
-    was = site.on(0, "cat /proc/sys/net/core/somaxconn").strip()
-    tune = "- name: set\n  tune: {sysctl: {net.core.somaxconn: 4321}%s}\n  become: true"
-    root = ("--user", "root")
-    checked = site.play(tune % "", *root, "--check", "--diff")
-    assert f"- net.core.somaxconn = {was}\n+ net.core.somaxconn = 4321" in checked.out
-    assert statuses(site.report(tune % "", *root), "set")["node1"] == "changed"
-    assert statuses(site.report(tune % "", *root), "set")["node1"] == "ok"
-    assert site.on(0, "cat /proc/sys/net/core/somaxconn").strip() == "4321"
-    assert statuses(site.report(tune % ", state: absent", *root), "set")["node1"] == "changed"
-    assert site.on(0, "cat /proc/sys/net/core/somaxconn").strip() == was
-    assert statuses(site.report(tune % ", state: absent", *root), "set")["node1"] == "ok"
-
-
 def test_sync_brings_of_the_credentials_what_include_names(site: Site) -> None:
     (site.directory / "proj").mkdir()
     for name in ("train.py", ".env", "server.pem"):
@@ -154,12 +140,3 @@ def test_sync_brings_of_the_credentials_what_include_names(site: Site) -> None:
     )
     assert "server.pem (credentials" in ran.err
     assert site.on(1, "cat PLACE/sent").split() == [".env", ".ipexctl", "train.py"]
-
-
-def test_a_home_directory_as_project_is_refused_before_the_first_task(site: Site) -> None:
-    env = {"HOME": str(site.directory)}
-    for task in ("sync:", "run: a.py"):
-        ran = site.play(f"- exec: mkdir -p PLACE/touched\n- {task}\n", rc=2, env=env)
-        assert ran.out == ""
-        assert "site.yml:4:7:" in ran.err
-    site.on(0, "test ! -e PLACE/touched")

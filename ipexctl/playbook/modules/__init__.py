@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.modules.specs import SPECS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.playbook.result import Call, Result
-    from ipexctl.remote.session import Session
+    from collections.abc import Callable
 
 _FILES: Final = {spec.name: file for file, specs in SPECS.items() for spec in specs}
 _SPECS: Final = {spec.name: spec for specs in SPECS.values() for spec in specs}
@@ -20,16 +16,12 @@ MODULES: Final = {**_SPECS, "shell": _SPECS["exec"]}
 """Declarations by every name that a task may use."""
 
 
-class Runner(Protocol):
-    """The interface of modules; each implements the method that its spec's `where` selects."""
+def runner(name: str) -> Callable[..., Any]:
+    """The function of a module. Its arguments and result depend on the `where` of its declaration:
 
-    def run_locally(self, context: PlayContext, call: Call, conditions: Sequence[bool]) -> Result: ...
-
-    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result: ...
-
-    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]: ...
-
-
-def runner(name: str) -> Runner:
+    `control`: (context, call) -> Result; `host`: (context, call, session) -> Result;
+    `all`: (context, call, hosts) -> Result for all hosts, or a mapping from the host's name.
+    """
     file: Any = import_module(f"ipexctl.playbook.modules.{_FILES[name]}")
-    return cast("Runner", file.RUNNERS[name])
+    function: Callable[..., Any] = file.RUNNERS[name]
+    return function

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import io
 import os
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import source_path
 from ipexctl.playbook.playbook_file import size_of
-from ipexctl.playbook.result import Call, Result, failed
+from ipexctl.playbook.result import Call, Result, failed, unified_diff
 
 if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
@@ -101,24 +100,21 @@ mkdir -p -- "$dest" && exec tar -xpof - -C "$dest"
 )
 
 
-class _Copy:
-    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
-        content = call.args.get("content")
-        if content is not None:
-            name = os.path.basename(call.args.get("src") or "content")  # noqa: PTH119
-            return _put(context, call, session, content.encode("utf-8", "surrogateescape"), name)
-        source = source_path(call.task.spec.name, call.task.base, call.args["src"])
-        if source.is_dir():
-            return _put_tree(context, call, session, source)
-        try:
-            if size_of(source) > MAX_BYTES:
-                return failed(
-                    f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off"
-                )
-            data = source.read_bytes()
-        except OSError as error:
-            return failed(f"{source} on this machine: {error.strerror or error}", "its path is from the playbook on")
-        return _put(context, call, session, data, source.name)
+def _copy(context: PlayContext, call: Call, session: Session) -> Result:
+    content = call.args.get("content")
+    if content is not None:
+        name = os.path.basename(call.args.get("src") or "content")  # noqa: PTH119
+        return _put(context, call, session, content.encode("utf-8", "surrogateescape"), name)
+    source = source_path(call.task.spec.name, call.task.base, call.args["src"])
+    if source.is_dir():
+        return _put_tree(context, call, session, source)
+    try:
+        if size_of(source) > MAX_BYTES:
+            return failed(f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off")
+        data = source.read_bytes()
+    except OSError as error:
+        return failed(f"{source} on this machine: {error.strerror or error}", "its path is from the playbook on")
+    return _put(context, call, session, data, source.name)
 
 
 def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: str) -> Result:
@@ -149,13 +145,10 @@ def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: 
 
 
 def _diff(old: bytes, new: bytes, path: str, *, is_new: bool) -> str:
-    """As `diff -u` prints it; a new file is compared with /dev/null."""
-    before_name, after_name = ("/dev/null", path) if is_new else (f"{path} (before)", f"{path} (after)")
     if b"\0" in old[:8000] or b"\0" in new[:8000] or max(len(old), len(new)) >= _MAX_DIFF:
-        return f"--- {before_name}\n+++ {after_name}\n(too long, or no text: {len(old)} bytes → {len(new)} bytes)\n"
-    before, after = (part.decode(errors="replace").splitlines(keepends=True) for part in (old, new))
-    lines = difflib.unified_diff(before, after, before_name, after_name, n=2)
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+        names = f"--- /dev/null\n+++ {path}\n" if is_new else f"--- {path} (before)\n+++ {path} (after)\n"
+        return f"{names}(too long, or no text: {len(old)} bytes → {len(new)} bytes)\n"
+    return unified_diff(old.decode(errors="replace"), new.decode(errors="replace"), path, is_new=is_new)
 
 
 def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) -> Result:
@@ -216,4 +209,4 @@ def _packed(files: dict[str, tuple[bytes, int]], mode: int | None) -> bytes:
     return packed.getvalue()
 
 
-RUNNERS: Final = {"copy": _Copy(), "template": _Copy()}
+RUNNERS: Final = {"copy": _copy, "template": _copy}

@@ -4,119 +4,104 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import UserError
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Call, Result, failed_host, refused
+from ipexctl.playbook.result import Call, Result, failed_host, host_result
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.hosts.host import Host
     from ipexctl.playbook.play_context import PlayContext
 
 
-class _Doctor:
-    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        import os
+def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+    import os
 
-        from ipexctl.doctor.run import DoctorRequest, run_doctor
-        from ipexctl.jobs.registry import RunRegistry
-        from ipexctl.stack.catalog.user_table import known_rows
+    from ipexctl.doctor.run import DoctorRequest, run_doctor
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.stack.catalog.user_table import known_rows
 
-        args, options = calls[0].args, context.options
-        request = DoctorRequest(
-            home=options.home,
-            iface=options.iface,
-            require=args["require"],
-            network=args["network"],
-            smoke=args["smoke"],
-            timeout=calls[0].timeout,
-            rows=known_rows(os.environ),
-            node0_of=RunRegistry().node0_of,
-        )
-        report = run_doctor([call.host for call in calls], request, context.pool)
-        failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
-        all_names = {call.host.name for call in calls}
-        ignored = {*(args["ignore"] or ()), *(context.fixed if calls[0].check else ())}
-        results: dict[str, Result] = {}
-        for host in report.hosts:
-            name = host.host.name
-            if host.status == "unreachable" or (host.facts is None and host.status == "fail"):
-                results[name] = failed_host(host.status, host.reason, host.fix)
-                continue
-            findings = [
-                *host.findings,
-                *(finding for finding in report.cluster if name in (finding.hosts or all_names)),
-            ]
-            relevant = [finding for finding in findings if finding.id not in ignored]
-            failures = [finding for finding in relevant if finding.level in failing_levels]
-            shown = failures or [finding for finding in relevant if finding.level == "warn"]
-            text = "\n".join(f"{finding.id}: {finding.message}" for finding in shown)
-            fixes = "\n".join(finding.fix for finding in failures if finding.fix)
-            data = {
-                "findings": [{"id": f.id, "level": f.level, "message": f.message, "fix": f.fix} for f in findings],
-                "tier": host.facts.cpu.tier if host.facts else None,
-            }
-            results[name] = Result("failed" if failures else "ok", text, fixes, data)
-        return results
-
-
-class _Trust:
-    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        from ipexctl.trust import setup
-
-        call, options = calls[0], context.options
-        hosts = [host_call.host for host_call in calls]
-        change = setup.revoke if call.args["state"] == "absent" else setup.trust
-        trust_options = setup.TrustOptions(options.home, options.iface, call.timeout, call.check)
-        report = change(hosts, context.pool, trust_options)
-        for note in report.notes:
-            context.watch(Notice(f"note: {note}"))
-        if any(done.status == "changed" for done in report.hosts):
-            context.fixed.add("network.login")
-        return {
-            done.host.name: Result(done.status, done.reason, done.fix, {"internal": done.internal, "by": report.by})
-            for done in report.hosts
+    args, options = call.args, context.options
+    request = DoctorRequest(
+        home=options.home,
+        iface=options.iface,
+        require=args["require"],
+        network=args["network"],
+        smoke=args["smoke"],
+        timeout=call.timeout,
+        rows=known_rows(os.environ),
+        node0_of=RunRegistry().node0_of,
+    )
+    report = run_doctor(hosts, request, context.pool)
+    failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
+    ignored = {*(args["ignore"] or ()), *(context.fixed if call.check else ())}
+    results: dict[str, Result] = {}
+    for host in report.hosts:
+        name = host.host.name
+        if host.status == "unreachable" or (host.facts is None and host.status == "fail"):
+            results[name] = failed_host(host)
+            continue
+        findings = [*host.findings, *(found for found in report.cluster if not found.hosts or name in found.hosts)]
+        relevant = [finding for finding in findings if finding.id not in ignored]
+        failures = [finding for finding in relevant if finding.level in failing_levels]
+        shown = failures or [finding for finding in relevant if finding.level == "warn"]
+        text = "\n".join(f"{finding.id}: {finding.message}" for finding in shown)
+        fixes = "\n".join(finding.fix for finding in failures if finding.fix)
+        data = {
+            "findings": [{"id": f.id, "level": f.level, "message": f.message, "fix": f.fix} for f in findings],
+            "tier": host.facts.cpu.tier if host.facts else None,
         }
+        results[name] = Result("failed" if failures else "ok", text, fixes, data)
+    return results
 
 
-class _Sync:
-    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        from ipexctl.sync.project import data_patterns, read_project
-        from ipexctl.sync.root import find_root
-        from ipexctl.sync.sync import query_project
+def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+    from ipexctl.trust import setup
 
-        call, options = calls[0], context.options
-        args = call.args
-        base, src = call.task.base, args["src"]
-        root = find_root(None, None if src is None else local_path(base, src), base)
-        try:
-            excludes = (*(args["exclude"] or ()), *data_patterns(root, [root / entry for entry in args["data"] or ()]))
-            includes = tuple(args["include"] or ())
-            project = read_project(root, excludes, includes=includes, home=options.home, allow_big=args["allow_big"])
-        except UserError as error:
-            return refused(calls, error.message, error.fix)
-        report = query_project(
-            project,
-            [host_call.host for host_call in calls],
-            context.pool,
-            home=options.home,
-            iface=options.iface,
-            timeout=call.timeout,
-            dry_run=call.check,
-            may_update=True,
-        ).upload()
-        for note in report.notes:
-            context.watch(Notice(f"note: {note}"))
-        results = {}
-        for done in report.hosts:
-            send, deleted = done.would_send, done.would_delete
-            counts = (len(send), len(deleted)) if call.check else (done.files_sent, done.files_deleted)
-            changes = [f"{counts[0]} files sent"] * bool(counts[0]) + [f"{counts[1]} deleted"] * bool(counts[1])
-            diff = "".join(f"+ {path}\n" for path in send) + "".join(f"- {path}\n" for path in deleted)
-            data = {"path": done.path or report.path, "files": report.files, "sent": counts[0], "deleted": counts[1]}
-            results[done.host.name] = Result(done.status, done.reason or ", ".join(changes), done.fix, data, diff)
-        return results
+    options = context.options
+    change = setup.revoke if call.args["state"] == "absent" else setup.trust
+    trust_options = setup.TrustOptions(options.home, options.iface, call.timeout, call.check)
+    report = change(hosts, context.pool, trust_options)
+    for note in report.notes:
+        context.watch(Notice(f"note: {note}"))
+    if any(done.status == "changed" for done in report.hosts):
+        context.fixed.add("network.login")
+    return {done.host.name: host_result(done, internal=done.internal, by=report.by) for done in report.hosts}
 
 
-RUNNERS: Final = {"doctor": _Doctor(), "trust": _Trust(), "sync": _Sync()}
+def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+    from ipexctl.sync.project import data_patterns, read_project
+    from ipexctl.sync.root import find_root
+    from ipexctl.sync.sync import query_project
+
+    args, options, base = call.args, context.options, call.task.base
+    src = args["src"]
+    root = find_root(None, None if src is None else local_path(base, src), base)
+    excludes = (*(args["exclude"] or ()), *data_patterns(root, [root / entry for entry in args["data"] or ()]))
+    includes = tuple(args["include"] or ())
+    project = read_project(root, excludes, includes=includes, home=options.home, allow_big=args["allow_big"])
+    report = query_project(
+        project,
+        hosts,
+        context.pool,
+        home=options.home,
+        iface=options.iface,
+        timeout=call.timeout,
+        dry_run=call.check,
+        may_update=True,
+    ).upload()
+    for note in report.notes:
+        context.watch(Notice(f"note: {note}"))
+    results = {}
+    for done in report.hosts:
+        send, deleted = done.would_send, done.would_delete
+        counts = (len(send), len(deleted)) if call.check else (done.files_sent, done.files_deleted)
+        changes = [f"{counts[0]} files sent"] * bool(counts[0]) + [f"{counts[1]} deleted"] * bool(counts[1])
+        diff = "".join(f"+ {path}\n" for path in send) + "".join(f"- {path}\n" for path in deleted)
+        data = {"path": done.path or report.path, "files": report.files, "sent": counts[0], "deleted": counts[1]}
+        results[done.host.name] = Result(done.status, done.reason or ", ".join(changes), done.fix, data, diff)
+    return results
+
+
+RUNNERS: Final = {"doctor": _doctor, "trust": _trust, "sync": _sync}

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.fetch.destination import first_missing
-from ipexctl.jobs.fetch.manifest import is_contents
+from ipexctl.jobs.fetch.manifest import FetchSource, is_contents
 from ipexctl.node.common.files import encode_name, write_atomically
 from ipexctl.playbook.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.playbook.options import local_path
@@ -37,51 +37,37 @@ echo "f $size"
 _STATUS_LINE: Final = re.compile(rb"([sf]) +([0-9]{1,19})")
 
 
-class _Fetch:
-    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
-        if call.args["run"] is not None:
-            return _fetch_from_run(context, call)
-        dest = _destination(call)
-        local_hash = ""
-        try:
-            if dest.is_file():
-                local_hash = hashlib.sha256(dest.read_bytes()).hexdigest()
-        except OSError as error:
-            return failed(f"{dest} on this machine: {error.strerror or error}")
-        src = call.args["src"]
-        completed = run_sh(context, session, call, _SEND_FILE, [src, local_hash, "yes" if call.check else ""])
-        status_line, _, content = completed.stdout.partition(b"\n")
-        if completed.rc != 0:
-            return completed.failure(src=src)
-        if status_line == b"d":
-            return _fetch_directory(context, call)
-        if status_line == b"n" and call.args["fail_on_missing"] and not call.check:
-            return failed(f"there is no {src}", "fail_on_missing: false lets that be", src=src)
-        if status_line == b"n":
-            return Result("ok", f"there is no {src}", data={"src": src})
-        match = _STATUS_LINE.fullmatch(status_line)
-        if match is None or is_contents(encode_name(src)) or (match[1] == b"s" and not local_hash):
-            return failed("what it says of the file can't be read", "look at that machine before you trust it", src=src)
-        data: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(match[2])}
-        if match[1] == b"s":
-            return Result("ok", data=data)
-        return self._store_content(context, call, data, content, dest, truncated=completed.truncated)
-
-    @staticmethod
-    def _store_content(
-        context: PlayContext, call: Call, data: dict[str, Any], content: bytes, dest: Path, *, truncated: bool
-    ) -> Result:
-        if call.check:
-            return Result("changed", data=data)
-        if truncated or len(content) != data["size"]:
-            if data["size"] >= MAX_OUTPUT - 64:
-                return _fetch_with_agent(context, call, dest, str(dest))
-            return failed("it changed while it was read", "fetch it again", **data)
-        try:
-            _write(dest, content)
-        except OSError as error:
-            return failed(f"{dest} on this machine: {error.strerror or error}", **data)
-        return Result("changed", data=data)
+def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
+    if call.args["run"] is not None:
+        return _fetch_from_run(context, call)
+    dest, src = _destination(call), call.args["src"]
+    try:
+        local_hash = hashlib.sha256(dest.read_bytes()).hexdigest() if dest.is_file() else ""
+    except OSError as error:
+        return failed(f"{dest} on this machine: {error.strerror or error}")
+    completed = run_sh(context, session, call, _SEND_FILE, [src, local_hash, "yes" if call.check else ""])
+    status_line, _, content = completed.stdout.partition(b"\n")
+    if completed.rc != 0:
+        return completed.failure(src=src)
+    if status_line == b"d":
+        base = local_path(call.task.base, call.args["dest"])
+        directory = base if call.args["flat"] else base / call.host.name
+        return _fetch_with_agent(context, call, directory, f"{directory}/")
+    if status_line == b"n" and call.args["fail_on_missing"] and not call.check:
+        return failed(f"there is no {src}", "fail_on_missing: false lets that be", src=src)
+    if status_line == b"n":
+        return Result("ok", f"there is no {src}", data={"src": src})
+    match = _STATUS_LINE.fullmatch(status_line)
+    if match is None or is_contents(encode_name(src)) or (match[1] == b"s" and not local_hash):
+        return failed("what it says of the file can't be read", "look at that machine before you trust it", src=src)
+    data: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(match[2])}
+    if match[1] == b"s" or call.check:
+        return Result("ok" if match[1] == b"s" else "changed", data=data)
+    if completed.truncated or len(content) != data["size"]:
+        if data["size"] >= MAX_OUTPUT - 64:
+            return _fetch_with_agent(context, call, dest, str(dest))
+        return failed("it changed while it was read", "fetch it again", **data)
+    return _write(dest, content, data)
 
 
 def _destination(call: Call) -> Path:
@@ -94,24 +80,21 @@ def _destination(call: Call) -> Path:
     return base.joinpath(call.host.name, *parts)
 
 
-def _write(dest: Path, content: bytes) -> None:
-    created = first_missing(str(dest))
-    dest.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(dest, content, durable=False, mode=0o644)
-    if created is not None:
-        note_fetched([created])
-
-
-def _fetch_directory(context: PlayContext, call: Call) -> Result:
-    base = local_path(call.task.base, call.args["dest"])
-    dest = base if call.args["flat"] else base / call.host.name
-    return _fetch_with_agent(context, call, dest, f"{dest}/")
+def _write(dest: Path, content: bytes, data: dict[str, Any]) -> Result:
+    try:
+        created = first_missing(str(dest))
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(dest, content, durable=False, mode=0o644)
+        if created is not None:
+            note_fetched([created])
+    except OSError as error:
+        return failed(f"{dest} on this machine: {error.strerror or error}", **data)
+    return Result("changed", data=data)
 
 
 def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
     """Fetch a directory or a large file as `ipexctl fetch` does, which needs Python on the host."""
     from ipexctl.jobs.fetch.fetch import order_of_host
-    from ipexctl.jobs.fetch.manifest import FetchSource
 
     if call.check:
         return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(path)})
@@ -162,4 +145,4 @@ def _fetch_order(context: PlayContext, order: Any) -> Result:
     return Result("ok", suffix[2:], data=data)
 
 
-RUNNERS: Final = {"fetch": _Fetch()}
+RUNNERS: Final = {"fetch": _fetch}

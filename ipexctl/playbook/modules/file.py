@@ -67,65 +67,62 @@ _STAT_LINE: Final = re.compile(
 _KINDS: Final = {0x4: "isdir", 0x8: "isreg", 0xA: "islnk"}
 
 
-class _File:
-    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
-        args = call.args
-        mode = "" if args["mode"] is None else f"{args['mode']:o}"
-        state = args["state"] or ""
-        arguments = [args["path"], state, args["src"] or "", mode, "check" if call.check else ""]
-        completed = run_sh(context, session, call, _HOME + _FILE, arguments)
-        if completed.rc != 0:
-            return completed.failure(path=args["path"])
-        output = completed.stdout.decode(errors="replace")
-        if output.count("\n") < 3:
-            raise MalformedReply("a line is missing", output)
-        changed, old_state, old_mode, path = output.split("\n", 3)
-        data: dict[str, Any] = {"path": path.rstrip("\n"), "state": state or old_state}
-        if changed != "changed":
-            return Result("ok", data=data)
-        removed = [f"-{old_state}", f"-mode {old_mode}"] if old_mode and mode else [f"-{old_state}"]
-        added = [f"+{state or old_state}", f"+mode {mode}"] if old_mode and mode else [f"+{state or old_state}"]
-        lines = [f"--- {data['path']}", f"+++ {data['path']}", *removed, *added]
-        return Result("changed", data=data, diff="".join(f"{line}\n" for line in lines))
+def _file(context: PlayContext, call: Call, session: Session) -> Result:
+    args = call.args
+    mode = "" if args["mode"] is None else f"{args['mode']:o}"
+    state = args["state"] or ""
+    arguments = [args["path"], state, args["src"] or "", mode, "check" if call.check else ""]
+    completed = run_sh(context, session, call, _HOME + _FILE, arguments)
+    if completed.rc != 0:
+        return completed.failure(path=args["path"])
+    output = completed.stdout.decode(errors="replace")
+    if output.count("\n") < 3:
+        raise MalformedReply("a line is missing", output)
+    changed, old_state, old_mode, path = output.split("\n", 3)
+    data: dict[str, Any] = {"path": path.rstrip("\n"), "state": state or old_state}
+    if changed != "changed":
+        return Result("ok", data=data)
+    removed = [f"-{old_state}", f"-mode {old_mode}"] if old_mode and mode else [f"-{old_state}"]
+    added = [f"+{state or old_state}", f"+mode {mode}"] if old_mode and mode else [f"+{state or old_state}"]
+    lines = [f"--- {data['path']}", f"+++ {data['path']}", *removed, *added]
+    return Result("changed", data=data, diff="".join(f"{line}\n" for line in lines))
 
 
-class _Stat:
-    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
-        args = call.args
-        arguments = [args["path"], "yes" if args["follow"] else "", "yes" if args["get_checksum"] else ""]
-        completed = run_sh(context, session, call, _HOME + _STAT, arguments)
-        if completed.rc != 0:
-            return completed.failure(path=args["path"])
-        output = completed.stdout.decode(errors="replace")
-        first, *rest = output.split("\n")
-        if first == "none":
-            return Result("ok", data={"stat": {"exists": False}})
-        match = _STAT_LINE.fullmatch(first)
-        if match is None or not rest:
-            raise MalformedReply("no status of a file", output)
-        stat: dict[str, Any] = {
-            "exists": True,
-            "path": args["path"],
-            "size": int(match["size"]),
-            "mode": match["mode"].rjust(4, "0"),
-            "mtime": int(match["changed"]),
-            "pw_name": match["user"],
-            "gr_name": match["group"],
-            **{name: int(match["kind"], 16) >> 12 == number for number, name in _KINDS.items()},
-        }
-        if stat["islnk"]:
-            stat["lnk_target"] = rest[0]
-        if checksum := "".join(rest[1:2]).split():
-            stat["checksum"] = checksum[0]
-        return Result("ok", data={"stat": stat})
+def _stat(context: PlayContext, call: Call, session: Session) -> Result:
+    args = call.args
+    arguments = [args["path"], "yes" if args["follow"] else "", "yes" if args["get_checksum"] else ""]
+    completed = run_sh(context, session, call, _HOME + _STAT, arguments)
+    if completed.rc != 0:
+        return completed.failure(path=args["path"])
+    output = completed.stdout.decode(errors="replace")
+    first, *rest = output.split("\n")
+    if first == "none":
+        return Result("ok", data={"stat": {"exists": False}})
+    match = _STAT_LINE.fullmatch(first)
+    if match is None or not rest:
+        raise MalformedReply("no status of a file", output)
+    stat: dict[str, Any] = {
+        "exists": True,
+        "path": args["path"],
+        "size": int(match["size"]),
+        "mode": match["mode"].rjust(4, "0"),
+        "mtime": int(match["changed"]),
+        "pw_name": match["user"],
+        "gr_name": match["group"],
+        **{name: int(match["kind"], 16) >> 12 == number for number, name in _KINDS.items()},
+    }
+    if stat["islnk"]:
+        stat["lnk_target"] = rest[0]
+    if checksum := "".join(rest[1:2]).split():
+        stat["checksum"] = checksum[0]
+    return Result("ok", data={"stat": stat})
 
 
-class _Ping:
-    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
-        completed = run_sh(context, session, call, "exit 0")
-        if completed.rc != 0:
-            return completed.failure()
-        return Result("ok", data={"ping": "pong"})
+def _ping(context: PlayContext, call: Call, session: Session) -> Result:
+    completed = run_sh(context, session, call, "exit 0")
+    if completed.rc != 0:
+        return completed.failure()
+    return Result("ok", data={"ping": "pong"})
 
 
-RUNNERS: Final = {"file": _File(), "stat": _Stat(), "ping": _Ping()}
+RUNNERS: Final = {"file": _file, "stat": _stat, "ping": _ping}

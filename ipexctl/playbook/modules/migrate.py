@@ -5,18 +5,19 @@ A line whose replacement depends on other lines is only reported; the user decid
 
 from __future__ import annotations
 
-import difflib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import UserError
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Call, Result, refused
+from ipexctl.playbook.result import Call, Result, unified_diff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from ipexctl.hosts.host import Host
     from ipexctl.playbook.play_context import PlayContext
 
 SUFFIXES: Final = frozenset({".py", ".sh", ".yaml", ".yml", ".json", ".txt", ".toml", ".cfg", ".md"})
@@ -36,82 +37,46 @@ class MigrationFinding:
     """The replacement; empty: delete the line; None: the user has to decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    pattern: re.Pattern[str]
-    what: str
-    replacement: str | None = None
-    suffixes: frozenset[str] = SUFFIXES
-
-
 _PYTHON: Final = frozenset({".py"})
 _TEXT_FILES: Final = frozenset({".py", ".sh", ".txt", ".md"})
 _CONFIG: Final = frozenset({".yaml", ".yml", ".json"})
-RULES: Final = (
-    _Rule(
-        re.compile(r"^\s*import intel_extension_for_pytorch\b.*$"),
-        "imports IPEX: what it had is in torch itself",
-        "",
-        _PYTHON,
-    ),
-    _Rule(
-        re.compile(r"^\s*from intel_extension_for_pytorch\b.*$"),
-        "imports IPEX: what it had is in torch itself",
-        None,
-        _PYTHON,
-    ),
-    _Rule(
-        re.compile(r"^\s*import (oneccl_bindings_for_pytorch|torch_ccl)\b.*$"),
-        "imports oneCCL's bindings: torch's own gloo serves CPUs",
-        "",
-        _PYTHON,
-    ),
-    _Rule(
-        re.compile(r"^(\s*)(\w+)\s*,\s*\w+\s*=\s*ipex\.optimize\(.*$"),
-        "ipex.optimize: leave it out; torch.compile(model) does what it did",
-        None,
-        _PYTHON,
-    ),
-    _Rule(re.compile(r"\bipex\.\w+"), "uses IPEX", None, _PYTHON),
-    _Rule(
-        re.compile(r"(init_process_group\(\s*(?:backend\s*=\s*)?)([\"'])ccl\2"),
+_IMPORTS_IPEX: Final = "imports IPEX: what it had is in torch itself"
+_IMPORTS_CCL: Final = "imports oneCCL's bindings: torch's own gloo serves CPUs"
+_OPTIMIZES: Final = "ipex.optimize: leave it out; torch.compile(model) does what it did"
+_NO_USE_IPEX: Final = "use_ipex: no longer an option"
+_CCL_WORKERS: Final = "mpirun_ccl: without the bindings there are no workers of theirs"
+_PACKAGES: Final = r"(intel[-_]extension[-_]for[-_]pytorch|oneccl[-_]bind[-_]pt)"
+RULES: Final[tuple[tuple[str, str, str | None, frozenset[str]], ...]] = (
+    (r"^\s*import intel_extension_for_pytorch\b.*$", _IMPORTS_IPEX, "", _PYTHON),
+    (r"^\s*from intel_extension_for_pytorch\b.*$", _IMPORTS_IPEX, None, _PYTHON),
+    (r"^\s*import (oneccl_bindings_for_pytorch|torch_ccl)\b.*$", _IMPORTS_CCL, "", _PYTHON),
+    (r"^(\s*)(\w+)\s*,\s*\w+\s*=\s*ipex\.optimize\(.*$", _OPTIMIZES, None, _PYTHON),
+    (r"\bipex\.\w+", "uses IPEX", None, _PYTHON),
+    (
+        r"(init_process_group\(\s*(?:backend\s*=\s*)?)([\"'])ccl\2",
         "the backend ccl: gloo, which torch has",
         r"\1\2gloo\2",
         _PYTHON,
     ),
-    _Rule(re.compile(r"\s--ddp_backend[ =]ccl\b"), "--ddp_backend ccl: gloo", " --ddp_backend gloo", _TEXT_FILES),
-    _Rule(re.compile(r"([\"']?ddp_backend[\"']?\s*[:=]\s*[\"']?)ccl\b"), "ddp_backend ccl: gloo", r"\1gloo"),
-    _Rule(re.compile(r"\s--use_ipex\b(?![ =](?:False|false))"), "--use_ipex: no longer an option", "", _TEXT_FILES),
-    _Rule(re.compile(r"^\s*[\"']?use_ipex[\"']?\s*:\s*\w+,?\s*$"), "use_ipex: no longer an option", "", _CONFIG),
-    _Rule(re.compile(r"\buse_ipex\s*=\s*\w+\s*,\s*"), "use_ipex: no longer an option", "", _PYTHON),
-    _Rule(re.compile(r"\buse_ipex\s*=\s*\w+"), "use_ipex: no longer an option", None, _PYTHON),
-    _Rule(re.compile(r"\s--no_cuda\b"), "--no_cuda is --use_cpu today", " --use_cpu", _TEXT_FILES),
-    _Rule(re.compile(r"\bno_cuda\s*=\s*"), "no_cuda is use_cpu today", "use_cpu=", _PYTHON),
-    _Rule(
-        re.compile(r"^\s*mpirun_ccl\s*:.*$"),
-        "mpirun_ccl: without the bindings there are no workers of theirs",
-        "",
-        _CONFIG,
-    ),
-    _Rule(
-        re.compile(r"^(\s*)(ipex_fusion_enabled|ipex_enabled|ipex)\s*:\s*(true|True)\s*$"),
+    (r"\s--ddp_backend[ =]ccl\b", "--ddp_backend ccl: gloo", " --ddp_backend gloo", _TEXT_FILES),
+    (r"([\"']?ddp_backend[\"']?\s*[:=]\s*[\"']?)ccl\b", "ddp_backend ccl: gloo", r"\1gloo", SUFFIXES),
+    (r"\s--use_ipex\b(?![ =](?:False|false))", "--use_ipex: no longer an option", "", _TEXT_FILES),
+    (r"^\s*[\"']?use_ipex[\"']?\s*:\s*\w+,?\s*$", _NO_USE_IPEX, "", _CONFIG),
+    (r"\buse_ipex\s*=\s*\w+\s*,\s*", _NO_USE_IPEX, "", _PYTHON),
+    (r"\buse_ipex\s*=\s*\w+", _NO_USE_IPEX, None, _PYTHON),
+    (r"\s--no_cuda\b", "--no_cuda is --use_cpu today", " --use_cpu", _TEXT_FILES),
+    (r"\bno_cuda\s*=\s*", "no_cuda is use_cpu today", "use_cpu=", _PYTHON),
+    (r"^\s*mpirun_ccl\s*:.*$", _CCL_WORKERS, "", _CONFIG),
+    (
+        r"^(\s*)(ipex_fusion_enabled|ipex_enabled|ipex)\s*:\s*(true|True)\s*$",
         "accelerate's ipex: false",
         r"\1\2: false",
         _CONFIG,
     ),
-    _Rule(
-        re.compile(r"^\s*(intel[-_]extension[-_]for[-_]pytorch|oneccl[-_]bind[-_]pt)\b.*$", re.IGNORECASE),
-        "a package that is no longer made",
-        "",
-        frozenset({".txt"}),
-    ),
-    _Rule(
-        re.compile(r"intel[-_]extension[-_]for[-_]pytorch|oneccl[-_]bind[-_]pt", re.IGNORECASE),
-        "names a package that is no longer made",
-        None,
-        frozenset({".toml", ".cfg", ".sh"}),
-    ),
+    (rf"(?i)^\s*{_PACKAGES}\b.*$", "a package that is no longer made", "", frozenset({".txt"})),
+    (rf"(?i){_PACKAGES}", "names a package that is no longer made", None, frozenset({".toml", ".cfg", ".sh"})),
 )
+"""Pattern, what it finds, the replacement (None: the user has to decide), and the suffixes of the files."""
 
 
 def scan(root: Path) -> tuple[MigrationFinding, ...]:
@@ -130,35 +95,28 @@ def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
     findings = []
     for number, line in enumerate(text.split("\n"), 1):
         new, reasons, needs_user = line, [], False
-        for rule in RULES:
-            if suffix not in rule.suffixes or not rule.pattern.search(new):
+        for pattern, what, edit, suffixes in RULES:
+            if suffix not in suffixes or not re.search(pattern, new):
                 continue
-            reasons.append(rule.what)
-            if rule.replacement is None:
+            reasons.append(what)
+            if edit is None:
                 needs_user = True
                 break
-            new = rule.pattern.sub(rule.replacement, new)
+            new = re.sub(pattern, edit, new)
         if reasons:
             replacement = None if needs_user else new if new.strip() else ""
             findings.append(MigrationFinding(name, number, line, "; ".join(reasons), replacement))
-    if any(finding.new is None for finding in findings):
-        # Remaining uses of ipex.NAME need the import until the user has decided about them.
-        findings = [
-            replace(finding, new=None) if finding.what.startswith("imports") else finding for finding in findings
-        ]
-    return findings
+    if all(finding.new is not None for finding in findings):
+        return findings
+    # Remaining uses of ipex.NAME need the import until the user has decided about them.
+    return [replace(finding, new=None) if finding.what.startswith("imports") else finding for finding in findings]
 
 
 def applied(text: str, findings: list[MigrationFinding]) -> str:
     """The text with the safe edits applied; a line that an edit empties is deleted."""
     edits = {finding.line: finding.new for finding in findings if finding.new is not None}
-    lines = text.split("\n")
-    kept = []
-    for number, line in enumerate(lines, 1):
-        new = edits.get(number, line)
-        if number not in edits or new:
-            kept.append(line if number not in edits else str(new))
-    return "\n".join(kept)
+    lines = list(enumerate(text.split("\n"), 1))
+    return "\n".join(edits.get(number, line) for number, line in lines if edits.get(number) != "")
 
 
 def _files(root: Path) -> Iterator[Path]:
@@ -175,50 +133,38 @@ def _files(root: Path) -> Iterator[Path]:
                 yield path
 
 
-class _Migrate:
-    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        """Run once, on the control machine; the first host gets the result."""
-        del context
-        call = calls[0]
-        root = local_path(call.task.base, call.args["src"])
-        if not root.is_dir():
-            return refused(calls, f"{root} on this machine is no directory", "src: the project's directory")
-        try:
-            findings = scan(root)
-            edits = _edits(root, findings)
-            apply = call.args["apply"] and not call.check
-            if apply:
-                for path, (_, new) in edits.items():
-                    path.write_text(new, encoding="utf-8")
-        except OSError as error:
-            return refused(calls, f"{error.filename} on this machine: {error.strerror or error}")
-        left = [finding for finding in findings if finding.new is None]
-        data = {
-            "found": [
-                {
-                    "path": finding.path,
-                    "line": finding.line,
-                    "what": finding.what,
-                    "text": finding.text,
-                    "new": finding.new,
-                }
-                for finding in findings
-            ],
-            "edits": len(edits),
-            "left": len(left),
-        }
-        diff = "".join(_diff(root, path, *texts) for path, texts in edits.items())
-        lines = [
-            f"{finding.path}:{finding.line}: {finding.what}" + ("" if finding.new is not None else " (yours to decide)")
-            for finding in findings
-        ]
-        message = "\n".join(lines) or "nothing of IPEX's ways is in it"
-        changes = bool(edits) and call.args["apply"]
-        first = Result(
-            "changed" if changes else "ok", message=message, reason=message if changes else "", data=data, diff=diff
-        )
-        rest = Result("ok", data=data)
-        return {host_call.host.name: first if host_call is call else rest for host_call in calls}
+def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+    """Run once, on the control machine; the first host gets the result."""
+    del context
+    root = local_path(call.task.base, call.args["src"])
+    if not root.is_dir():
+        raise UserError(f"{root} on this machine is no directory", fix="src: the project's directory")
+    try:
+        findings = scan(root)
+        edits = _edits(root, findings)
+        apply = call.args["apply"] and not call.check
+        if apply:
+            for path, (_, new) in edits.items():
+                path.write_text(new, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{error.filename} on this machine: {error.strerror or error}") from None
+    left = [finding for finding in findings if finding.new is None]
+    data = {
+        "found": [asdict(finding) for finding in findings],
+        "edits": len(edits),
+        "left": len(left),
+    }
+    diff = "".join(unified_diff(*texts, str(path.relative_to(root)), context=1) for path, texts in edits.items())
+    lines = [
+        f"{finding.path}:{finding.line}: {finding.what}" + ("" if finding.new is not None else " (yours to decide)")
+        for finding in findings
+    ]
+    message = "\n".join(lines) or "nothing of IPEX's ways is in it"
+    changes = bool(edits) and call.args["apply"]
+    first = Result(
+        "changed" if changes else "ok", message=message, reason=message if changes else "", data=data, diff=diff
+    )
+    return {**dict.fromkeys([host.name for host in hosts], Result("ok", data=data)), hosts[0].name: first}
 
 
 def _edits(root: Path, findings: Sequence[MigrationFinding]) -> dict[Path, tuple[str, str]]:
@@ -230,11 +176,4 @@ def _edits(root: Path, findings: Sequence[MigrationFinding]) -> dict[Path, tuple
     return edits
 
 
-def _diff(root: Path, path: Path, old: str, new: str) -> str:
-    name = str(path.relative_to(root))
-    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    lines = difflib.unified_diff(before, after, f"{name} (before)", f"{name} (after)", n=1)
-    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-
-
-RUNNERS: Final = {"migrate": _Migrate()}
+RUNNERS: Final = {"migrate": _migrate}

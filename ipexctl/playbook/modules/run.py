@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import UserError
+from ipexctl.jobs.follow import Follower
+from ipexctl.jobs.local_copy import LocalCopy
+from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.jobs.stop import stop
+from ipexctl.jobs.submit import pipeline
+from ipexctl.jobs.submit.project import ProjectLocation, locate_project
+from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_request
+from ipexctl.launch.request import Export, LaunchOptions
+from ipexctl.node.common.frames import Chunk
 from ipexctl.playbook.modules.host_script import run_sh
-from ipexctl.playbook.options import local_path
+from ipexctl.playbook.options import local_path, script_argv
 from ipexctl.playbook.report import RunOutput
-from ipexctl.playbook.result import Call, Result, Status, failed_host, refused
-from ipexctl.remote.outcome import HostError
+from ipexctl.playbook.result import Call, Result, Status
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
+from ipexctl.sync.root import owner_here, tree_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest, StartFailure
+    from ipexctl.hosts.host import Host
     from ipexctl.playbook.play_context import PlayContext
 
 _MAX_KEPT: Final = 1 << 20
@@ -40,34 +47,19 @@ exit 1
 _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
 
-class _Run:
-    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        from ipexctl.jobs.submit.project import locate_project
-        from ipexctl.jobs.submit.request import check_request
-
-        call = calls[0]
-        try:
-            request, secrets = _run_request(context, call)
-            check_request(request)
-            location = locate_project(request, call.task.base)
-            if call.args["creates"] is not None and (created := _find_created(context, call, location)):
-                data = {**_NOT_RUN, "run": "", "creates": created}
-                return {
-                    host_call.host.name: Result("ok", f"{created} is there already", data=data) for host_call in calls
-                }
-            if call.check:
-                return _plan_only(context, calls, request, location)
-            return _start(context, calls, request, location, secrets)
-        except UserError as error:
-            return refused(calls, error.message, error.fix)
-        except HostError as error:
-            return {host_call.host.name: failed_host(error.status, error.reason, error.fix) for host_call in calls}
+def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Result | Mapping[str, Result]:
+    request = _run_request(context, call)
+    check_request(request)
+    location = locate_project(request, call.task.base)
+    if call.args["creates"] is not None and (created := _find_created(context, call, location)):
+        return Result("ok", f"{created} is there already", data={**_NOT_RUN, "run": "", "creates": created})
+    if call.check:
+        return _plan_only(context, call, hosts, request, location)
+    return _start(context, call, hosts, request, location)
 
 
 def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -> str:
     """The existing path of `creates` on node0, relative to the run's working directory; empty if it does not exist."""
-    from ipexctl.sync.root import owner_here, tree_name
-
     tree = str(location.root)
     if call.args["sync"]:
         tree = f"{context.options.home}/code/{tree_name(Path(os.path.realpath(location.root)), owner_here())}"
@@ -76,10 +68,7 @@ def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -
     return completed.stdout.decode(errors="replace").strip() if completed.rc == 0 else ""
 
 
-def _run_request(context: PlayContext, call: Call) -> tuple[RunRequest, dict[str, str]]:
-    from ipexctl.jobs.submit.request import RunRequest
-    from ipexctl.launch.request import Export, LaunchOptions
-
+def _run_request(context: PlayContext, call: Call) -> RunRequest:
     args, options = call.args, context.options
     extra_args = tuple(args["argv"] or ())
     argv: tuple[str, ...]
@@ -94,7 +83,7 @@ def _run_request(context: PlayContext, call: Call) -> tuple[RunRequest, dict[str
         kind, argv = "command", tuple(["/bin/sh", "-c", command] if isinstance(command, str) else command)
     launch: Any = {name: args[name] for name in ("n", "ppn", "backend", "mpi", "bind", "omp", "ccl_workers")}
     exports = tuple(Export(name, value, secret=True, source="environment") for name, value in call.environment.items())
-    request = RunRequest(
+    return RunRequest(
         kind=kind,
         argv=argv,
         options=LaunchOptions(
@@ -117,94 +106,64 @@ def _run_request(context: PlayContext, call: Call) -> tuple[RunRequest, dict[str
         hang_after=args["hang_after"],
         on_hang=args["on_hang"],
     )
-    return request, dict(call.environment)
-
-
-def script_argv(base: Path, line: str) -> list[str]:
-    """`train.py --epochs 3`: the script and its arguments; an existing path with spaces is one word."""
-    from ipexctl.sync.root import path_problem
-
-    if not path_problem(local_path(base, line), "file"):
-        return [line]
-    try:
-        return shlex.split(line) or [""]
-    except ValueError:
-        raise UserError("run: a quote is never closed", fix="argv: takes the script's words as a list") from None
 
 
 def _plan_only(
-    context: PlayContext, calls: Sequence[Call], request: RunRequest, location: ProjectLocation
-) -> Mapping[str, Result]:
-    from ipexctl.jobs.submit.pipeline import plan_run
-    from ipexctl.jobs.submit.request import StartFailure
-
-    hosts = [call.host for call in calls]
+    context: PlayContext, call: Call, hosts: Sequence[Host], request: RunRequest, location: ProjectLocation
+) -> Result:
     # As for exec: a missing file of `creates` shows that it would run, and that later tasks find it changed.
-    status: Status = "skipped" if calls[0].args["creates"] is None else "changed"
-    planned = plan_run(hosts, request, context.pool, location, run="RUN", notify=lambda _: None)
+    status: Status = "skipped" if call.args["creates"] is None else "changed"
+    planned = pipeline.plan_run(hosts, request, context.pool, location, run="RUN", notify=lambda _: None)
     if isinstance(planned, StartFailure):
         # With --check, files that an earlier task would create are missing: not a failure of the playbook.
-        message = f"not run: --check ({planned.reason})"
-        return {call.host.name: Result(status, message, data=dict(_NOT_RUN), not_run=True) for call in calls}
-    plan = planned.plan
-    message = f"not run: --check; it would be {plan.world_size} ranks"
-    data = {**_NOT_RUN, "world_size": plan.world_size}
-    return {call.host.name: Result(status, message, data=data, not_run=True) for call in calls}
+        return Result(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
+    ranks = planned.plan.world_size
+    message = f"not run: --check; it would be {ranks} ranks"
+    return Result(status, message, data={**_NOT_RUN, "world_size": ranks}, not_run=True)
 
 
 def _start(
-    context: PlayContext,
-    calls: Sequence[Call],
-    request: RunRequest,
-    location: ProjectLocation,
-    secrets: Mapping[str, str],
-) -> Mapping[str, Result]:
-    from ipexctl.jobs.submit import pipeline
-    from ipexctl.jobs.submit.request import StartFailure
-
-    hosts, options = [call.host for call in calls], context.options
+    context: PlayContext, call: Call, hosts: Sequence[Host], request: RunRequest, location: ProjectLocation
+) -> Result | Mapping[str, Result]:
+    options = context.options
     settings = pipeline.ConnectSettings(options.host_keys, options.connect_timeout)
     started = pipeline.submit_run(
-        hosts, request, context.pool, location, secrets, settings, notify=lambda text: context.watch(Notice(text))
+        hosts,
+        request,
+        context.pool,
+        location,
+        dict(call.environment),
+        settings,
+        notify=lambda text: context.watch(Notice(text)),
     )
     if isinstance(started, StartFailure):
-        return _not_started(calls, started)
+        return _not_started(hosts, started)
     record, plan = started.record, started.plan
     for note in started.notes:
         context.watch(Notice(f"note: {note}"))
     context.watch(Notice(f"run {record.id}: {plan.world_size} ranks on {len(plan.hosts)} hosts, over {plan.backend}"))
     data: dict[str, Any] = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
-    if calls[0].args["detach"]:
-        message = f"run {record.id} goes on by itself"
-        return {call.host.name: Result("changed", message, data=data) for call in calls}
-    code, reason, output = _follow(context, record, no_log=bool(calls[0].task.inherited.no_log))
+    if call.args["detach"]:
+        return Result("changed", f"run {record.id} goes on by itself", data=data)
+    code, reason, output = _follow(context, record, no_log=bool(call.task.inherited.no_log))
     data |= {"rc": code, **output}
     if code == 0:
-        return {call.host.name: Result("changed", f"run {record.id} ended well", data=data) for call in calls}
+        return Result("changed", f"run {record.id} ended well", data=data)
     pipeline.remove_job_files(hosts, record, context.pool)
-    fix = f"ipexctl why {record.id}"
     reason = f"run {record.id} failed with exit code {code}" + (f": {reason}" if reason else "")
-    return {call.host.name: Result("failed", reason, fix, data) for call in calls}
+    return Result("failed", reason, f"ipexctl why {record.id}", data)
 
 
-def _not_started(calls: Sequence[Call], failure: StartFailure) -> Mapping[str, Result]:
-    failed_hosts = set(failure.hosts) or {call.host.name for call in calls}
-    results = refused(calls, failure.reason, failure.fix)
-    if failure.is_unreachable:
-        for name in failed_hosts & set(results):
-            results[name] = Result("unreachable", failure.reason, failure.fix)
-    return results
+def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, Result]:
+    unreachable = (failure.hosts or [host.name for host in hosts]) if failure.is_unreachable else ()
+    return {
+        host.name: Result("unreachable" if host.name in unreachable else "failed", failure.reason, failure.fix)
+        for host in hosts
+    }
 
 
 def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[int, str, dict[str, str]]:
     """Follow the run to its end; cancelling the call stops it. Returns exit code, reason, and the ranks' output."""
-    from ipexctl.jobs.follow import Follower
-    from ipexctl.jobs.local_copy import LocalCopy
-    from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.node.common.frames import Chunk
-    from ipexctl.remote.outcome import Cancelled
-    from ipexctl.remote.progress import Notice
-
     output: dict[str, list[str]] = {"stdout": [], "stderr": []}
     sizes = {"stdout": 0, "stderr": 0}
     open_lines: dict[tuple[int, str], bytes] = {}
@@ -249,9 +208,6 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
 
 def _stop(context: PlayContext, record: RunRecord) -> None:
     """Stop the run because the call was cancelled; over a new session, as those of the pool are closed."""
-    from ipexctl.jobs.stop import stop
-    from ipexctl.remote.cancel import Cancel
-
     cancel = Cancel()
     try:
         session = context.connector.open(record.node0, cancel)
@@ -263,4 +219,4 @@ def _stop(context: PlayContext, record: RunRecord) -> None:
         context.watch(Notice(f"run {record.id} could not be stopped: {error.reason}; ipexctl stop {record.id}", True))
 
 
-RUNNERS: Final = {"run": _Run()}
+RUNNERS: Final = {"run": _run}

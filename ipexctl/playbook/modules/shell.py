@@ -30,60 +30,54 @@ echo g
 _NAME: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})")
 
 
-class _Exec:
-    def __init__(self, *, splits_words: bool) -> None:
-        self._splits_words = splits_words
+def _exec(context: PlayContext, call: Call, session: Session) -> Result:
+    args = call.args
+    guarded = args["creates"] is not None or args["removes"] is not None
+    if call.check and not guarded:
+        return Result("skipped", "not run: --check", data={"rc": 0, "stdout": "", "stderr": ""}, not_run=True)
+    splits_words = call.task.spec.name == "command"
+    argv: Any = args["cmd"]
+    line = ""
+    if isinstance(argv, str):
+        if splits_words:
+            try:
+                argv = shlex.split(argv)
+            except ValueError:
+                return failed("a quote in this line is never closed", "shell: hands a line to sh as it is")
+        else:
+            argv, line = ["/bin/sh", "-c", argv], argv
+    guard_args = [args["creates"] or "", args["removes"] or "", args["chdir"] or "", "check" if call.check else ""]
+    stdin = (args["stdin"] or "").encode("utf-8", "surrogateescape")
+    command_line = " ".join(map(_quote_expanding, argv)) if splits_words else shlex.join(argv)
+    tail = f"exec {command_line}" + ("\n" if stdin else " </dev/null\n")
+    completed = run_sh(context, session, call, _GUARD + exports(call) + tail, guard_args, stdin=stdin)
+    guard_letter, _, output = completed.stdout.partition(b"\n")
+    data = {
+        "rc": completed.rc,
+        "stdout": output.decode(errors="replace").rstrip("\r\n"),
+        "stderr": completed.stderr.decode(errors="replace").rstrip("\r\n"),
+        "cmd": line or argv,
+    }
+    return _outcome(guard_letter, call, data, truncated=completed.truncated, last_line=completed.last_error)
 
-    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
-        args = call.args
-        guarded = args["creates"] is not None or args["removes"] is not None
-        if call.check and not guarded:
-            return Result("skipped", "not run: --check", data={"rc": 0, "stdout": "", "stderr": ""}, not_run=True)
-        argv: Any = args["cmd"]
-        line = ""
-        if isinstance(argv, str):
-            if self._splits_words:
-                try:
-                    argv = shlex.split(argv)
-                except ValueError:
-                    return failed("a quote in this line is never closed", "shell: hands a line to sh as it is")
-            else:
-                argv, line = ["/bin/sh", "-c", argv], argv
-        guard_args = [args["creates"] or "", args["removes"] or "", args["chdir"] or "", "check" if call.check else ""]
-        stdin = (args["stdin"] or "").encode("utf-8", "surrogateescape")
-        command_line = " ".join(map(_quote_expanding, argv)) if self._splits_words else shlex.join(argv)
-        tail = f"exec {command_line}" + ("\n" if stdin else " </dev/null\n")
-        completed = run_sh(context, session, call, _GUARD + exports(call) + tail, guard_args, stdin=stdin)
-        guard_letter, _, output = completed.stdout.partition(b"\n")
-        data = {
-            "rc": completed.rc,
-            "stdout": output.decode(errors="replace").rstrip("\r\n"),
-            "stderr": completed.stderr.decode(errors="replace").rstrip("\r\n"),
-            "cmd": line or argv,
-        }
-        return self._outcome(guard_letter, call, data, truncated=completed.truncated, last_line=completed.last_error)
 
-    def _outcome(
-        self, guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str
-    ) -> Result:
-        args = call.args
-        if guard_letter == b"d":
-            return failed(f"there is no directory {args['chdir']} to go to", "chdir: one that is there", **data)
-        if guard_letter == b"c":
-            return Result("ok", f"{args['creates']} is there already", data=data)
-        if guard_letter == b"r":
-            return Result("ok", f"{args['removes']} isn't there", data=data)
-        if guard_letter == b"w":
-            return Result("changed", "would be run", data=data, not_run=True)
-        if guard_letter != b"g":
-            return failed(f"the shell there can't run our script: {last_line or 'it says nothing'}", **data)
-        if data["rc"] != 0:
-            fix = "no such program is on the PATH there" if data["rc"] == 127 else ""
-            return failed(
-                f"exit code {data['rc']}" + (f": {last_line}" if last_line else ""), fix, **data, changed=True
-            )
-        note = "more than 16 MB of output: the rest is left out" if truncated else ""
-        return Result("changed", note, data=data)
+def _outcome(guard_letter: bytes, call: Call, data: dict[str, Any], *, truncated: bool, last_line: str) -> Result:
+    args = call.args
+    if guard_letter == b"d":
+        return failed(f"there is no directory {args['chdir']} to go to", "chdir: one that is there", **data)
+    if guard_letter == b"c":
+        return Result("ok", f"{args['creates']} is there already", data=data)
+    if guard_letter == b"r":
+        return Result("ok", f"{args['removes']} isn't there", data=data)
+    if guard_letter == b"w":
+        return Result("changed", "would be run", data=data, not_run=True)
+    if guard_letter != b"g":
+        return failed(f"the shell there can't run our script: {last_line or 'it says nothing'}", **data)
+    if data["rc"] != 0:
+        fix = "no such program is on the PATH there" if data["rc"] == 127 else ""
+        return failed(f"exit code {data['rc']}" + (f": {last_line}" if last_line else ""), fix, **data, changed=True)
+    note = "more than 16 MB of output: the rest is left out" if truncated else ""
+    return Result("changed", note, data=data)
 
 
 def _quote_expanding(word: str) -> str:
@@ -95,4 +89,4 @@ def _quote_expanding(word: str) -> str:
     return home + "".join(text for pair in zip(quoted_parts, [*names, ""], strict=True) for text in pair) or "''"
 
 
-RUNNERS: Final = {"exec": _Exec(splits_words=False), "command": _Exec(splits_words=True)}
+RUNNERS: Final = {"exec": _exec, "command": _exec}

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
 SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")
+_TEXT: Final = Option("str")
+_LIST: Final = Option("list")
+_COUNT: Final = Option("int", least=1)
+_YES: Final = Option("bool", default=True)
+_NO: Final = Option("bool", default=False)
+_PRESENT: Final = Option("str", default="present", choices=("present", "absent"))
 
 
 def _exec(given: Mapping[str, Any]) -> str | None:
@@ -67,17 +73,89 @@ def _run(given: Mapping[str, Any]) -> str | None:
 
 _COMMAND: Final[Mapping[str, Option]] = {
     "cmd": Option("command", required=True, aliases=("argv", "_raw_params")),
-    "creates": Option("path"),
-    "removes": Option("path"),
-    "chdir": Option("path"),
-    "stdin": Option("str"),
+    **dict.fromkeys(("creates", "removes", "chdir"), Option("path")),
+    "stdin": _TEXT,
 }
-_FILE: Final[Mapping[str, Option]] = {
+_PUT: Final[Mapping[str, Option]] = {
     "dest": Option("path", required=True),
     "mode": Option("mode"),
-    "backup": Option("bool", default=False),
-    "follow": Option("bool", default=False),
+    "backup": _NO,
+    "follow": _NO,
 }
+_OF_PATH: Final[Mapping[str, Option]] = {"path": Option("path", required=True, aliases=("dest", "name"))}
+_PROJECT: Final[Mapping[str, Option]] = {**dict.fromkeys(("exclude", "include", "data"), _LIST), "allow_big": _NO}
+_WAIT_FOR: Final[Mapping[str, Option]] = {
+    "port": _COUNT,
+    "host": _TEXT,
+    "path": Option("path"),
+    "state": Option("str", default="started", choices=("started", "stopped", "present", "absent")),
+    "seconds": Option("float", default=300.0, least=0, aliases=("timeout",)),
+    "delay": Option("float", default=0.0, least=0),
+}
+_FETCH: Final[Mapping[str, Option]] = {
+    "src": Option("path"),
+    "run": _TEXT,
+    "path": Option("path"),
+    "dest": Option("local", required=True),
+    "flat": _NO,
+    "fail_on_missing": _YES,
+}
+_ASSERT: Final[Mapping[str, Option]] = {
+    "that": Option("exprs", required=True),
+    "fail_msg": Option("str", aliases=("msg",)),
+    "success_msg": _TEXT,
+    "quiet": _NO,
+}
+_DOCTOR: Final[Mapping[str, Option]] = {
+    "require": Option("str", choices=TIERS),
+    "network": _YES,
+    "smoke": _NO,
+    "warnings": Option("str", default="show", choices=("show", "fail")),
+    "ignore": _LIST,
+}
+_INSTALL: Final[Mapping[str, Option]] = {
+    **dict.fromkeys(("torch", "stack", "ipex", "oneccl", "python", "index_url", "wheelhouse"), _TEXT),
+    **dict.fromkeys(("requirements", "extra_index_url", "find_links"), _LIST),
+    **dict.fromkeys(("require_oneccl", "offline", "upgrade"), _NO),
+    "env": Option("str", default="default", aliases=("name",)),
+    "with": Option("list", aliases=("packages",)),
+}
+_ENV: Final[Mapping[str, Option]] = {
+    "name": Option("str", default="default"),
+    "state": Option("str", default="verified", choices=("verified", "absent", "named")),
+    "from": Option("str", aliases=("source",)),
+}
+_RUN: Final[Mapping[str, Option]] = {
+    "script": Option("local"),
+    "module": _TEXT,
+    "cmd": Option("command"),
+    "argv": Option("list", aliases=("args",)),
+    **dict.fromkeys(("n", "ppn", "omp", "master_port"), _COUNT),
+    "ccl_workers": Option("int", least=0),
+    "env": Option("str", default="default"),
+    **dict.fromkeys(("python", "setup", "creates"), Option("path")),
+    "backend": Option("str", default="auto", choices=("auto", "ccl", "gloo", "mpi")),
+    "mpi": Option("str", default="auto"),
+    "bind": Option("str", default="auto", choices=("auto", "socket", "numa", "cores", "none")),
+    "cwd": Option("local"),
+    "sync": _YES,
+    **_PROJECT,
+    "time_limit": Option("float", least=1),
+    "max_restarts": Option("int", default=0, least=0),
+    "checkpoint": _TEXT,
+    "hang_after": Option("float", default=600.0, least=0),
+    "on_hang": Option("str", default="report", choices=("report", "dump", "stop")),
+    "detach": _NO,
+    "fewer": _NO,
+}
+_TUNE: Final[Mapping[str, Option]] = {
+    "linger": Option("bool"),
+    "thp": Option("str", choices=("always", "madvise", "never")),
+    "governor": _TEXT,
+    "sysctl": Option("dict"),
+    "state": _PRESENT,
+}
+_DURATION: Final = Option("float", default=0.0, least=0)
 
 SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "shell": (
@@ -88,18 +166,18 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
         Spec(
             "copy",
             "host",
-            {"src": Option("local"), "content": Option("str"), **_FILE},
+            {"src": Option("local"), "content": _TEXT, **_PUT},
             one_of=("src", "content"),
             becomes=True,
         ),
-        Spec("template", "host", {"src": Option("local", required=True), **_FILE}, becomes=True),
+        Spec("template", "host", {"src": Option("local", required=True), **_PUT}, becomes=True),
     ),
     "file": (
         Spec(
             "file",
             "host",
             {
-                "path": Option("path", required=True, aliases=("dest", "name")),
+                **_OF_PATH,
                 "state": Option("str", choices=("directory", "file", "link", "touch", "absent")),
                 "src": Option("path"),
                 "mode": Option("mode"),
@@ -107,195 +185,38 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
             becomes=True,
             check=_file,
         ),
-        Spec(
-            "stat",
-            "host",
-            {
-                "path": Option("path", required=True, aliases=("dest", "name")),
-                "follow": Option("bool", default=False),
-                "get_checksum": Option("bool", default=True),
-            },
-            becomes=True,
-        ),
+        Spec("stat", "host", {**_OF_PATH, "follow": _NO, "get_checksum": _YES}, becomes=True),
         Spec("ping", "host", {}, becomes=True),
     ),
     "wait_for": (
-        Spec(
-            "pause",
-            "control",
-            {"seconds": Option("float", default=0.0, least=0), "minutes": Option("float", default=0.0, least=0)},
-            once=True,
-        ),
-        Spec(
-            "wait_for",
-            "host",
-            {
-                "port": Option("int", least=1),
-                "host": Option("str"),
-                "path": Option("path"),
-                "state": Option("str", default="started", choices=("started", "stopped", "present", "absent")),
-                "seconds": Option("float", default=300.0, least=0, aliases=("timeout",)),
-                "delay": Option("float", default=0.0, least=0),
-            },
-            becomes=True,
-            check=_wait,
-        ),
+        Spec("pause", "control", {"seconds": _DURATION, "minutes": _DURATION}, once=True),
+        Spec("wait_for", "host", _WAIT_FOR, becomes=True, check=_wait),
     ),
-    "fetch": (
-        Spec(
-            "fetch",
-            "host",
-            {
-                "src": Option("path"),
-                "run": Option("str"),
-                "path": Option("path"),
-                "dest": Option("local", required=True),
-                "flat": Option("bool", default=False),
-                "fail_on_missing": Option("bool", default=True),
-            },
-            one_of=("src", "run"),
-            becomes=True,
-            check=_fetch,
-        ),
-    ),
+    "fetch": (Spec("fetch", "host", _FETCH, one_of=("src", "run"), becomes=True, check=_fetch),),
     "debug": (
-        Spec(
-            "assert",
-            "control",
-            {
-                "that": Option("exprs", required=True),
-                "fail_msg": Option("str", aliases=("msg",)),
-                "success_msg": Option("str"),
-                "quiet": Option("bool", default=False),
-            },
-        ),
+        Spec("assert", "control", _ASSERT),
         Spec("fail", "control", {"msg": Option("str", default="asked to fail")}, free="msg"),
         Spec("debug", "control", {"msg": Option("any"), "var": Option("any"), "verbosity": Option("int", default=0)}),
         Spec("set_fact", "control", {}, any_option=True),
     ),
     "doctor_trust_sync": (
-        Spec(
-            "doctor",
-            "all",
-            {
-                "require": Option("str", choices=TIERS),
-                "network": Option("bool", default=True),
-                "smoke": Option("bool", default=False),
-                "warnings": Option("str", default="show", choices=("show", "fail")),
-                "ignore": Option("list"),
-            },
-        ),
-        Spec("trust", "all", {"state": Option("str", default="present", choices=("present", "absent"))}),
-        Spec(
-            "sync",
-            "all",
-            {
-                "src": Option("local"),
-                "exclude": Option("list"),
-                "include": Option("list"),
-                "data": Option("list"),
-                "allow_big": Option("bool", default=False),
-            },
-            free="src",
-        ),
+        Spec("doctor", "all", _DOCTOR),
+        Spec("trust", "all", {"state": _PRESENT}),
+        Spec("sync", "all", {"src": Option("local"), **_PROJECT}, free="src"),
     ),
-    "stack": (
-        Spec(
-            "install",
-            "all",
-            {
-                "torch": Option("str"),
-                "stack": Option("str"),
-                "ipex": Option("str"),
-                "oneccl": Option("str"),
-                "python": Option("str"),
-                "require_oneccl": Option("bool", default=False),
-                "env": Option("str", default="default", aliases=("name",)),
-                "with": Option("list", aliases=("packages",)),
-                "requirements": Option("list"),
-                "index_url": Option("str"),
-                "extra_index_url": Option("list"),
-                "find_links": Option("list"),
-                "wheelhouse": Option("str"),
-                "offline": Option("bool", default=False),
-                "upgrade": Option("bool", default=False),
-            },
-        ),
-        Spec(
-            "env",
-            "all",
-            {
-                "name": Option("str", default="default"),
-                "state": Option("str", default="verified", choices=("verified", "absent", "named")),
-                "from": Option("str", aliases=("source",)),
-            },
-            free="name",
-            check=_env,
-        ),
-    ),
+    "stack": (Spec("install", "all", _INSTALL), Spec("env", "all", _ENV, free="name", check=_env)),
     "run": (
         Spec(
             "run",
             "all",
-            {
-                "script": Option("local"),
-                "module": Option("str"),
-                "cmd": Option("command"),
-                "argv": Option("list", aliases=("args",)),
-                "n": Option("int", least=1),
-                "ppn": Option("int", least=1),
-                "env": Option("str", default="default"),
-                "python": Option("path"),
-                "setup": Option("path"),
-                "backend": Option("str", default="auto", choices=("auto", "ccl", "gloo", "mpi")),
-                "mpi": Option("str", default="auto"),
-                "bind": Option("str", default="auto", choices=("auto", "socket", "numa", "cores", "none")),
-                "omp": Option("int", least=1),
-                "ccl_workers": Option("int", least=0),
-                "master_port": Option("int", least=1),
-                "cwd": Option("local"),
-                "sync": Option("bool", default=True),
-                "exclude": Option("list"),
-                "include": Option("list"),
-                "data": Option("list"),
-                "allow_big": Option("bool", default=False),
-                "time_limit": Option("float", least=1),
-                "max_restarts": Option("int", default=0, least=0),
-                "checkpoint": Option("str"),
-                "hang_after": Option("float", default=600.0, least=0),
-                "on_hang": Option("str", default="report", choices=("report", "dump", "stop")),
-                "detach": Option("bool", default=False),
-                "creates": Option("path"),
-                "fewer": Option("bool", default=False),
-            },
+            _RUN,
             free="script",
             is_cluster_job=True,
             one_of=("script", "module", "cmd"),
             check=_run,
         ),
     ),
-    "tune": (
-        Spec(
-            "tune",
-            "host",
-            {
-                "linger": Option("bool"),
-                "thp": Option("str", choices=("always", "madvise", "never")),
-                "governor": Option("str"),
-                "sysctl": Option("dict"),
-                "state": Option("str", default="present", choices=("present", "absent")),
-            },
-            becomes=True,
-            check=_tune,
-        ),
-    ),
-    "migrate": (
-        Spec(
-            "migrate",
-            "all",
-            {"src": Option("local", default="."), "apply": Option("bool", default=False)},
-            free="src",
-        ),
-    ),
+    "tune": (Spec("tune", "host", _TUNE, becomes=True, check=_tune),),
+    "migrate": (Spec("migrate", "all", {"src": Option("local", default="."), "apply": _NO}, free="src"),),
 }
 """The modules of each file of this package."""

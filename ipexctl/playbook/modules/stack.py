@@ -6,10 +6,13 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import UserError
 from ipexctl.playbook.options import local_path
-from ipexctl.playbook.result import Call, Result, failed_host, refused
+from ipexctl.playbook.result import Call, Result, failed, failed_host, host_result
 from ipexctl.remote.progress import Notice
+from ipexctl.stack.env.environment import EnvClient
+from ipexctl.stack.env.envs import Subject, remove_envs, verify_envs
+from ipexctl.stack.env.record import check_env_name
+from ipexctl.stack.resolve.compatibility import usable_pythons
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,44 +24,32 @@ if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallRequest
 
 
-class _Install:
-    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        from ipexctl.stack.install import install
+def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+    from ipexctl.stack.install import install
 
-        def watch(event: Any) -> None:
-            if isinstance(event, Notice):
-                context.watch(Notice(event.text))
+    def watch(event: Any) -> None:
+        if isinstance(event, Notice):
+            context.watch(Notice(event.text))
 
-        try:
-            request = _install_request(context, calls[0])
-            report = install([call.host for call in calls], request, context.pool, watch)
-        except UserError as error:
-            return refused(calls, error.message, error.fix)
-        for note in report.notes:
-            context.watch(Notice(f"note: {note}"))
-        stack = report.stack
-        stack_data = (
-            {} if stack is None else {"stack": stack.name, "torch": stack.torch, "ipex": stack.ipex, "mpi": stack.mpi}
+    report = install(hosts, _install_request(context, call), context.pool, watch)
+    for note in report.notes:
+        context.watch(Notice(f"note: {note}"))
+    stack = report.stack
+    stack_data: dict[str, Any] = {"path": report.path}
+    if stack is not None:
+        stack_data |= {"stack": stack.name, "torch": stack.torch, "ipex": stack.ipex, "mpi": stack.mpi}
+    results = {
+        done.host.name: Result(
+            done.status,
+            done.reason or (f"{stack.name}: torch {stack.torch}" if stack and done.status == "changed" else ""),
+            done.fix,
+            {**stack_data, "env": done.env, "packages": dict(done.packages), "verify": dict(done.verify)},
         )
-        results = {
-            done.host.name: Result(
-                done.status,
-                done.reason or (f"{stack.name}: torch {stack.torch}" if stack and done.status == "changed" else ""),
-                done.fix,
-                {
-                    **stack_data,
-                    "env": done.env,
-                    "path": report.path,
-                    "packages": dict(done.packages),
-                    "verify": dict(done.verify),
-                },
-            )
-            for done in report.hosts
-        }
-        if report.refusal is not None:
-            not_attempted = [call for call in calls if call.host.name not in results]
-            results |= refused(not_attempted, report.refusal.reason, report.refusal.fix)
-        return {**refused(calls, "install says nothing of it"), **results}
+        for done in report.hosts
+    }
+    refusal = report.refusal
+    rest = failed("install says nothing of it") if refusal is None else failed(refusal.reason, refusal.fix)
+    return {**dict.fromkeys([host.name for host in hosts], rest), **results}
 
 
 def _install_request(context: PlayContext, call: Call) -> InstallRequest:
@@ -91,72 +82,48 @@ def _source(call: Call, source: str) -> str:
     return source if "://" in source else str(local_path(call.task.base, source))
 
 
-class _Env:
-    def run_on_all(self, context: PlayContext, calls: Sequence[Call]) -> Mapping[str, Result]:
-        from ipexctl.stack.env.record import check_env_name
-
-        call = calls[0]
-        hosts = [host_call.host for host_call in calls]
-        try:
-            name = check_env_name(call.args["name"])
-        except UserError as error:
-            return refused(calls, error.message, error.fix)
-        if call.args["state"] == "named":
-            return _name_env(context, calls, name)
-        if call.args["state"] == "absent":
-            return _remove_env(context, calls, name)
-        from ipexctl.stack.env.envs import Subject, verify_envs
-
-        report = verify_envs(hosts, context.pool, Subject(name), home=context.options.home, timeout=call.timeout)
-        return {
-            done.host.name: Result(done.status, done.reason, done.fix, {"verify": dict(done.verify)})
-            for done in report.hosts
-        }
+def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+    name = check_env_name(call.args["name"])
+    if call.args["state"] == "named":
+        return _name_env(context, call, hosts, name)
+    if call.args["state"] == "absent":
+        return _remove_env(context, call, hosts, name)
+    report = verify_envs(hosts, context.pool, Subject(name), home=context.options.home, timeout=call.timeout)
+    return {done.host.name: host_result(done, verify=dict(done.verify)) for done in report.hosts}
 
 
-def _remove_env(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
-    from ipexctl.stack.env.envs import remove_envs
-
-    hosts = [call.host for call in calls]
-    if calls[0].check:
+def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, Result]:
+    if call.check:
         results: dict[str, Result] = {}
         for host, facts in _gather_facts(context, hosts, results).items():
             exists = any(name in (env.name, *env.names) for env in facts.software.envs)
             results[host] = Result("changed" if exists else "ok", f"{name} would be taken away" if exists else "")
         return results
-    report = remove_envs(hosts, context.pool, [name], home=context.options.home, timeout=calls[0].timeout)
-    return {
-        done.host.name: Result(done.status, done.reason, done.fix, {"removed": list(done.removed)})
-        for done in report.hosts
-    }
+    report = remove_envs(hosts, context.pool, [name], home=context.options.home, timeout=call.timeout)
+    return {done.host.name: host_result(done, removed=list(done.removed)) for done in report.hosts}
 
 
-def _name_env(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping[str, Result]:
+def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, Result]:
     """Give an environment another name, such as `default`; each host switches in one step."""
-    from ipexctl.stack.env.environment import EnvClient
-    from ipexctl.stack.resolve.compatibility import usable_pythons
-
-    source, hosts = calls[0].args["from"], [call.host for call in calls]
+    source = call.args["from"]
     results: dict[str, Result] = {}
     moves: dict[str, tuple[str, str, str]] = {}
     for host, facts in _gather_facts(context, hosts, results).items():
         env = next((item for item in facts.software.envs if source in (item.name, *item.names)), None)
         pythons = usable_pythons(facts)
-        if env is None and calls[0].check:
+        if env is None and call.check:
             results[host] = Result("skipped", f"--check: there is no environment {source} yet")
         elif env is None:
             known = ", ".join(sorted({label for item in facts.software.envs for label in (item.name, *item.names)}))
-            results[host] = Result(
-                "failed", f"there is no environment {source}", f"there are: {known}" if known else ""
-            )
+            results[host] = failed(f"there is no environment {source}", f"there are: {known}" if known else "")
         elif name in (env.name, *env.names):
             results[host] = Result("ok", data={"env": env.name})
         elif not pythons or facts.home is None:
-            results[host] = Result("failed", "there is no Python 3.8 or newer", "ipexctl doctor says more")
+            results[host] = failed("there is no Python 3.8 or newer", "ipexctl doctor says more")
         else:
             moves[host] = (pythons[0].path, facts.home.path, env.name)
             results[host] = Result("changed", f"{name} is {env.name} now", data={"env": env.name})
-    if calls[0].check:
+    if call.check:
         return results
 
     def link_env(host: Host, session: Session) -> None:
@@ -165,7 +132,7 @@ def _name_env(context: PlayContext, calls: Sequence[Call], name: str) -> Mapping
 
     for done in context.pool.each([host for host in hosts if host.name in moves], link_env):
         if done.error is not None:
-            results[done.host.name] = failed_host(done.error.status, done.error.reason, done.error.fix)
+            results[done.host.name] = failed_host(done.error)
     return results
 
 
@@ -175,10 +142,10 @@ def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str
     facts: dict[str, Facts] = {}
     for answer in gather(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
         if answer.facts is None or answer.status != "ok":
-            results[answer.host.name] = failed_host(answer.status, answer.reason, answer.fix)
+            results[answer.host.name] = failed_host(answer)
         else:
             facts[answer.host.name] = answer.facts
     return facts
 
 
-RUNNERS: Final = {"install": _Install(), "env": _Env()}
+RUNNERS: Final = {"install": _install, "env": _env}

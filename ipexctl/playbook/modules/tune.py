@@ -73,27 +73,24 @@ done <"$kept"
 """
 
 
-class _Tune:
-    def run_on_host(self, context: PlayContext, call: Call, session: Session) -> Result:
-        settings = _requested_settings(call)
-        if not settings and call.args["state"] == "present":
-            return failed("tune has nothing to set", "linger, thp, governor, or sysctl")
-        invalid = next((value for value in settings.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
-        if invalid is not None:
-            return failed(f"{invalid!r} can't be a setting's value")
-        home = context.options.home if call.become is None else "/var/lib/ipexctl-tune"
-        arguments = ["check" if call.check else "", call.args["state"], home]
-        if call.args["state"] == "present":
-            arguments += [text for pair in settings.items() for text in pair]
-        else:
-            arguments += list(settings)
-        completed = run_sh(context, session, call, _TUNE, arguments)
-        if completed.rc != 0:
-            return completed.failure()
-        outcomes = [
-            (*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()
-        ]
-        return _outcome(outcomes, call)
+def _tune(context: PlayContext, call: Call, session: Session) -> Result:
+    settings = _requested_settings(call)
+    if not settings and call.args["state"] == "present":
+        return failed("tune has nothing to set", "linger, thp, governor, or sysctl")
+    invalid = next((value for value in settings.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
+    if invalid is not None:
+        return failed(f"{invalid!r} can't be a setting's value")
+    home = context.options.home if call.become is None else "/var/lib/ipexctl-tune"
+    arguments = ["check" if call.check else "", call.args["state"], home]
+    if call.args["state"] == "present":
+        arguments += [text for pair in settings.items() for text in pair]
+    else:
+        arguments += list(settings)
+    completed = run_sh(context, session, call, _TUNE, arguments)
+    if completed.rc != 0:
+        return completed.failure()
+    outcomes = [(*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()]
+    return _outcome(outcomes, call)
 
 
 def _requested_settings(call: Call) -> dict[str, str]:
@@ -137,4 +134,4 @@ def _outcome(outcomes: list[Any], call: Call) -> Result:
     return Result("changed" if changed else "ok", message, data=data, diff=diff)
 
 
-RUNNERS: Final = {"tune": _Tune()}
+RUNNERS: Final = {"tune": _tune}

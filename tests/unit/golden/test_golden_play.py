@@ -45,7 +45,7 @@ def of_templates() -> list[Case]:
     cases = []
     with Templater() as templater:
         for text, *_ in rows_of(templates.test_what_is_undefined_is_said_with_its_name):
-            error = templates.wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}}).error
+            error = templates.wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}})
             cases.append(Case(f"template {text}", error.message, error.fix))
     return cases
 

@@ -56,10 +56,14 @@ def assert_only_user_errors(read: Reader, text: str) -> None:
             + 1
         )
     else:
-        for host in hosts:
-            assert host.name and not host.name.startswith("-")
-            assert host.address and not host.address.startswith("-")
-            assert host.slots is None or host.slots >= 1
+        assert_can_be_reached(hosts)
+
+
+def assert_can_be_reached(hosts: tuple[Host, ...]) -> None:
+    for host in hosts:
+        assert host.name and not host.name.startswith("-")
+        assert host.address and not host.address.startswith("-")
+        assert host.slots is None or host.slots >= 1
 
 
 def file_error(read: Reader, text: str) -> FileError:

@@ -298,11 +298,6 @@ def test_a_list_of_hosts_that_cannot_be_read_names_the_item(spec: str, what: str
 
 
 @given(any_text)
-def test_whatever_a_hostfile_holds_only_a_file_error_comes(text: str) -> None:
-    assert_only_user_errors(read_hostfile, text)
-
-
-@given(any_text)
 def test_whatever_a_list_holds_only_a_user_error_comes(text: str) -> None:
     try:
         assert read_host_list(text)

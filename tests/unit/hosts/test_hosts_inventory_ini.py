@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_error
+from hosts_helpers import almost_valid, assert_only_user_errors, file_error
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.inventory_ini import read_inventory_ini
 from message_data import missing
@@ -198,11 +198,6 @@ def test_a_line_that_cannot_be_read_says_what_where_and_what_to_do(
 def test_groups_nested_without_end_are_refused() -> None:
     text = "".join(f"[g{n}:children]\ng{n + 1}\n" for n in range(200)) + "[g200]\nn\n"
     assert missing(file_error(read_inventory_ini, text).what, "100") == []
-
-
-@given(any_text)
-def test_whatever_an_inventory_holds_only_a_file_error_comes(text: str) -> None:
-    assert_only_user_errors(read_inventory_ini, text)
 
 
 sections = st.builds(

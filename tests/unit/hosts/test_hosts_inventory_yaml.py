@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts_helpers import almost_valid, any_text, assert_only_user_errors, file_error
+from hosts_helpers import almost_valid, assert_only_user_errors, file_error
 from ipexctl.hosts.inventory_yaml import read_inventory_yaml
 from message_data import missing
 
@@ -157,11 +157,6 @@ def test_no_object_a_file_asks_for_is_built(tmp_path: Path) -> None:
     assert not made.exists()
 
 
-@given(any_text)
-def test_whatever_an_inventory_holds_only_a_file_error_comes(text: str) -> None:
-    assert_only_user_errors(read_inventory_yaml, text)
-
-
 words = st.sampled_from(
     ["all", "a", "b", "n1", "n[1:3]", "hosts", "children", "vars", "slots", "ansible_port", "<<", "4", "x y"]
 )
@@ -177,10 +172,3 @@ def test_almost_an_inventory_reads_or_is_refused(tree: dict[str, object]) -> Non
     import yaml
 
     assert_only_user_errors(read_inventory_yaml, yaml.safe_dump(tree, sort_keys=False))
-
-
-def test_aliases_of_a_long_text_are_bounded_by_what_they_come_to() -> None:
-    hosts = "".join(f"    n{number}: {{x: [*a, *a, *a]}}\n" for number in range(3_000))
-    error = file_error(read_inventory_yaml, "all:\n  vars: {a: &a '" + "z" * 40_000 + "'}\n  hosts:\n" + hosts)
-    assert "aliases" in error.message
-    assert error.line > 3

@@ -68,7 +68,6 @@ def test_a_limit_leaves_what_it_says_in_the_order_of_the_file(spec: str, names: 
         ("smal", "'smal'", ""),
         ("!node3", "'node3'", ""),
         ("zzz", "'zzz'", ""),
-        ("zzz", "'zzz'", ""),
         ("zz*", "'zz*'", ""),
         ("node[1-4]", "'node[3-4]'", ""),
         ("node[1-", "", "node[1-4]"),

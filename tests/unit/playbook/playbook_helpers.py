@@ -13,9 +13,8 @@ from ipexctl.hosts.source import SourceFile
 from ipexctl.playbook.engine import Engine
 from ipexctl.playbook.play_context import Options, PlayContext
 from ipexctl.playbook.positions import Position, Templated
-from ipexctl.playbook.prepare import prepare, read
-from ipexctl.playbook.selection import TaskSelection
-from ipexctl.playbook.templater import Filled, Job, TemplateError, Templater
+from ipexctl.playbook.prepare import TaskSelection, prepare, read
+from ipexctl.playbook.templater import Filled, Job, Templater
 from ipexctl.remote.cancel import Cancel
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def templated(text: str, kind: Any = "text") -> Templated:
 
 def fill(
     templater: Templater, text: str, values: Mapping[str, Any] | None = None, kind: Any = "text"
-) -> Filled | TemplateError:
+) -> Filled | FileError:
     return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]
 
 
@@ -77,10 +76,11 @@ def played(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list
     limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
     with Templater() as templater:
         playbook, files = read("site.yml", directory, templater)
-        ready = prepare(playbook, files, TaskSelection(), every, limited)
+        ready, errors = prepare(playbook, files, TaskSelection(), every, limited)
+        assert errors == []
         told = Options(**options)
         context = PlayContext(
             nobody, nobody, Cancel(), templater, told, events.append, limited, directory, all_hosts=every
         )
-        report = Engine(ready.playbook, ready.hosts, ready.tasks, ready.files, context).run()
+        report = Engine(ready, context).run()
     return report, events

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ipexctl.cli.app import app
-from ipexctl.errors import UserError
+from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.source import SourceFile
-from ipexctl.playbook.positions import PlaybookError, Position
-from ipexctl.playbook.selection import TaskSelection, hosts_of, select_tasks, unknown_tags
+from ipexctl.playbook.positions import Position
+from ipexctl.playbook.prepare import TaskSelection, hosts_of, select_tasks, unknown_tags
 from playbook_helpers import HOSTS, book, play_of
 
 HERE = Position(SourceFile("p.yml", Path(), ["- hosts: x"]), 1, 10)
@@ -43,7 +43,7 @@ def test_a_pattern_means_what_it_means_to_ansible(pattern: str, names: str) -> N
 
 
 def test_a_pattern_that_means_nobody_is_an_error_of_its_line() -> None:
-    with pytest.raises(PlaybookError) as caught:
+    with pytest.raises(FileError) as caught:
         hosts_of("xeno", HERE, HOSTS)
     assert caught.value.message.startswith("p.yml:1:10: hosts")
     assert "xeon" in caught.value.fix
@@ -89,5 +89,5 @@ def test_a_playbook_can_be_looked_at_without_hosts(tmp_path: Path) -> None:
     for args in (("--list-tasks",), ("--syntax-check",)):
         ran = CliRunner().invoke(app, ["play", str(tmp_path / "site.yml"), *args])
         assert ran.exit_code == 0, ran.output
-    with pytest.raises(PlaybookError):
+    with pytest.raises(FileError):
         hosts_of("gpu", HERE, HOSTS)

@@ -1,15 +1,17 @@
-"""copy and template on this machine: links are not followed, and nobody can prepare the temporary file."""
+"""Modules on this machine: copy and file follow no links, and nobody can prepare the temporary file; exec, command."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.playbook.modules import runner
+from ipexctl.playbook.modules import MODULES, runner
+from ipexctl.playbook.options import filled
 from ipexctl.playbook.play_context import Options, PlayContext
 from ipexctl.playbook.result import Call, Result
 from ipexctl.remote.cancel import Cancel
@@ -31,13 +33,18 @@ def place(tmp_path: Path) -> Path:
     return place
 
 
-def copy(place: Path, **args: Any) -> Result:
+def run(place: Path, module: str, check: bool = False, **args: Any) -> Result:
     (task,) = tasks_in(place.parent, "- hosts: all\n  tasks: [{copy: {content: x, dest: x}}]\n")
-    defaults = {name: option.default for name, option in task.spec.options.items()}
     nothing: Any = None
     context = PlayContext(nothing, nothing, Cancel(), nothing, Options(), nothing, [HOST], place)
-    call = Call(HOST, HOST, task, {**defaults, "content": "new", **args}, diff=True)
-    return runner("copy").run_on_host(context, call, LocalSession(HOST))
+    task = replace(task, spec=MODULES[module])
+    call = Call(HOST, HOST, task, filled(task.spec, args), check=check, diff=True, environment={"GREETING": "a  b"})
+    result: Result = runner(module)(context, call, LocalSession(HOST))
+    return result
+
+
+def copy(place: Path, **args: Any) -> Result:
+    return run(place, "copy", **{"content": "new", **args})
 
 
 def test_a_link_is_replaced_and_its_target_stays(place: Path) -> None:
@@ -95,7 +102,7 @@ def test_a_tree_goes_through_a_link_of_ones_own(place: Path) -> None:
     (place / "outside").mkdir()
     (place / "sub").symlink_to("outside")
     source = f"{place.parent}/tree/"
-    assert copy(place, content=None, src=source, dest=str(place)).status == "changed"
+    assert run(place, "copy", src=source, dest=str(place)).status == "changed"
     assert (place / "outside" / "file").read_text() == "1"
 
 
@@ -105,3 +112,46 @@ def test_the_diff_of_a_new_file_is_that_of_diff(place: Path, content: str) -> No
     argv = ["diff", "-u", "--label", "/dev/null", "/dev/null", "--label", str(place / "new"), str(place / "new")]
     assert done.diff == subprocess.run(argv, capture_output=True, text=True, check=False).stdout
     assert copy(place, dest=str(place / "new"), content="three\n").diff.startswith(f"--- {place / 'new'}")
+
+
+def test_file_makes_changes_and_removes_a_path_once(place: Path) -> None:
+    made, link = place / "d", place / "l"
+    assert run(place, "file", check=True, path=str(made), state="directory").status == "changed"
+    assert not made.exists()
+    for status in ("changed", "ok"):
+        assert run(place, "file", path=str(made), state="directory", mode="0700").status == status
+        assert run(place, "file", path=str(link), state="link", src="d").status == status
+    assert (made.stat().st_mode & 0o777, os.readlink(link)) == (0o700, "d")
+    assert run(place, "stat", path=str(link)).data["stat"]["lnk_target"] == "d"
+    assert run(place, "stat", path=str(place / "none")).data["stat"] == {"exists": False}
+    assert run(place, "file", path=str(made), state="link", src="x").status == "failed"
+    for status in ("changed", "ok"):
+        assert run(place, "file", path=str(made), state="absent").status == status
+
+
+@pytest.mark.parametrize("path", ["/", "~", "~/"])
+def test_file_does_not_remove_the_root_or_a_home(place: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(place))
+    assert run(place, "file", check=True, path=path, state="absent").status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "said"),
+    [
+        ("exec", {"cmd": ["echo", "$HOME", "a  b", "*"]}, "$HOME a  b *"),
+        ("exec", {"cmd": 'echo "$HOME" | tr a-z A-Z'}, "/HOME/ME"),
+        ("exec", {"cmd": "cat", "stdin": "from here\n"}, "from here"),
+        ("exec", {"cmd": "pwd", "chdir": "/usr"}, "/usr"),
+        ("command", {"cmd": "echo $HOME | cat"}, "/home/me | cat"),
+        (
+            "command",
+            {"cmd": "printf '%s|' ~/x $HOME/y ${GREETING}z '$NOTHING' '*' a;b \"two  words\" ''"},
+            "/home/me/x|/home/me/y|a  bz|$NOTHING|*|a;b|two  words||",
+        ),
+    ],
+)
+def test_a_list_is_an_argv_and_only_exec_has_a_shell(
+    place: Path, module: str, args: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert run(place, module, **args).data["stdout"] == said

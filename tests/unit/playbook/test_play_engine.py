@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from ipexctl.hosts.host import Host
     from ipexctl.playbook.report import PlayReport
 
 FATAL = "  any_errors_fatal: true\n"
@@ -83,6 +84,59 @@ def test_what_failed_once_for_all_is_rescued_without_a_count_below_zero(tmp_path
     assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 1), (1, 0, 0), (1, 0, 0)]
 
 
+def test_only_the_hosts_that_failed_are_rescued_and_know_what_failed(tmp_path: Path) -> None:
+    text = f"""\
+- block:
+    - {{name: breaks, fail: {{msg: no}}, {NODE2}}}
+    - {{name: second, debug: }}
+  rescue:
+    - {{name: help, debug: {{msg: "{{{{ ansible_failed_task.name }}}} {{{{ ansible_failed_result.msg }}}}"}}}}
+"""
+    report, _ = played(tmp_path, play_of(text))
+    assert seen(report, "second") == {"node1": "ok", "node3": "ok"}
+    assert seen(report, "help") == {"node2": "ok"}
+    assert report.tasks[-1].hosts["node2"].data["msg"] == "breaks no"
+
+
+def test_what_was_registered_steers_what_follows(tmp_path: Path) -> None:
+    text = """\
+- {debug: , register: said, changed_when: inventory_hostname == 'node1'}
+- assert: {that: (said is changed) == (inventory_hostname == 'node1')}
+- set_fact: {count: "{{ 40 + 2 }}"}
+- debug: {msg: "{{ item }} {{ count }} {{ n }}"}
+  loop: [a, b]
+  loop_control: {index_var: n}
+  register: turns
+  when: item != 'a' or inventory_hostname == node0
+- assert: {that: turns.results | selectattr('skipped', 'undefined') | map(attribute='msg') | last == 'b 42 1'}
+- {debug: , register: tries, until: tries is failed, retries: 2, delay: 0, ignore_errors: true}
+- assert: {that: tries.attempts == 3}
+- {debug: {msg: "{{ inventory_hostname }}"}, run_once: true, register: who}
+- assert: {that: who.msg == 'node1'}
+"""
+    report, _ = played(tmp_path, play_of(text))
+    assert report.exit_code == 0, report
+
+
+def test_an_environment_that_came_to_no_mapping_is_that_tasks_failure(tmp_path: Path) -> None:
+    report, _ = played(tmp_path, play_of("""- {name: use, debug: , environment: "{{ 'X=1' }}"}\n"""))
+    assert set(seen(report, "use").values()) == {"failed"}
+
+
+def test_the_variables_of_an_included_file_may_need_each_other(tmp_path: Path) -> None:
+    (tmp_path / "more.yml").write_text("a: one\nb: '{{ a }} and two'\n")
+    report, _ = played(tmp_path, play_of("- include_vars: more.yml\n- debug: {msg: \"{{ hostvars['node2'].b }}\"}\n"))
+    assert report.tasks[1].hosts["node3"].data["msg"] == "one and two"
+
+
+def test_a_task_runs_on_the_host_that_it_is_delegated_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets: set[str] = set()
+    monkeypatch.setattr(PlayContext, "session", lambda _, host: nullcontext(targets.add(host.name)))
+    monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: lambda *_: Result("changed"))
+    played(tmp_path, play_of("- {exec: hostname, delegate_to: node0}\n- {exec: x, delegate_to: node0}\n"))
+    assert targets == {"node1"}
+
+
 def test_a_limit_takes_no_groups_and_no_variables_away(tmp_path: Path) -> None:
     text = """\
 - assert:
@@ -114,9 +168,9 @@ class _Job:
     def __init__(self) -> None:
         self.ran: list[list[str]] = []
 
-    def run_on_all(self, context: Any, calls: Sequence[Call]) -> dict[str, Result]:
-        self.ran.append([call.host.name for call in calls])
-        return {call.host.name: Result("changed") for call in calls}
+    def __call__(self, context: Any, call: Call, hosts: Sequence[Host]) -> Result:
+        self.ran.append([host.name for host in hosts])
+        return Result("changed")
 
 
 def jobs(monkeypatch: pytest.MonkeyPatch) -> _Job:
@@ -174,11 +228,8 @@ def test_a_run_whose_options_differ_between_hosts_is_none(tmp_path: Path, monkey
 
 
 def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Never:
-        def run_on_all(self, context: Any, calls: Sequence[Call]) -> dict[str, Result]:
-            return {call.host.name: Result("skipped", data={"stdout": ""}, not_run=True) for call in calls}
-
-    monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: Never())
+    skipped = Result("skipped", data={"stdout": ""}, not_run=True)
+    monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: lambda *_: skipped)
     text = """\
 - run: {cmd: hostname}
   register: said

@@ -46,7 +46,7 @@ def run(module: str, output: bytes) -> Result:
         timeout=None,
         task=SimpleNamespace(spec=spec),
     )
-    result: Result = RUNNERS[module].run_on_host(SimpleNamespace(cancel=Cancel()), call, SimpleNamespace(run=answer))
+    result: Result = RUNNERS[module](SimpleNamespace(cancel=Cancel()), call, SimpleNamespace(run=answer))
     return result
 
 

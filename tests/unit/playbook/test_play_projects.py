@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
-from ipexctl.playbook.positions import PlaybookError
-from ipexctl.playbook.prepare import check_projects, prepare, read
-from ipexctl.playbook.selection import TaskSelection
+from ipexctl.cli.app import app
+from ipexctl.errors import FileError
+from ipexctl.playbook.positions import raise_all
+from ipexctl.playbook.prepare import TaskSelection, check_projects, prepare, read
 from ipexctl.playbook.templater import Templater
 from playbook_helpers import HOSTS, play_of
 
@@ -27,7 +29,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozenset[str] = frozenset()) -> None:
     with Templater() as templater:
         playbook, files = read(word, directory, templater)
-        check_projects(prepare(playbook, files, TaskSelection(tags), HOSTS, HOSTS), cwd or directory)
+        ready, _ = prepare(playbook, files, TaskSelection(tags), HOSTS, HOSTS)
+        raise_all(check_projects(ready, cwd or directory))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozense
 )
 def test_a_home_directory_is_refused_with_the_place(home: Path, tasks: str, line: int, fix: str) -> None:
     (home / "site.yml").write_text(play_of(tasks))
-    with pytest.raises(PlaybookError) as refused:
+    with pytest.raises(FileError) as refused:
         check(home, "site.yml")
     assert refused.value.line == line
     assert fix in refused.value.fix
@@ -72,6 +75,15 @@ def test_what_is_no_home_or_not_known_yet_is_not_refused(home: Path, tasks: str)
 
 
 def test_the_playbook_that_trains_is_refused_at_home_and_in_a_project_is_not(home: Path) -> None:
-    with pytest.raises(PlaybookError):
+    with pytest.raises(FileError):
         check(home, "train")
     check(home / "proj", "train")
+
+
+@pytest.mark.parametrize("task", ["sync:", "run: a.py"])
+def test_the_call_refuses_it_before_it_connects(home: Path, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "site.yml").write_text(play_of(f"- exec: hostname\n- {task}"))
+    monkeypatch.chdir(home)
+    ran = CliRunner().invoke(app, ["play", "site.yml", "--hosts", "10.0.0.1"])
+    assert isinstance(ran.exception, FileError)
+    assert (ran.exception.line, ran.output) == (4, "")

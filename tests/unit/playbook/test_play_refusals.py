@@ -8,10 +8,10 @@ import pytest
 
 from ipexctl.cli.play import _pairs
 from ipexctl.playbook.options import source_path
-from ipexctl.playbook.positions import PlaybookError
-from ipexctl.playbook.prepare import check_facts
+from ipexctl.playbook.positions import MAX_ERRORS
+from ipexctl.playbook.prepare import TaskSelection, check_facts, prepare
 from ipexctl.playbook.templater import Templater
-from playbook_helpers import at, book, play_of, refusal
+from playbook_helpers import HOSTS, at, book, play_of, refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,13 +31,39 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert [each.column for each in (error, *error.more)] == [7, 11, 28, 7]
 
 
-def test_templates_that_are_wrong_are_said_at_once(tmp_path: Path) -> None:
-    error = refusal(tmp_path, play_of('- debug: {msg: "{{ a b }}"}\n- debug: {msg: "{{ x | nosuch }}"}\n'))
-    assert [each.line for each in (error, *error.more)] == [3, 4]
+def test_errors_of_the_play_of_one_task_of_templates_and_of_files_are_said_at_once(tmp_path: Path) -> None:
+    error = refusal(
+        tmp_path,
+        """\
+- hosts: all
+  role: web
+  gather_facts: maybe
+  vars: {facts: 1}
+  vars_files: [gone.yml, gone-too.yml]
+  tasks:
+    - copy: {src: nowhere, dest: /x}
+    - wait_for: {port: ssh, state: gone}
+      retries: many
+      tag: x
+    - debug: {msg: "{{ a b }}"}
+    - debug: {msg: "{{ x | nosuch }}"}
+    - {exec: x, notify: nobody}
+  handlers: [{name: h, template: {src: gone.j2, dest: /x}}]
+""",
+    )
+    assert [each.line for each in (error, *error.more)] == [2, 3, 4, 5, 5, 7, 8, 8, 9, 10, 11, 12, 13, 14]
+    assert all(each.fix for each in (error, *error.more) if each.line in (2, 7, 10, 12))
+
+
+def test_plays_and_tasks_for_hosts_that_are_not_there_are_said_at_once(tmp_path: Path) -> None:
+    text = play_of("- {exec: x, delegate_to: node9}\n- {doctor: , delegate_to: node1}\n")
+    playbook = book(tmp_path, text.replace("all", "node7") + text.replace("all", "gpu"))
+    _, errors = prepare(playbook, {}, TaskSelection(), HOSTS, HOSTS)
+    assert [error.line for error in errors] == [1, 3, 4, 5, 7, 8]
 
 
 def test_no_more_are_said_than_can_be_read(tmp_path: Path) -> None:
-    assert len(refusal(tmp_path, play_of("- exce: x\n" * 40)).more) == 9
+    assert len(refusal(tmp_path, play_of("- exce: x\n" * 70)).more) == MAX_ERRORS - 1
 
 
 @pytest.mark.parametrize(
@@ -102,13 +128,11 @@ def test_a_fact_of_ansibles_that_isnt_here_is_refused_where_it_stands_plainly(
 ) -> None:
     playbook = book(tmp_path, play_of(f"- {task}\n"))
     with Templater() as templater:
-        if not fix:
-            check_facts(playbook, {}, templater, given)
-            return
-        with pytest.raises(PlaybookError) as caught:
-            check_facts(playbook, {}, templater, given)
-    assert fix in caught.value.fix
-    assert at(caught.value)[1].startswith("ansible_")
+        errors = check_facts(playbook, {}, templater, given)
+    assert len(errors) == bool(fix)
+    for error in errors:
+        assert fix in error.fix
+        assert at(error)[1].startswith("ansible_")
 
 
 def test_a_source_is_looked_for_as_ansible_does(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ipexctl.playbook.templater import Filled, Job, TemplateError, Templater
+from ipexctl.errors import FileError
+from ipexctl.playbook.templater import Filled, Job, Templater
 from message_data import missing
 from playbook_helpers import fill, templated
 
@@ -28,9 +29,9 @@ def value(templater: Templater, text: str, values: dict[str, Any] | None = None)
     return found.values["it"]
 
 
-def wrong(templater: Templater, text: str, values: dict[str, Any] | None = None) -> TemplateError:
+def wrong(templater: Templater, text: str, values: dict[str, Any] | None = None) -> FileError:
     found = fill(templater, text, values)
-    assert isinstance(found, TemplateError), found
+    assert isinstance(found, FileError), found
     return found
 
 
@@ -80,8 +81,8 @@ def test_variables_may_need_each_other_and_say_where_they_cant() -> None:
         assert good.values["it"] == "1!"
         told.layer("play", {"a": templated("{{ b }}"), "b": templated("{{ a }}")}, templated=True)
         (bad,) = told.fill([Job("h", {"it": templated("{{ a }}")})])
-        assert isinstance(bad, TemplateError)
-        assert "need each other" in bad.error.message
+        assert isinstance(bad, FileError)
+        assert "need each other" in bad.message
 
 
 def test_a_variable_that_needs_what_is_not_there_is_not_there_itself() -> None:
@@ -91,9 +92,9 @@ def test_a_variable_that_needs_what_is_not_there_is_not_there_itself() -> None:
         used, given, asked = told.fill(
             [Job("h", {"it": templated(text)}) for text in ("{{ a }}", "{{ a | default(1) }}", "{{ a is defined }}")]
         )
-        assert isinstance(used, TemplateError)
-        assert "'gone' is undefined" in used.error.message
-        assert used.error.text == "{{ gone }}"
+        assert isinstance(used, FileError)
+        assert "'gone' is undefined" in used.message
+        assert used.text == "{{ gone }}"
         assert isinstance(given, Filled)
         assert isinstance(asked, Filled)
         assert (given.values["it"], asked.values["it"]) == (1, False)
@@ -113,7 +114,7 @@ def test_a_variable_that_needs_what_is_not_there_is_not_there_itself() -> None:
     ],
 )
 def test_what_is_undefined_is_said_with_its_name(templater: Templater, text: str, said: str, fix: str) -> None:
-    error = wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}}).error
+    error = wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}})
     assert missing(error.message, said) == []
     assert missing(error.fix, fix) == []
     assert error.message.startswith("t.yml:1:")
@@ -179,7 +180,7 @@ def test_where_the_process_had_to_be_ended_it_is_told_everything_again() -> None
         told._process.wait()
         first, second = told.fill([job, job])
         assert isinstance(before, Filled)
-        assert isinstance(first, TemplateError)
+        assert isinstance(first, FileError)
         assert isinstance(second, Filled)
         assert second.values["it"] == 1
 

@@ -35,9 +35,13 @@ def test_files_are_found_by_group_and_host_the_playbooks_over_the_inventorys(tmp
     }
     write(tmp_path, files)
     dirs = read_vars_dirs([tmp_path / "inv", tmp_path / "book"], [NODE1])
-    assert dirs.groups == {"all": [{"a": "inv"}, {"a": "book"}], "xeon": [], "fast": [{"b": 1}]}
-    assert dirs.hosts == {"node1": [{"c": 3}]}
-    assert read_vars_dirs([tmp_path / "inv", tmp_path / "inv"], [NODE1]).groups["all"] == [{"a": "inv"}]
+    assert dirs == {
+        "group_vars/all": [{"a": "inv"}, {"a": "book"}],
+        "group_vars/xeon": [],
+        "group_vars/fast": [{"b": 1}],
+        "host_vars/node1": [{"c": 3}],
+    }
+    assert read_vars_dirs([tmp_path / "inv", tmp_path / "inv"], [NODE1])["group_vars/all"] == [{"a": "inv"}]
 
 
 @pytest.mark.parametrize(
