@@ -108,7 +108,7 @@ def test_what_was_registered_steers_what_follows(tmp_path: Path) -> None:
   loop_control: {index_var: n}
   register: turns
   when: item != 'a' or inventory_hostname == node0
-- assert: {that: turns.results | selectattr('skipped', 'undefined') | map(attribute='msg') | last == 'b 42 1'}
+- assert: {that: "turns.results | selectattr('skipped', 'undefined') | map(attribute='msg') | last == 'b 42 1'"}
 - {debug: , register: tries, until: tries is failed, retries: 2, delay: 0, ignore_errors: true}
 - assert: {that: tries.attempts == 3}
 - {debug: {msg: "{{ inventory_hostname }}"}, run_once: true, register: who}
@@ -130,11 +130,11 @@ def test_the_variables_of_an_included_file_may_need_each_other(tmp_path: Path) -
 
 
 def test_a_task_runs_on_the_host_that_it_is_delegated_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    targets: set[str] = set()
-    monkeypatch.setattr(PlayContext, "session", lambda _, host: nullcontext(targets.add(host.name)))
-    monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: lambda *_: Result("changed"))
-    played(tmp_path, play_of("- {exec: hostname, delegate_to: node0}\n- {exec: x, delegate_to: node0}\n"))
-    assert targets == {"node1"}
+    monkeypatch.setattr(PlayContext, "session", lambda _, host: nullcontext(host))
+    where = lambda context, call, session: Result("ok", message=session.name)  # noqa: E731
+    monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: where)
+    report, _ = played(tmp_path, play_of("- {exec: x, delegate_to: node0}\n- {exec: x, delegate_to: 10.0.0.2}\n"))
+    assert [task.hosts["node3"].message for task in report.tasks] == ["node1", "node2"]
 
 
 def test_a_limit_takes_no_groups_and_no_variables_away(tmp_path: Path) -> None:

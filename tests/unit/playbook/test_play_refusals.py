@@ -52,7 +52,7 @@ def test_errors_of_the_play_of_one_task_of_templates_and_of_files_are_said_at_on
 """,
     )
     assert [each.line for each in (error, *error.more)] == [2, 3, 4, 5, 5, 7, 8, 8, 9, 10, 11, 12, 13, 14]
-    assert all(each.fix for each in (error, *error.more) if each.line in (2, 7, 10, 12))
+    assert all(each.fix for each in (error, *error.more) if each.line in (2, 4, 5, 7, 10, 13))
 
 
 def test_plays_and_tasks_for_hosts_that_are_not_there_are_said_at_once(tmp_path: Path) -> None:
