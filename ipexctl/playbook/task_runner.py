@@ -11,13 +11,21 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
-from ipexctl.playbook.cluster_tasks import as_playbook, missing_hosts
 from ipexctl.playbook.masks import masked, secrets_in, shown
 from ipexctl.playbook.modules import runner
 from ipexctl.playbook.options import BadOption, filled, filled_environment
 from ipexctl.playbook.play_context import LOCALHOST, unknown_delegate
 from ipexctl.playbook.report import ItemDone, TaskReport
-from ipexctl.playbook.result import Call, Result, combine_items, failed, failed_by, failed_host
+from ipexctl.playbook.result import (
+    Call,
+    Result,
+    as_playbook,
+    combine_items,
+    failed,
+    failed_by,
+    failed_host,
+    missing_hosts,
+)
 from ipexctl.playbook.templater import Filled, Job
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import HostError
