@@ -189,6 +189,7 @@ each_program() { # function at-most names directory...
     for directory; do
         # pyenv's shims are scripts that start slower than the interpreters.
         case $directory in */shims | '' | [!/]*) continue ;; esac
+        [ -d "$directory" ] || continue
         for name in $wanted; do
             for path in "$directory"/$name; do
                 [ -x "$path" ] && [ -f "$path" ] || continue
@@ -289,6 +290,7 @@ python3.13 python3.14 python3.15 python3.16" "$@" \
     [ -z "$MODULESHOME" ] && [ ! -e /etc/profile.d/modules.sh ] || buffer modules modules
     for at in /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib /usr/local/lib /usr/local/lib64 "$HOME"/.local/lib \
         "$CONDA_PREFIX"/lib "$VIRTUAL_ENV"/lib /opt/intel/oneapi/compiler/latest/lib; do
+        [ -d "$at" ] || continue
         for library in libgomp.so libgomp.so.1 libiomp5.so libtcmalloc.so libtcmalloc.so.4 libtcmalloc_minimal.so \
             libtcmalloc_minimal.so.4 libjemalloc.so libjemalloc.so.1 libjemalloc.so.2; do
             [ ! -e "$at/$library" ] || buffer library "$at/$library"
