@@ -70,11 +70,11 @@ def _run() -> int:
         guard_stdout()
         app(prog_name="ipexctl")
     except UserError as error:
-        from ipexctl.ui.json_errors import show_wrong_call
+        from ipexctl.ui.json_errors import print_json_error
         from ipexctl.ui.messages import print_user_error
 
         print_user_error(error)
-        show_wrong_call(error)
+        print_json_error(error.message, fix=error.fix, error=error)
         return 2
     except Interrupted as error:
         _print_interrupted()

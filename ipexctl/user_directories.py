@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.files import secure_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,13 +32,8 @@ def data_directory() -> Path:
 
 def _secure(directory: Path, variable: str) -> Path:
     """Close the directory to others: older versions made it with the umask. The directories above it are left alone."""
-    with contextlib.suppress(OSError):
-        status = directory.stat()
-        if status.st_uid != os.geteuid():
-            raise UserError(
-                f"{directory} belongs to another account (uid {status.st_uid})",
-                fix=f"use a directory of this account: {variable}=DIR",
-            )
-        if status.st_mode & 0o077:
-            directory.chmod(0o700)
+    try:
+        secure_directory(directory, f"use a directory of this account: {variable}=DIR")
+    except AgentError as error:
+        raise UserError(error.reason, fix=error.fix) from None
     return directory

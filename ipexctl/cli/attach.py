@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli.options import NamedRun, RanksOption, TextOutput, ViewOptions, command
+from ipexctl.cli.options import NAMED_RUN, RANKS, TextOutput, ViewOptions, command
 from ipexctl.errors import UserError
 
 
 @command()
 def attach_command(
     *,
-    run: NamedRun = None,
-    ranks: RanksOption = "all",
+    run: str | None = NAMED_RUN,
+    ranks: str = RANKS,
     view: ViewOptions,
     output: TextOutput,
 ) -> None:

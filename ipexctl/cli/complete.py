@@ -1,6 +1,6 @@
 """Shell completion of runs, hosts and environments from files of the control machine; no host is contacted.
 
-Errors are swallowed: a message would garble the command line that the user is typing.
+Typer keeps the candidates that begin with what is typed. Errors are swallowed: a message would garble that line.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ NEWEST: Final = 200
 """Runs that are read; more candidates would not help."""
 
 
-def runs(incomplete: str) -> list[str]:
-    return _with_prefix(incomplete, ["last", *(path.stem for path in _records())])
+def runs() -> list[str]:
+    return ["last", *(path.stem for path in _records())]
 
 
-def environments(incomplete: str) -> list[str]:
+def environments() -> list[str]:
     """The environments of known runs; the path of a user's Python is not one."""
-    used = {name: None for name in map(_environment, _records()) if name and "/" not in name}
-    return _with_prefix(incomplete, {"default": None, **used})
+    return list(dict.fromkeys(["default", *(name for name in map(_environment, _records()) if "/" not in name)]))
 
 
-def playbooks(incomplete: str) -> list[str]:
+def playbooks() -> list[str]:
     """The playbooks of ipexctl, and YAML files in the current directory; the shell completes other paths."""
     from ipexctl.playbook.playbook_file import shipped
 
@@ -42,7 +41,7 @@ def playbooks(incomplete: str) -> list[str]:
         here = sorted(path.name for path in Path.cwd().iterdir() if path.suffix in (".yml", ".yaml"))
     except OSError:
         here = []
-    return _with_prefix(incomplete, [*shipped(), *here])
+    return [*shipped(), *here]
 
 
 def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -57,34 +56,26 @@ def limits(ctx: typer.Context, incomplete: str) -> list[str]:
     return _in_list(incomplete, [*(host.name for host in known), *groups])
 
 
-def configured(incomplete: str) -> list[str]:
+def configured() -> list[str]:
     """The arguments of config: the commands that have options in files, and init."""
     from ipexctl.cli.app import COMMANDS
 
-    return _with_prefix(incomplete, ["init", *(name for name in COMMANDS if name != "config")])
+    return ["init", *(name for name in COMMANDS if name != "config")]
 
 
-def clusters(incomplete: str) -> list[str]:
+def clusters() -> list[str]:
     try:
         tables = [file.tables.get(CLUSTER) for file in config_files(os.environ)]
     except UserError:
         return []
-    return _with_prefix(incomplete, [name for table in tables if isinstance(table, dict) for name in table])
+    return [name for table in tables if isinstance(table, dict) for name in table]
 
 
 def _in_list(incomplete: str, names: Iterable[str]) -> list[str]:
     before, comma, partial = incomplete.rpartition(",")
     negation = "!" if partial.startswith("!") else ""
     listed = {word.removeprefix("!") for word in before.split(",")}
-    return [
-        f"{before}{comma}{negation}{name}"
-        for name in _with_prefix(partial.removeprefix("!"), names)
-        if name not in listed
-    ]
-
-
-def _with_prefix(incomplete: str, candidates: Iterable[str]) -> list[str]:
-    return [word for word in candidates if word.startswith(incomplete)]
+    return [f"{before}{comma}{negation}{name}" for name in names if name not in listed]
 
 
 def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
@@ -114,11 +105,9 @@ def _records() -> list[Path]:
     return [path for _, path in sorted(dated, reverse=True)][:NEWEST]
 
 
-def _environment(path: Path) -> str | None:
-    import json
+def _environment(path: Path) -> str:
+    """The environment of a run; `default` for a record that cannot be read."""
+    from ipexctl.node.common.files import read_json
 
-    try:
-        name = json.loads(path.read_text(encoding="utf-8"))["env"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return name if isinstance(name, str) else None
+    name = read_json(path).get("env")
+    return name if isinstance(name, str) and name else "default"

@@ -7,7 +7,7 @@ import os
 import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -16,37 +16,51 @@ from ipexctl.cli.config_file import PROJECT_FILE, config_files, user_file
 from ipexctl.cli.defaults import (
     CLUSTER,
     CommandSpec,
+    ConfiguredCommand,
     ConfiguredValue,
     effective,
     raise_all,
+    read_settings,
     refusal,
     shared_options,
 )
-from ipexctl.cli.options import Home, Output, Targets, command, option
+from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, is_on_command_line
 from ipexctl.errors import FileError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ipexctl.cli.config_file import ConfigFile
     from ipexctl.doctor.finding import DoctorReport
 
 INIT: Final = "init"
 _LOGIN: Final = re.compile(r"://[^/\s]*@")
 
 
-@command()
+class ConfigCommand(ConfiguredCommand):
+    """Names the mistakes of the files for all commands; the other commands name those for themselves."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from ipexctl.cli.app import COMMANDS
+
+        try:
+            return super().parse_args(ctx, args)
+        except FileError:
+            _check_files(config_files(os.environ), COMMANDS)
+            raise
+
+
+@command(cls=ConfigCommand)
 def config_command(
     *,
     ctx: typer.Context,
-    what: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[COMMAND|init]",
-            autocompletion=complete.configured,
-            help="Command whose options to show (default: all), or init.",
-        ),
-    ] = None,
-    force: Annotated[bool, option("--force", help="Let init replace an ipexctl.toml.")] = False,
+    what: str | None = argument(
+        "[COMMAND|init]",
+        "Command whose options to show (default: all), or init.",
+        None,
+        autocompletion=complete.configured,
+    ),
+    force: bool = flag("--force", "Let init replace an ipexctl.toml."),
     targets: Targets,
     home: Home,
     output: Output,
@@ -72,30 +86,33 @@ def config_command(
     files = () if ctx.find_root().params.get("no_config") else config_files(os.environ)
     given = {param.name: ConfiguredValue(ctx.params[param.name], "command line") for param in _given(ctx).values()}
     cluster = targets.cluster if CLUSTER in given else None
+    shown = [what] if what else commands
+    _check_files(files, shown)
     values = []
-    errors: dict[str, FileError] = {}
-    for label, spec in (spec for name in ([what] if what else commands) for spec in command_specs(name)):
+    for label, spec in (spec for name in shown for spec in command_specs(name)):
         own = {name: setting for name, setting in given.items() if name in spec.shared}
-        try:
-            settings = own | effective(spec, own, cluster, files, os.environ)
-        except FileError as error:
-            errors |= {found.message: found for found in (error, *error.more)}
-            continue
+        settings = own | effective(spec, own, cluster, files, os.environ)
         for key, param in spec.params.items():
             setting = settings.get(param.name) or ConfiguredValue(param.default, "built-in")
             values.append(OptionValue(label, key, _plain(setting.value), setting.source, setting.line, setting.table))
-    raise_all(list(errors.values()))
     output.print_report(values, partial(as_json, files=[file.source.path for file in files]), show)
+
+
+def _check_files(files: Sequence[ConfigFile], commands: Iterable[str]) -> None:
+    """Raise the mistakes of the files for these commands, each once."""
+    errors: dict[str, FileError] = {}
+    for _, spec in (spec for name in commands for spec in command_specs(name)):
+        try:
+            read_settings(spec, files)
+        except FileError as error:
+            errors |= {found.message: found for found in (error, *error.more)}
+    raise_all(list(errors.values()))
 
 
 def _given(ctx: typer.Context) -> dict[str, Any]:
     """The shared options on the command line that choose hosts and connections, by key."""
     targets, home, _ = shared_options()
-    return {
-        key: param
-        for key, param in {**targets, **home}.items()
-        if (source := ctx.get_parameter_source(param.name)) is not None and source.name == "COMMANDLINE"
-    }
+    return {key: param for key, param in {**targets, **home}.items() if is_on_command_line(ctx, param.name)}
 
 
 def _plain(value: Any) -> Any:
@@ -120,12 +137,9 @@ def command_specs(name: str) -> Iterator[tuple[str, CommandSpec]]:
 
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
     """Write the file; returns the exit code, 3 if a host was unreachable."""
-    from ipexctl.cli.hosts import check_home, current_directory, select, session_pool
-    from ipexctl.doctor.run import DoctorRequest, run_doctor
-    from ipexctl.errors import Interrupted
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.cli.doctor import examine
+    from ipexctl.cli.hosts import current_directory
     from ipexctl.node.common.files import write_atomically
-    from ipexctl.stack.catalog.user_table import known_rows
     from ipexctl.sync.root import find_root, root_problem
     from ipexctl.text import tilde_path
     from ipexctl.ui.config import show_written
@@ -139,18 +153,7 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
         raise UserError(
             f"{tilde_path(path)} exists already", fix="look at it; to replace it: ipexctl config init --force"
         )
-    selection = select(targets)
-    request = DoctorRequest(
-        home=check_home(home),
-        iface=home.iface,
-        timeout=targets.timeout,
-        rows=known_rows(os.environ),
-        node0_of=RunRegistry().node0_of,
-    )
-    with session_pool(targets, output) as (pool, interrupt):
-        report = run_doctor(selection.hosts, request, pool)
-    if interrupt.code is not None:
-        raise Interrupted(interrupt.code)
+    report = examine(targets, home, output)
     given = {key: ctx.params[param.name] for key, param in _given(ctx).items() if key != CLUSTER}
     try:
         write_atomically(path, _text(given, report, root).encode(), mode=0o644)

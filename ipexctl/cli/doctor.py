@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, command, option
+from ipexctl.cli.options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import Interrupted
+
+if TYPE_CHECKING:
+    from ipexctl.doctor.finding import DoctorReport
 
 
 @command()
 def doctor_command(
     *,
-    require: Annotated[
-        Literal["avx2", "avx512", "avx512_bf16", "amx"] | None,
-        option("--require", help="Fail hosts whose CPU lacks this instruction set.", show_default=False),
-    ] = None,
-    network: Annotated[
-        bool,
-        option("--network/--no-network", help="Check the network between the hosts (default: --network)."),
-    ] = True,
-    smoke: Annotated[bool, option("--smoke", help="Measure compute, memory and network for a few seconds.")] = False,
+    require: Literal["avx2", "avx512", "avx512_bf16", "amx"] | None = option(
+        "--require", "Fail hosts whose CPU lacks this instruction set."
+    ),
+    network: bool = flag("--network/--no-network", "Check the network between the hosts (default: --network).", True),
+    smoke: bool = flag("--smoke", "Measure compute, memory and network for a few seconds."),
     targets: Targets,
     home: Home,
     output: Output,
@@ -32,6 +31,15 @@ def doctor_command(
     \b
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
+    report = examine(targets, home, output, require=require, network=network, smoke=smoke)
+    from ipexctl.ui.doctor import as_json, show_doctor
+
+    output.print_report(report, as_json, show_doctor, verbose=output.verbose > 0)
+    raise typer.Exit(report.exit_code)
+
+
+def examine(targets: Targets, home: Home, output: Output, **checks: Any) -> DoctorReport:
+    """Check the hosts of the call; `checks` are options of doctor. Raises Interrupted after a signal."""
     from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
 
     hosts = choose_hosts(targets)
@@ -46,17 +54,12 @@ def doctor_command(
         request = DoctorRequest(
             home=home_on_hosts,
             iface=home.iface,
-            require=require,
-            network=network,
-            smoke=smoke,
             timeout=targets.timeout,
             rows=known_rows(os.environ),
             node0_of=RunRegistry().node0_of,
+            **checks,
         )
         report = run_doctor(hosts, request, pool)
     if interrupt.code is not None:
         raise Interrupted(interrupt.code)
-    from ipexctl.ui.doctor import as_json, show_doctor
-
-    output.print_report(report, as_json, show_doctor, verbose=output.verbose > 0)
-    raise typer.Exit(report.exit_code)
+    return report

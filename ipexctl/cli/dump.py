@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from ipexctl.cli.options import Output, RanksOption, RunArgument, Timeout, command, option
+from ipexctl.cli.options import RANKS, RUN, TIMEOUT, Output, command, flag
 
 
 @command()
 def dump_command(
     *,
-    run: RunArgument = "last",
-    ranks: RanksOption = "all",
-    everything: Annotated[
-        bool, option("--all", "-a", help="Show every thread and process, and all calls of deep stacks.")
-    ] = False,
-    timeout: Timeout = None,
+    run: str = RUN,
+    ranks: str = RANKS,
+    everything: bool = flag("--all -a", "Show every thread and process, and all calls of deep stacks."),
+    timeout: float | None = TIMEOUT,
     output: Output,
 ) -> None:
     """Show the Python stack of every rank of a running run.

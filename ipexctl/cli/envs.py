@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, command, option
+from ipexctl.cli.options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
 
 
 @command()
 def envs_command(
     *,
-    remove: Annotated[
-        list[str] | None,
-        option(
-            "--remove",
-            metavar="NAME",
-            autocompletion=complete.environments,
-            help="Remove this environment; repeatable.",
-        ),
-    ] = None,
-    prune: Annotated[
-        bool,
-        option(
-            "--prune", help="Remove cached wheels, remains of broken-off installs, and environments without a name."
-        ),
-    ] = False,
-    verify: Annotated[bool, option("--verify", help="Verify on every host that an environment works.")] = False,
-    env: Annotated[
-        str | None,
-        option(
-            "--env",
-            metavar="NAME",
-            autocompletion=complete.environments,
-            help="Environment for --verify (default: default).",
-        ),
-    ] = None,
-    python: Annotated[
-        str | None,
-        option("--python", metavar="PATH", help="Python of a venv or conda environment for --verify."),
-    ] = None,
-    setup: Annotated[
-        str | None, option("--setup", metavar="FILE", help="File on the hosts to source before --python.")
-    ] = None,
+    remove: list[str] | None = option(
+        "--remove NAME", "Remove this environment; repeatable.", autocompletion=complete.environments
+    ),
+    prune: bool = flag(
+        "--prune", "Remove cached wheels, remains of broken-off installs, and environments without a name."
+    ),
+    verify: bool = flag("--verify", "Verify on every host that an environment works."),
+    env: str | None = option(
+        "--env NAME", "Environment for --verify (default: default).", autocompletion=complete.environments
+    ),
+    python: str | None = option("--python PATH", "Python of a venv or conda environment for --verify."),
+    setup: str | None = option("--setup FILE", "File on the hosts to source before --python."),
     targets: Targets,
     home: Home,
     output: Output,

@@ -7,11 +7,9 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-import typer
-
-from ipexctl.cli.options import Home, Output, Targets, command, option
+from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
@@ -27,21 +25,10 @@ _TEST_SECONDS: Final = 20.0
 @command(no_args_is_help=True)
 def exec_command(
     *,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- CMD ARGS…", help="Program and its arguments, passed literally."),
-    ] = None,
-    shell: Annotated[
-        str | None,
-        option("--shell", metavar="LINE", help="Line for sh in place of a program, with pipes and globs."),
-    ] = None,
-    gather: Annotated[
-        bool, option("--gather", help="Print identical output once, under its hosts, at the end.")
-    ] = False,
-    stdin: Annotated[
-        Path | None,
-        option("--stdin", metavar="FILE", help="File to pass to the command's stdin on every host."),
-    ] = None,
+    command: list[str] | None = argument("-- CMD ARGS…", "Program and its arguments, passed literally.", None),
+    shell: str | None = option("--shell LINE", "Line for sh in place of a program, with pipes and globs."),
+    gather: bool = flag("--gather", "Print identical output once, under its hosts, at the end."),
+    stdin: Path | None = option("--stdin FILE", "File to pass to the command's stdin on every host."),
     targets: Targets,
     home: Home,
     output: Output,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_launch, read_launch_call
-from ipexctl.cli.options import Home, Output, Targets, grouped, option
+from ipexctl.cli.options import Home, Output, Targets, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 
@@ -40,19 +39,13 @@ WITHOUT = {
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
 
 
-@export_command.command("accelerate", cls=ScriptCommand, context_settings=SETTINGS)
-@grouped
+@subcommand(export_command, "accelerate", cls=ScriptCommand, context_settings=SETTINGS)
 def accelerate(
     *,
     ctx: typer.Context,
-    mpirun_hostfile: Annotated[
-        str | None,
-        option(
-            "--mpirun-hostfile",
-            metavar="PATH",
-            help="Hostfile for mpirun (default: the hostfile of -H, else ./hostfile).",
-        ),
-    ] = None,
+    mpirun_hostfile: str | None = option(
+        "--mpirun-hostfile PATH", "Hostfile for mpirun (default: the hostfile of -H, else ./hostfile)."
+    ),
     line: LaunchLine,
 ) -> None:
     """Print a configuration for the accelerate in the environment.
@@ -67,15 +60,13 @@ def accelerate(
     _print(to_accelerate(planned.plan, planned.context.env.packages, hostfile), line.output, _lost_options(ctx, call))
 
 
-@export_command.command("slurm", cls=ScriptCommand, context_settings=SETTINGS)
-@grouped
+@subcommand(export_command, "slurm", cls=ScriptCommand, context_settings=SETTINGS)
 def slurm(
     *,
     ctx: typer.Context,
-    launcher: Annotated[
-        Literal["auto", "srun", "mpirun"],
-        option("--launcher", help="Launcher of the ranks; auto is srun for gloo, else mpirun (default: auto)."),
-    ] = "auto",
+    launcher: Literal["auto", "srun", "mpirun"] = option(
+        "--launcher", "Launcher of the ranks; auto is srun for gloo, else mpirun (default: auto).", "auto"
+    ),
     line: LaunchLine,
 ) -> None:
     """Print an sbatch file that starts the same ranks in an allocation.
@@ -100,19 +91,15 @@ def slurm(
     _print(exported, line.output, _lost_options(ctx, call))
 
 
-@export_command.command("mpijob", cls=ScriptCommand, context_settings=SETTINGS)
-@grouped
+@subcommand(export_command, "mpijob", cls=ScriptCommand, context_settings=SETTINGS)
 def mpijob(
     *,
     ctx: typer.Context,
-    image: Annotated[
-        str,
-        option(
-            "--image",
-            metavar="NAME",
-            help="Image with the environment, project, mpirun and sshd (default: my-training-image).",
-        ),
-    ] = "my-training-image",
+    image: str = option(
+        "--image NAME",
+        "Image with the environment, project, mpirun and sshd (default: my-training-image).",
+        "my-training-image",
+    ),
     line: LaunchLine,
 ) -> None:
     """Print a Kubeflow MPIJob (v2beta1).
@@ -136,8 +123,7 @@ def mpijob(
     _print(exported, line.output, _lost_options(ctx, call))
 
 
-@export_command.command("shell", cls=ScriptCommand, context_settings=SETTINGS)
-@grouped
+@subcommand(export_command, "shell", cls=ScriptCommand, context_settings=SETTINGS)
 def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     """Print a readable shell script that does the steps of run.
 
@@ -153,8 +139,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     _print(exported, line.output, _lost_options(ctx, call))
 
 
-@export_command.command("ansible", cls=ConfiguredCommand)
-@grouped
+@subcommand(export_command, "ansible")
 def ansible(*, targets: Targets, home: Home, output: Output) -> None:
     """Print the hosts as an Ansible inventory.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, command, option
+from ipexctl.cli.options import Home, Output, Targets, argument, command, is_on_command_line, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,22 +24,14 @@ if TYPE_CHECKING:
 def fetch_command(
     *,
     ctx: typer.Context,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN[:PATH]|HOST:PATH",
-            autocompletion=complete.runs,
-            help="Run (id, a unique prefix of it, or `last`) or host, and a path.",
-        ),
-    ],
-    dest: Annotated[str, typer.Argument(metavar="DEST", help="Destination on the control machine.")],
-    rank: Annotated[
-        int | None,
-        option("--rank", "-r", min=0, metavar="RANK", help="Fetch from the host of this rank (default: node0)."),
-    ] = None,
-    host: Annotated[
-        str | None, option("--from", metavar="HOST", help="Fetch from this host of the run (default: node0).")
-    ] = None,
+    source: str = argument(
+        "RUN[:PATH]|HOST:PATH",
+        "Run (id, a unique prefix of it, or `last`) or host, and a path.",
+        autocompletion=complete.runs,
+    ),
+    dest: str = argument("DEST", "Destination on the control machine."),
+    rank: int | None = option("--rank -r RANK", "Fetch from the host of this rank (default: node0).", min=0),
+    host: str | None = option("--from HOST", "Fetch from this host of the run (default: node0)."),
     targets: Targets,
     home: Home,
     output: Output,
@@ -55,7 +47,7 @@ def fetch_command(
     \b
     Example: ipexctl fetch last:checkpoints/ ./out
     """
-    from ipexctl.cli.hosts import check_home, open_pool
+    from ipexctl.cli.hosts import check_home, connect_options, open_pool
     from ipexctl.jobs.fetch.fetch import fetch
     from ipexctl.jobs.fetch.manifest import FetchResult, parse_source
     from ipexctl.remote.outcome import Cancelled, HostError
@@ -64,15 +56,11 @@ def fetch_command(
 
     if rank is not None and host is not None:
         raise UserError("-r and --from exclude each other", fix="use one of them to name the host")
-    parsed = parse_source(source)
-    timeout_source = ctx.get_parameter_source("connect_timeout")
-    call = FetchCall(
-        targets,
-        output,
-        check_home(home),
-        has_connect_timeout=timeout_source is not None and timeout_source.name == "COMMANDLINE",
-    )
-    request, options = _resolve_request(parsed, dest, rank, host, call)
+    request, record = _resolve_request(parse_source(source), dest, rank, host, targets, check_home(home))
+    options = connect_options(targets, output)
+    if record is not None:
+        has_connect_timeout = is_on_command_line(ctx, "connect_timeout")
+        request, options = _with_call_options(request, record, targets, output, has_connect_timeout=has_connect_timeout)
     progress = ProgressView(quiet=output.quiet or output.json, verbose=output.verbose > 0, no_color=output.no_color)
     with open_pool(options) as (pool, interrupt), progress as view:
 
@@ -95,55 +83,40 @@ def fetch_command(
     raise interrupt.or_exit(result.exit_code)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchCall:
-    """The options of the call that concern hosts."""
-
-    targets: Targets
-    output: Output
-    home: str
-    has_connect_timeout: bool
-    """True if --connect-timeout is on the command line."""
-
-
 def _resolve_request(
-    source: FetchSource, dest: str, rank: int | None, host: str | None, call: FetchCall
-) -> tuple[FetchRequest, ConnectOptions]:
+    source: FetchSource, dest: str, rank: int | None, host: str | None, targets: Targets, home: str
+) -> tuple[FetchRequest, RunRecord | None]:
     """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
-    from ipexctl.cli.hosts import choose_hosts, connect_options
+    from ipexctl.cli.hosts import choose_hosts
     from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
     from ipexctl.jobs.registry import RunRegistry
 
-    targets = call.targets
     of_run = rank is not None or host is not None or source.path is None
     register = RunRegistry()
     if not (of_run or (not targets.names_hosts and register.knows(source.word))):
         try:
-            request = order_of_host(source, dest, choose_hosts(targets), call.home)
+            return order_of_host(source, dest, choose_hosts(targets), home), None
         except UserError:
             if not register.knows(source.word):
                 raise
-        else:
-            return request, connect_options(targets, call.output)
     if targets.limit is not None and "limit" not in targets.defaults and not targets.names_hosts:
         fix = "use --from HOST or -r RANK to name the host of a run"
         raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
     record = register.find(source.word)
     others = choose_hosts(targets) if targets.names_hosts and of_run else ()
-    request = order_of_run(record, source.path, dest, rank=rank, host=host, others=others)
-    return _with_call_options(request, record, call)
+    return order_of_run(record, source.path, dest, rank=rank, host=host, others=others), record
 
 
 def _with_call_options(
-    request: FetchRequest, record: RunRecord, call: FetchCall
+    request: FetchRequest, record: RunRecord, targets: Targets, output: Output, *, has_connect_timeout: bool
 ) -> tuple[FetchRequest, ConnectOptions]:
     """Connect to a host of a run as its record says; options of the call override the record."""
     from ipexctl.cli.hosts import with_call_options
     from ipexctl.cli.run_hosts import run_options
 
-    targets = call.targets.without_defaults()  # the record is more specific
+    targets = targets.without_defaults()  # the record is more specific
     if targets.host_keys is not None:
         record = replace(record, host_keys=targets.host_keys)
-    if call.has_connect_timeout:
+    if has_connect_timeout:
         record = replace(record, connect_timeout=targets.connect_timeout)
-    return replace(request, host=with_call_options(request.host, targets)), run_options(record, call.output)
+    return replace(request, host=with_call_options(request.host, targets)), run_options(record, output)

@@ -9,22 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipexctl.cli.interrupt import Interrupt, cancelling
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, OnStep
 from ipexctl.remote.control_machine import with_own_address
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.text import printable
+from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ipexctl.cli.interrupt import Interrupt
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
     from ipexctl.remote.command import Command
-    from ipexctl.remote.session_pool import SessionPool
 
 
 LONGEST = 10_000_000
@@ -141,8 +143,6 @@ def check_home(home: Home) -> str:
 
 def connect_options(targets: Targets, output: Output | None = None) -> ConnectOptions:
     """The connection options; with `output`, remote steps are printed for -v."""
-    from ipexctl.ui.messages import print_message
-
     return ConnectOptions(
         connect_timeout=targets.connect_timeout,
         host_keys=targets.host_keys,
@@ -160,10 +160,6 @@ def session_pool(targets: Targets, output: Output | None = None) -> Iterator[tup
 
 @contextmanager
 def open_pool(options: ConnectOptions, forks: int = 1) -> Iterator[tuple[SessionPool, Interrupt]]:
-    from ipexctl.cli.interrupt import cancelling
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session_pool import SessionPool
-
     cancel = Cancel()
     with (
         cancelling(cancel) as interrupt,
@@ -180,8 +176,6 @@ def step_printer(output: Output | None) -> OnStep | None:
     commands = output.verbose > 1
 
     def print_step(host: Host, command: Command | None, seconds: float) -> None:
-        from ipexctl.ui.messages import print_message
-
         label = "connected" if command is None else command.label
         print_message(f"{printable(host.name)}: {printable(label)} ({seconds:.3f} s)")
         if commands and command is not None:

@@ -5,52 +5,28 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Packages, Requirements, StackOptions, Targets, command, option
+from ipexctl.cli.options import PACKAGES, REQUIREMENTS, Home, Output, StackOptions, Targets, command, flag, option
 
 
 @command()
 def install_command(
     *,
     stack: StackOptions,
-    env: Annotated[
-        str,
-        option(
-            "--env",
-            metavar="NAME",
-            autocompletion=complete.environments,
-            help="Name of the environment (default: default).",
-        ),
-    ] = "default",
-    requirements: Requirements = None,
-    packages: Packages = None,
-    index_url: Annotated[
-        str | None, option("--index-url", metavar="URL", help="Package index in place of all others.")
-    ] = None,
-    extra_index_url: Annotated[
-        list[str] | None, option("--extra-index-url", metavar="URL", help="Further package index; repeatable.")
-    ] = None,
-    find_links: Annotated[
-        list[str] | None,
-        option("--find-links", metavar="DIR|URL", help="Further directory or page of wheels; repeatable."),
-    ] = None,
-    wheelhouse: Annotated[
-        str | None,
-        option("--wheelhouse", metavar="DIR|URL", help="Wheels to prefer; the indexes serve what is missing."),
-    ] = None,
-    offline: Annotated[
-        bool, option("--offline", help="Use no index, only the directories on the command line.")
-    ] = False,
-    upgrade: Annotated[
-        bool, option("--upgrade", help="Resolve again, even if an environment for this request exists.")
-    ] = False,
-    download_only: Annotated[
-        Path | None,
-        option("--download-only", metavar="DIR", help="Download wheels to this directory; touch no host."),
-    ] = None,
-    dry_run: Annotated[bool, option("--dry-run", help="Print what would be installed; install nothing.")] = False,
+    env: str = option(
+        "--env NAME", "Name of the environment (default: default).", "default", autocompletion=complete.environments
+    ),
+    requirements: list[Path] | None = REQUIREMENTS,
+    packages: list[str] | None = PACKAGES,
+    index_url: str | None = option("--index-url URL", "Package index in place of all others."),
+    extra_index_url: list[str] | None = option("--extra-index-url URL", "Further package index; repeatable."),
+    find_links: list[str] | None = option("--find-links DIR|URL", "Further directory or page of wheels; repeatable."),
+    wheelhouse: str | None = option("--wheelhouse DIR|URL", "Wheels to prefer; the indexes serve what is missing."),
+    offline: bool = flag("--offline", "Use no index, only the directories on the command line."),
+    upgrade: bool = flag("--upgrade", "Resolve again, even if an environment for this request exists."),
+    download_only: Path | None = option("--download-only DIR", "Download wheels to this directory; touch no host."),
+    dry_run: bool = flag("--dry-run", "Print what would be installed; install nothing."),
     targets: Targets,
     home: Home,
     output: Output,

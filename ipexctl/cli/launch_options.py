@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
 from ipexctl.cli import complete
 from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, SyncOptions, Targets, option
+from ipexctl.cli.options import Home, Output, SyncOptions, Targets, argument, flag, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -105,137 +105,61 @@ def _own_option(argument: str) -> list[str]:
 class Script:
     """The script, module or command to launch."""
 
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SCRIPT.py [ARGS…]", help="Script to run; or -m MODULE [ARGS…]; or -- COMMAND…"),
-    ] = None
-    module: Annotated[
-        str | None, option("--module", "-m", metavar="NAME", help="Python module to run in place of a script.")
-    ] = None
+    words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
+    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptionsGroup:
     """Options of the launch."""
 
-    n: Annotated[int | None, option("-n", metavar="N", help="Ranks in total (default: --ppn ranks on every host).")] = (
-        None
+    n: int | None = option("-n N", "Ranks in total (default: --ppn ranks on every host).")
+    ppn: int | None = option("--ppn N", "Ranks per host (default: hostfile slots, else one per NUMA node).")
+    env: str = option(
+        "--env NAME", "Environment of the ranks (default: default).", "default", autocompletion=complete.environments
     )
-    ppn: Annotated[
-        int | None,
-        option("--ppn", metavar="N", help="Ranks per host (default: hostfile slots, else one per NUMA node)."),
-    ] = None
-    env: Annotated[
-        str,
-        option(
-            "--env",
-            metavar="NAME",
-            autocompletion=complete.environments,
-            help="Environment of the ranks (default: default).",
-        ),
-    ] = "default"
-    python: Annotated[
-        str | None, option("--python", metavar="PATH", help="Python on every host, in place of an environment.")
-    ] = None
-    setup: Annotated[
-        str | None, option("--setup", metavar="FILE", help="File on every host to source in bash first.")
-    ] = None
-    stack: Annotated[
-        str | None,
-        option("--stack", metavar="NAME", help="Stack to install with --install, such as ipex or torch-2.13."),
-    ] = None
-    torch: Annotated[str | None, option("--torch", metavar="V", help="torch version to install with --install.")] = None
-    export: Annotated[
-        list[str] | None,
-        option(
-            "--export",
-            "-x",
-            metavar="KEY[=VALUE]",
-            help="Variable for the ranks; without VALUE, the value on the control machine.",
-        ),
-    ] = None
-    env_file: Annotated[
-        list[Path] | None,
-        option(
-            "--env-file",
-            metavar="FILE",
-            help="File of variables for the ranks; their values are never shown.",
-        ),
-    ] = None
-    backend: Annotated[
-        Literal["auto", "ccl", "gloo", "mpi"], option("--backend", help="Backend of torch.distributed (default: auto).")
-    ] = "auto"
-    mpi: Annotated[
-        str,
-        option(
-            "--mpi",
-            metavar="NAME|PATH",
-            help="MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: auto).",
-        ),
-    ] = "auto"
-    bind: Annotated[
-        Literal["auto", "socket", "numa", "cores", "none"],
-        option("--bind", help="Binding of ranks to cores (default: auto)."),
-    ] = "auto"
-    omp: Annotated[
-        int | None,
-        option("--omp", metavar="N", help="OMP_NUM_THREADS of a rank (default: its cores, less oneCCL workers)."),
-    ] = None
-    ccl_workers: Annotated[
-        int | None,
-        option("--ccl-workers", metavar="N", help="oneCCL worker threads per rank; 0 for none (default: 1)."),
-    ] = None
-    master_port: Annotated[
-        int | None, option("--master-port", metavar="P", help="MASTER_PORT of the ranks (default: a free port).")
-    ] = None
-    cwd: Annotated[
-        Path | None,
-        option(
-            "--cwd",
-            metavar="DIR",
-            help="Project directory (default: the nearest marked one from SCRIPT up, else SCRIPT's).",
-        ),
-    ] = None
-    sync: Annotated[
-        bool,
-        option("--sync/--no-sync", help="Sync the project to the hosts before the launch (default: --sync)."),
-    ] = True
+    python: str | None = option("--python PATH", "Python on every host, in place of an environment.")
+    setup: str | None = option("--setup FILE", "File on every host to source in bash first.")
+    stack: str | None = option("--stack NAME", "Stack to install with --install, such as ipex or torch-2.13.")
+    torch: str | None = option("--torch V", "torch version to install with --install.")
+    export: list[str] | None = option(
+        "--export -x KEY[=VALUE]", "Variable for the ranks; without VALUE, the value on the control machine."
+    )
+    env_file: list[Path] | None = option(
+        "--env-file FILE", "File of variables for the ranks; their values are never shown."
+    )
+    backend: Literal["auto", "ccl", "gloo", "mpi"] = option(
+        "--backend", "Backend of torch.distributed (default: auto).", "auto"
+    )
+    mpi: str = option(
+        "--mpi NAME|PATH", "MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: auto).", "auto"
+    )
+    bind: Literal["auto", "socket", "numa", "cores", "none"] = option(
+        "--bind", "Binding of ranks to cores (default: auto).", "auto"
+    )
+    omp: int | None = option("--omp N", "OMP_NUM_THREADS of a rank (default: its cores, less oneCCL workers).")
+    ccl_workers: int | None = option("--ccl-workers N", "oneCCL worker threads per rank; 0 for none (default: 1).")
+    master_port: int | None = option("--master-port P", "MASTER_PORT of the ranks (default: a free port).")
+    cwd: Path | None = option(
+        "--cwd DIR", "Project directory (default: the nearest marked one from SCRIPT up, else SCRIPT's)."
+    )
+    sync: bool = flag("--sync/--no-sync", "Sync the project to the hosts before the launch (default: --sync).", True)
     files: SyncOptions
-    time_limit: Annotated[
-        float | None,
-        option("--time-limit", min=1, metavar="S", help="Stop the run after S seconds (default: no limit)."),
-    ] = None
-    max_restarts: Annotated[
-        int,
-        option(
-            "--max-restarts", min=0, metavar="N", help="Restart the run up to N times after a rank failed (default: 0)."
-        ),
-    ] = 0
-    checkpoint: Annotated[
-        str | None,
-        option(
-            "--checkpoint",
-            metavar="PATH",
-            help="File or directory that all hosts get the newest copy of before each start (default: none).",
-        ),
-    ] = None
-    hang_after: Annotated[
-        float,
-        option(
-            "--hang-after",
-            min=0,
-            metavar="S",
-            help="Report a stall after S seconds without output, 0 for never (default: 600).",
-        ),
-    ] = 600.0
-    on_hang: Annotated[
-        Literal["report", "dump", "stop"],
-        option("--on-hang", help="Then only report it, dump all stacks, or dump them and stop (default: report)."),
-    ] = "report"
-    accelerate_config: Annotated[
-        Path | None,
-        option("--accelerate-config", metavar="FILE", help="File written by `accelerate config`."),
-    ] = None
+    time_limit: float | None = option("--time-limit S", "Stop the run after S seconds (default: no limit).", min=1)
+    max_restarts: int = option(
+        "--max-restarts N", "Restart the run up to N times after a rank failed (default: 0).", 0, min=0
+    )
+    checkpoint: str | None = option(
+        "--checkpoint PATH",
+        "File or directory that all hosts get the newest copy of before each start (default: none).",
+    )
+    hang_after: float = option(
+        "--hang-after S", "Report a stall after S seconds without output, 0 for never (default: 600).", 600.0, min=0
+    )
+    on_hang: Literal["report", "dump", "stop"] = option(
+        "--on-hang", "Then only report it, dump all stacks, or dump them and stop (default: report).", "report"
+    )
+    accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
 
 
 @dataclass(frozen=True)

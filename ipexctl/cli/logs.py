@@ -6,11 +6,11 @@ import re
 import shlex
 import time
 import warnings
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.options import Output, RanksOption, RunArgument, command, option
+from ipexctl.cli.options import RANKS, RUN, Output, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.text import printable
@@ -31,20 +31,13 @@ if TYPE_CHECKING:
 @command()
 def logs_command(
     *,
-    run: RunArgument = "last",
-    ranks: RanksOption = "all",
-    follow: Annotated[bool, option("--follow", "-f", help="Follow the logs until the run ends.")] = False,
-    stderr: Annotated[bool, option("--stderr", help="Print only the stderr of the ranks, to stdout.")] = False,
-    tail: Annotated[
-        int | None,
-        option("--tail", min=1, max=100_000, metavar="N", help="Last N lines of all these ranks (default: all lines)."),
-    ] = None,
-    timestamps: Annotated[
-        bool, option("--timestamps", help="Print the time when node0 received each line, after its rank.")
-    ] = False,
-    grep: Annotated[
-        str, option("--grep", metavar="RE", help="Print only lines that match this regular expression.")
-    ] = "",
+    run: str = RUN,
+    ranks: str = RANKS,
+    follow: bool = flag("--follow -f", "Follow the logs until the run ends."),
+    stderr: bool = flag("--stderr", "Print only the stderr of the ranks, to stdout."),
+    tail: int | None = option("--tail N", "Last N lines of all these ranks (default: all lines).", min=1, max=100_000),
+    timestamps: bool = flag("--timestamps", "Print the time when node0 received each line, after its rank."),
+    grep: str = option("--grep RE", "Print only lines that match this regular expression.", ""),
     output: Output,
 ) -> None:
     """Print the output of the ranks in order of time, each line prefixed with its rank.

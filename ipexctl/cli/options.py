@@ -8,7 +8,7 @@ import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
@@ -19,55 +19,45 @@ from ipexctl.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-option = functools.partial(typer.Option, show_default=False, readable=False)
-"""An option; its help says its default itself, and an unreadable file is an error of the code that reads it."""
-
 Report = TypeVar("Report")
 Command = TypeVar("Command", bound="Callable[..., None]")
+_TYPER: Final = "typer"
 
-RunArgument: TypeAlias = Annotated[
-    str,
-    typer.Argument(
-        metavar="[RUN]",
-        show_default=False,
-        help="Run id, a unique prefix of it, or `last` (default: last).",
-        autocompletion=complete.runs,
-    ),
-]
+
+def option(declaration: str, help_text: str | None = None, default: object = None, **settings: Any) -> Any:
+    """An option of a command or a group, such as `--forks -f N`; its help says its default itself."""
+    words = declaration.split()
+    names = [word for word in words if word.startswith("-")]
+    # An unreadable file is an error of the code that reads it.
+    settings = {"metavar": " ".join(words[len(names) :]) or None, "readable": False, "show_default": False} | settings
+    return dataclasses.field(
+        default=default, metadata={_TYPER: typer.Option(default, *names, help=help_text, **settings)}
+    )
+
+
+def flag(declaration: str, help_text: str | None = None, default: bool = False, **settings: Any) -> Any:
+    return option(declaration, help_text, default, **settings)
+
+
+def argument(metavar: str, help_text: str | None = None, default: object = dataclasses.MISSING, **settings: Any) -> Any:
+    """A positional argument; required if it has no default."""
+    settings = {"metavar": metavar, "help": help_text, "show_default": False} | settings
+    typer_default = ... if default is dataclasses.MISSING else default
+    return dataclasses.field(default=default, metadata={_TYPER: typer.Argument(typer_default, **settings)})
+
+
+RUN: Final = argument(
+    "[RUN]", "Run id, a unique prefix of it, or `last` (default: last).", "last", autocompletion=complete.runs
+)
 """The argument RUN of commands that only read."""
-NamedRun: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or `last`.", autocompletion=complete.runs),
-]
+NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=complete.runs)
 """The argument RUN of commands that can end the run: without it the call is refused, and the last run is named."""
-
-RanksOption: TypeAlias = Annotated[
-    str,
-    option("--ranks", "-r", metavar="RANKS", help="Ranks to show, such as 0 or 0-3,8 (default: all)."),
-]
-
-
-Packages: TypeAlias = Annotated[
-    list[str] | None,
-    option("--with", metavar="PKG", help="Further package, such as 'peft>=0.17'; repeatable."),
-]
-Requirements: TypeAlias = Annotated[
-    list[Path] | None,
-    option(
-        "--requirement",
-        "-r",
-        metavar="FILE",
-        help="Requirements file of further packages; torch stays as it is. Repeatable.",
-    ),
-]
-
-
-Timeout: TypeAlias = Annotated[
-    float | None,
-    option(
-        "--timeout", min=0.1, metavar="S", help="Seconds a host may take for one step (default: the command's own)."
-    ),
-]
+RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: all).", "all")
+PACKAGES: Final = option("--with PKG", "Further package, such as 'peft>=0.17'; repeatable.")
+REQUIREMENTS: Final = option(
+    "--requirement -r FILE", "Requirements file of further packages; torch stays as it is. Repeatable."
+)
+TIMEOUT: Final = option("--timeout S", "Seconds a host may take for one step (default: the command's own).", min=0.1)
 
 
 HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
@@ -77,94 +67,43 @@ HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
 class Targets:
     """Options of every command that uses hosts: which hosts, and how to connect."""
 
-    hostfile: Annotated[
-        Path | None,
-        option(
-            "--hostfile",
-            "-H",
-            metavar="PATH",
-            help="Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
-            "else ./hostfile, else the control machine alone).",
-        ),
-    ] = None
-    hosts: Annotated[
-        str | None,
-        option(
-            "--hosts",
-            metavar="SPEC",
-            autocompletion=complete.hosts,
-            help="Hosts in place of a hostfile: 'node[1-4],me@10.0.0.9,localhost'.",
-        ),
-    ] = None
-    limit: Annotated[
-        str | None,
-        option(
-            "--limit",
-            "-l",
-            metavar="SPEC",
-            autocompletion=complete.limits,
-            help="Limit to these hosts or groups; '!name' excludes one.",
-        ),
-    ] = None
-    forks: Annotated[
-        int,
-        option("--forks", "-f", min=1, metavar="N", help="Hosts to work on at the same time (default: 32)."),
-    ] = 32
-    user: Annotated[
-        str | None,
-        option("--user", metavar="NAME", help="User to log in as (default: from the hostfile, else the ssh config)."),
-    ] = None
-    port: Annotated[
-        int | None,
-        option(
-            "--port",
-            min=1,
-            max=65535,
-            metavar="P",
-            help="Port of sshd (default: from the hostfile, else the ssh config).",
-        ),
-    ] = None
-    identity: Annotated[
-        Path | None,
-        option(
-            "--identity",
-            metavar="FILE",
-            help="Private key to log in with (default: from the hostfile, else the ssh config).",
-        ),
-    ] = None
-    ssh_config: Annotated[
-        Path | None,
-        option("--ssh-config", metavar="FILE", help="ssh config file (default: ~/.ssh/config)."),
-    ] = None
-    known_hosts: Annotated[
-        Path | None,
-        option(
-            "--known-hosts",
-            metavar="FILE",
-            help="known_hosts file to check host keys against (default: from the ssh config).",
-        ),
-    ] = None
-    host_keys: Annotated[
-        HostKeyPolicy | None,
-        option("--host-keys", help="Host key policy (default: from the ssh config, else strict)."),
-    ] = None
-    connect_timeout: Annotated[
-        float,
-        option(
-            "--connect-timeout", min=0.1, metavar="S", help="Seconds to connect and log in to a host (default: 10)."
-        ),
-    ] = 10.0
-    timeout: Timeout = None
-    cluster: Annotated[
-        str | None,
-        option(
-            "--cluster",
-            "-c",
-            metavar="NAME",
-            autocompletion=complete.clusters,
-            help="Cluster of ipexctl.toml: its hosts and how to log in (default: $IPEXCTL_CLUSTER).",
-        ),
-    ] = None
+    hostfile: Path | None = option(
+        "--hostfile -H PATH",
+        "Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
+        "else ./hostfile, else the control machine alone).",
+    )
+    hosts: str | None = option(
+        "--hosts SPEC",
+        "Hosts in place of a hostfile: 'node[1-4],me@10.0.0.9,localhost'.",
+        autocompletion=complete.hosts,
+    )
+    limit: str | None = option(
+        "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=complete.limits
+    )
+    forks: int = option("--forks -f N", "Hosts to work on at the same time (default: 32).", 32, min=1)
+    user: str | None = option("--user NAME", "User to log in as (default: from the hostfile, else the ssh config).")
+    port: int | None = option(
+        "--port P", "Port of sshd (default: from the hostfile, else the ssh config).", min=1, max=65535
+    )
+    identity: Path | None = option(
+        "--identity FILE", "Private key to log in with (default: from the hostfile, else the ssh config)."
+    )
+    ssh_config: Path | None = option("--ssh-config FILE", "ssh config file (default: ~/.ssh/config).")
+    known_hosts: Path | None = option(
+        "--known-hosts FILE", "known_hosts file to check host keys against (default: from the ssh config)."
+    )
+    host_keys: HostKeyPolicy | None = option(
+        "--host-keys", "Host key policy (default: from the ssh config, else strict)."
+    )
+    connect_timeout: float = option(
+        "--connect-timeout S", "Seconds to connect and log in to a host (default: 10).", 10.0, min=0.1
+    )
+    timeout: float | None = TIMEOUT
+    cluster: str | None = option(
+        "--cluster -c NAME",
+        "Cluster of ipexctl.toml: its hosts and how to log in (default: $IPEXCTL_CLUSTER).",
+        autocompletion=complete.clusters,
+    )
     defaults: Defaults = dataclasses.field(default_factory=dict)
     """The options above that have their value from a file."""
 
@@ -196,35 +135,22 @@ class Targets:
 class Home:
     """Options for ipexctl's directory on the nodes, and for the network between them."""
 
-    home: Annotated[
-        Path | None,
-        option(
-            "--home", metavar="DIR", help="Directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
-        ),
-    ] = None
-    iface: Annotated[
-        str | None,
-        option(
-            "--iface",
-            metavar="NAME|CIDR",
-            help="Network between the nodes, such as eth1 or 10.1.0.0/24 (default: detected).",
-        ),
-    ] = None
+    home: Path | None = option(
+        "--home DIR", "Directory of ipexctl on the nodes (default: $IPEXCTL_HOME, else ~/.ipexctl)."
+    )
+    iface: str | None = option(
+        "--iface NAME|CIDR", "Network between the nodes, such as eth1 or 10.1.0.0/24 (default: detected)."
+    )
 
 
 @dataclass(frozen=True)
 class Output:
     """Options for the output of a command."""
 
-    json: Annotated[bool, option("--json", help="Print one JSON document to stdout.")] = False
-    quiet: Annotated[bool, option("--quiet", "-q", help="Print only problems to stderr.")] = False
-    verbose: Annotated[
-        int,
-        option("--verbose", "-v", count=True, help="Print each remote step and its time; -vv also its command."),
-    ] = 0
-    no_color: Annotated[
-        bool, option("--no-color", help="Disable colors (also off with NO_COLOR, TERM=dumb or a pipe).")
-    ] = False
+    json: bool = flag("--json", "Print one JSON document to stdout.")
+    quiet: bool = flag("--quiet -q", "Print only problems to stderr.")
+    verbose: int = option("--verbose -v", "Print each remote step and its time; -vv also its command.", 0, count=True)
+    no_color: bool = flag("--no-color", "Disable colors (also off with NO_COLOR, TERM=dumb or a pipe).")
 
     def print_report(
         self, report: Report, as_json: Callable[[Report], dict[str, Any]], show: Callable[..., None], **more: Any
@@ -250,62 +176,46 @@ class Output:
 class PlanOutput(Output):
     """For `run`, whose plan is its only JSON document."""
 
-    json: Annotated[bool, option("--json", help="With --dry-run: print the plan as one JSON document.")] = False
+    json: bool = flag("--json", "With --dry-run: print the plan as one JSON document.")
 
 
 @dataclass(frozen=True)
 class TextOutput(Output):
     """For commands that refuse --json and name the command that has it."""
 
-    json: Annotated[bool, option("--json", hidden=True)] = False
+    json: bool = flag("--json", hidden=True)
 
 
 @dataclass(frozen=True)
 class StackOptions:
     """Options that choose a stack."""
 
-    torch: Annotated[str | None, option("--torch", metavar="V", help="torch version, such as 2.8 or 2.8.0.")] = None
-    stack: Annotated[
-        str | None,
-        option("--stack", metavar="NAME", help="Stack name, such as ipex-2.8, or the newest of a kind: ipex, torch."),
-    ] = None
-    ipex: Annotated[str | None, option("--ipex", metavar="V", help="IPEX version.")] = None
-    oneccl: Annotated[
-        str | None, option("--oneccl", metavar="V", help="Version of the oneCCL bindings (oneccl_bind_pt).")
-    ] = None
-    python: Annotated[str | None, option("--python", metavar="V", help="Python version, such as 3.11.")] = None
-    require_oneccl: Annotated[
-        bool, option("--require-oneccl", help="Fail if the oneCCL bindings are not available.")
-    ] = False
+    torch: str | None = option("--torch V", "torch version, such as 2.8 or 2.8.0.")
+    stack: str | None = option("--stack NAME", "Stack name, such as ipex-2.8, or the newest of a kind: ipex, torch.")
+    ipex: str | None = option("--ipex V", "IPEX version.")
+    oneccl: str | None = option("--oneccl V", "Version of the oneCCL bindings (oneccl_bind_pt).")
+    python: str | None = option("--python V", "Python version, such as 3.11.")
+    require_oneccl: bool = flag("--require-oneccl", "Fail if the oneCCL bindings are not available.")
 
 
 @dataclass(frozen=True)
 class SyncOptions:
     """Options for the files that a sync sends."""
 
-    exclude: Annotated[
-        list[str] | None,
-        option("--exclude", metavar="PAT", help="Exclude this pattern from the sync; repeatable."),
-    ] = None
-    include: Annotated[
-        list[str] | None,
-        option(
-            "--include", metavar="PAT", help="Sync files that are excluded otherwise, such as credentials; repeatable."
-        ),
-    ] = None
-    data: Annotated[
-        list[str] | None,
-        option("--data", metavar="DIR", help="Directory that every host has, excluded from the sync; repeatable."),
-    ] = None
-    allow_big: Annotated[bool, option("--allow-big", help="Sync a project of more than 1 GB or 20,000 files.")] = False
+    exclude: list[str] | None = option("--exclude PAT", "Exclude this .gitignore pattern from the sync; repeatable.")
+    include: list[str] | None = option(
+        "--include PAT", "Sync files that are excluded otherwise, such as credentials; repeatable."
+    )
+    data: list[str] | None = option("--data DIR", "Directory that every host has, excluded from the sync; repeatable.")
+    allow_big: bool = flag("--allow-big", "Sync a project of more than 1 GB or 20,000 files.")
 
 
 @dataclass(frozen=True)
 class ViewOptions:
     """Options for the view of a run; raises a UserError if the view is impossible."""
 
-    plain: Annotated[bool, option("--plain", help="Print lines prefixed with their rank, also on a terminal.")] = False
-    live: Annotated[bool, option("--live", help="Show the live view; an error without a terminal.")] = False
+    plain: bool = flag("--plain", "Print lines prefixed with their rank, also on a terminal.")
+    live: bool = flag("--live", "Show the live view; an error without a terminal.")
 
     def __post_init__(self) -> None:
         if self.plain and self.live:
@@ -316,27 +226,38 @@ class ViewOptions:
             check_terminal()
 
 
+def is_on_command_line(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def command(*, cls: type[ConfiguredCommand] = ConfiguredCommand, **settings: Any) -> Callable[[Command], typer.Typer]:
-    """Make the function the only command of an app, with `grouped` parameters."""
+    """Make the function the only command of an app."""
 
     def app_of(function: Command) -> typer.Typer:
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
-        app.command(cls=cls, **settings)(grouped(function))
+        subcommand(app, cls=cls, **settings)(function)
         return app
 
     return app_of
 
 
+def subcommand(
+    app: typer.Typer, name: str | None = None, *, cls: type[ConfiguredCommand] = ConfiguredCommand, **settings: Any
+) -> Callable[[Command], Command]:
+    """Add the function to the app as a command, with `grouped` parameters."""
+    return lambda function: app.command(name, cls=cls, **settings)(grouped(function))
+
+
 def grouped(command: Command) -> Command:
     """Replace each parameter whose type is an option group by the options of that group; groups can hold groups."""
-    # Not get_type_hints: before Python 3.11 it wraps a parameter with default None in Optional, above its option.
     signature = inspect.signature(command, eval_str=True)
     types = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     options = {"ctx": context} | {
-        option.name: option
+        own.name: own
         for name, parameter in signature.parameters.items()
-        for option in _options(name, parameter.annotation, parameter.default)
+        for own in _options(name, parameter.annotation, parameter.default)
     }
 
     @functools.wraps(command)
@@ -344,18 +265,19 @@ def grouped(command: Command) -> Command:
         command(**{name: _value(name, annotation, values) for name, annotation in types.items()})
 
     call.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]
-    call.__annotations__ = {name: option.annotation for name, option in options.items()}
+    call.__annotations__ = {name: own.annotation for name, own in options.items()}
     return call  # type: ignore[return-value]
 
 
 def _options(name: str, annotation: Any, default: Any) -> Iterator[inspect.Parameter]:
-    if not dataclasses.is_dataclass(annotation):
-        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        return
-    hints = get_type_hints(annotation, include_extras=True)
-    for field in dataclasses.fields(annotation):
-        if hints[field.name] != Defaults:
-            yield from _options(field.name, hints[field.name], field.default)
+    """The parameters of typer for a parameter or field: its option, or those of its group."""
+    if dataclasses.is_dataclass(annotation):
+        hints = get_type_hints(annotation)
+        for field in dataclasses.fields(annotation):
+            yield from _options(field.name, hints[field.name], field)
+    elif isinstance(default, dataclasses.Field) and _TYPER in default.metadata:
+        info = default.metadata[_TYPER]
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
 
 
 def _value(name: str, annotation: Any, values: dict[str, Any]) -> Any:
@@ -363,6 +285,6 @@ def _value(name: str, annotation: Any, values: dict[str, Any]) -> Any:
         return defaults_of(values["ctx"])
     if not dataclasses.is_dataclass(annotation):
         return values[name]
-    hints = get_type_hints(annotation, include_extras=True)
+    hints = get_type_hints(annotation)
     fields = dataclasses.fields(annotation)
     return annotation(**{field.name: _value(field.name, hints[field.name], values) for field in fields})  # type: ignore[operator]

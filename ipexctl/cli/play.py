@@ -6,12 +6,12 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, command, option
+from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,39 +23,20 @@ if TYPE_CHECKING:
 @command(no_args_is_help=True)
 def play_command(
     *,
-    playbook: Annotated[
-        str,
-        typer.Argument(
-            metavar="PLAYBOOK",
-            autocompletion=complete.playbooks,
-            help="Playbook file, or a playbook of ipexctl by name: bootstrap.",
-        ),
-    ],
-    check: Annotated[bool, option("--check", "-C", help="Print what would change; change nothing.")] = False,
-    diff: Annotated[bool, option("--diff", "-D", help="Print the changes to files as diffs.")] = False,
-    extra: Annotated[
-        list[str] | None,
-        option("--extra-vars", "-e", metavar="K=V|@FILE", help="Variable that overrides all others; repeatable."),
-    ] = None,
-    tags: Annotated[
-        list[str] | None, option("--tags", "-t", metavar="TAGS", help="Run only tasks with these tags.")
-    ] = None,
-    skip_tags: Annotated[
-        list[str] | None, option("--skip-tags", metavar="TAGS", help="Skip tasks with these tags.")
-    ] = None,
-    start_at: Annotated[
-        str | None, option("--start-at", "--start-at-task", metavar="NAME", help="Start at this task.")
-    ] = None,
-    inventory: Annotated[
-        str | None,
-        option("--inventory", "-i", metavar="PATH", help="Same as -H, under the name it has in Ansible."),
-    ] = None,
-    step: Annotated[bool, option("--step", help="Ask for confirmation before each task.")] = False,
-    local: Annotated[
-        bool, option("--local", help="Allow tasks on the control machine (delegate_to: localhost).")
-    ] = False,
-    list_tasks: Annotated[bool, option("--list-tasks", help="List the tasks; touch no host.")] = False,
-    syntax_check: Annotated[bool, option("--syntax-check", help="Check the playbook; touch no host.")] = False,
+    playbook: str = argument(
+        "PLAYBOOK", "Playbook file, or a playbook of ipexctl by name: bootstrap.", autocompletion=complete.playbooks
+    ),
+    check: bool = flag("--check -C", "Print what would change; change nothing."),
+    diff: bool = flag("--diff -D", "Print the changes to files as diffs."),
+    extra: list[str] | None = option("--extra-vars -e K=V|@FILE", "Variable that overrides all others; repeatable."),
+    tags: list[str] | None = option("--tags -t TAGS", "Run only tasks with these tags."),
+    skip_tags: list[str] | None = option("--skip-tags TAGS", "Skip tasks with these tags."),
+    start_at: str | None = option("--start-at --start-at-task NAME", "Start at this task."),
+    inventory: str | None = option("--inventory -i PATH", "Same as -H, under the name it has in Ansible."),
+    step: bool = flag("--step", "Ask for confirmation before each task."),
+    local: bool = flag("--local", "Allow tasks on the control machine (delegate_to: localhost)."),
+    list_tasks: bool = flag("--list-tasks", "List the tasks; touch no host."),
+    syntax_check: bool = flag("--syntax-check", "Check the playbook; touch no host."),
     targets: Targets,
     home: Home,
     output: Output,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.options import Output, Timeout, command, option
+from ipexctl.cli.options import TIMEOUT, Output, command, flag, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,16 +26,11 @@ if TYPE_CHECKING:
 @command()
 def ps_command(
     *,
-    running: Annotated[bool, option("--running", help="Show only runs that have not ended.")] = False,
-    newest: Annotated[
-        int | None, option("-n", "--newest", min=1, metavar="N", help="Show only the newest N runs (default: all).")
-    ] = None,
-    prune: Annotated[
-        bool,
-        option("--prune", help="Remove runs beyond 30 days or 2 GB from the nodes and the control machine."),
-    ] = False,
-    dry_run: Annotated[bool, option("--dry-run", help="Print what --prune would remove; remove nothing.")] = False,
-    timeout: Timeout = None,
+    running: bool = flag("--running", "Show only runs that have not ended."),
+    newest: int | None = option("-n --newest N", "Show only the newest N runs (default: all).", min=1),
+    prune: bool = flag("--prune", "Remove runs beyond 30 days or 2 GB from the nodes and the control machine."),
+    dry_run: bool = flag("--dry-run", "Print what --prune would remove; remove nothing."),
+    timeout: float | None = TIMEOUT,
     output: Output,
 ) -> None:
     """List the runs started from the control machine and their states.

@@ -11,12 +11,12 @@ import time
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_launch, read_launch_call
-from ipexctl.cli.options import Output, Packages, PlanOutput, Requirements, ViewOptions, command, option
+from ipexctl.cli.options import PACKAGES, REQUIREMENTS, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.text import counted
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.submit.pipeline import PlannedRun
     from ipexctl.jobs.submit.request import StartFailure
+    from ipexctl.launch.plan import LaunchPlan
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
 
@@ -46,23 +46,14 @@ class RunLine(LaunchLine):
 def run_command(
     *,
     ctx: typer.Context,
-    install: Annotated[bool, option("--install", help="Install the environment on hosts that lack it.")] = False,
-    packages: Packages = None,
-    requirements: Requirements = None,
-    ranks: Annotated[
-        str,
-        option("--ranks", metavar="SPEC", help="Ranks to show, such as 0 or 0-3,8 (default: all)."),
-    ] = "all",
+    install: bool = flag("--install", "Install the environment on hosts that lack it."),
+    packages: list[str] | None = PACKAGES,
+    requirements: list[Path] | None = REQUIREMENTS,
+    ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: all).", "all"),
     view: ViewOptions,
-    detach: Annotated[bool, option("--detach", help="Start the run and return immediately.")] = False,
-    dry_run: Annotated[
-        bool,
-        option("--dry-run", help="Print ranks, variables with their reasons and the mpirun line; start nothing."),
-    ] = False,
-    summary: Annotated[
-        Path | None,
-        option("--summary", metavar="FILE", help="Write the outcome to this file as JSON."),
-    ] = None,
+    detach: bool = flag("--detach", "Start the run and return immediately."),
+    dry_run: bool = flag("--dry-run", "Print ranks, variables with their reasons and the mpirun line; start nothing."),
+    summary: Path | None = option("--summary FILE", "Write the outcome to this file as JSON."),
     line: RunLine,
 ) -> None:
     """Run a script on every rank of every node.
@@ -106,7 +97,7 @@ def run_command(
             if outcome:
                 raise interrupt.or_exit(outcome)
         if dry_run:
-            _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA), output)
+            _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA).plan, output)
             raise interrupt.or_exit(0)
         settings = pipeline.ConnectSettings(targets.host_keys, targets.connect_timeout, launch_call.host_options)
         submitted = pipeline.submit_run(
@@ -214,13 +205,15 @@ def _print_not_started(
     return code
 
 
-def _show_plan(planned: PlannedRun, output: Output) -> None:
-    from ipexctl.ui import launch_plan
+def _show_plan(plan: LaunchPlan, output: Output) -> None:
+    from ipexctl.launch.plan import to_json
+    from ipexctl.ui.launch_plan import show_plan
+    from ipexctl.ui.results import print_json
 
     if output.json:
-        launch_plan.show_json(planned.plan)
+        print_json(to_json(plan))
     else:
-        launch_plan.show_plan(planned.plan, no_color=output.no_color)
+        show_plan(plan, no_color=output.no_color)
 
 
 def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: float) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from ipexctl.cli.options import NamedRun, TextOutput, Timeout, command
+from ipexctl.cli.options import NAMED_RUN, TIMEOUT, TextOutput, command
 from ipexctl.errors import UserError
 
 
 @command()
 def stop_command(
     *,
-    run: NamedRun = None,
-    timeout: Timeout = None,
+    run: str | None = NAMED_RUN,
+    timeout: float | None = TIMEOUT,
     output: TextOutput,
 ) -> None:
     """Stop a run on every node; ranks that do not end within 4 seconds are killed.

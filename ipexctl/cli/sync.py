@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ipexctl.cli.options import Home, Output, SyncOptions, Targets, command, option
-
-
-@dataclass(frozen=True)
-class ProjectFiles(SyncOptions):
-    """The same options; the help of --exclude names the kind of pattern."""
-
-    exclude: Annotated[
-        list[str] | None,
-        option("--exclude", metavar="PAT", help="Exclude this .gitignore pattern from the sync; repeatable."),
-    ] = None
+from ipexctl.cli.options import Home, Output, SyncOptions, Targets, argument, command, flag
 
 
 @command()
 def sync_command(
     *,
-    directory: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[DIR]",
-            readable=False,
-            help="Project directory (default: the nearest marked one from the current one up, else that).",
-        ),
-    ] = None,
-    files: ProjectFiles,
-    dry_run: Annotated[bool, option("--dry-run", help="Print what would be sent and deleted; change nothing.")] = False,
+    directory: Path | None = argument(
+        "[DIR]",
+        "Project directory (default: the nearest marked one from the current one up, else that).",
+        None,
+        readable=False,
+    ),
+    files: SyncOptions,
+    dry_run: bool = flag("--dry-run", "Print what would be sent and deleted; change nothing."),
     targets: Targets,
     home: Home,
     output: Output,

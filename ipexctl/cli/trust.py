@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from ipexctl.cli.options import Home, Output, Targets, command, option
+from ipexctl.cli.options import Home, Output, Targets, command, flag
 
 
 @command()
 def trust_command(
     *,
-    revoke: Annotated[
-        bool, option("--revoke", help="Remove the key, lines and files that trust added, and nothing else.")
-    ] = False,
-    dry_run: Annotated[bool, option("--dry-run", help="Print what would change; change nothing.")] = False,
+    revoke: bool = flag("--revoke", "Remove the key, lines and files that trust added, and nothing else."),
+    dry_run: bool = flag("--dry-run", "Print what would change; change nothing."),
     targets: Targets,
     home: Home,
     output: Output,

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
 import typer
 
-from ipexctl.cli.options import Home, Output, Targets, command, option
+from ipexctl.cli.options import Home, Output, Targets, command, flag
 from ipexctl.errors import UserError
 
 
 @command()
 def uninstall_command(
     *,
-    with_results: Annotated[
-        bool, option("--with-results", help="Remove the files that runs wrote, too: checkpoints, output.")
-    ] = False,
-    dry_run: Annotated[bool, option("--dry-run", help="List what would be removed; remove nothing.")] = False,
-    yes: Annotated[bool, option("--yes", "-y", help="Remove without asking first.")] = False,
+    with_results: bool = flag("--with-results", "Remove the files that runs wrote, too: checkpoints, output."),
+    dry_run: bool = flag("--dry-run", "List what would be removed; remove nothing."),
+    yes: bool = flag("--yes -y", "Remove without asking first."),
     targets: Targets,
     home: Home,
     output: Output,

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.options import Home, Output, StackOptions, Targets, command, option
+from ipexctl.cli.options import Home, Output, StackOptions, Targets, command
 from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import StackRequest
 
 
-@dataclass(frozen=True)
-class ChoiceOptions(StackOptions):
-    """The same options; their examples are older versions."""
-
-    torch: Annotated[str | None, option("--torch", metavar="V", help="torch version, such as 2.8 or 2.7.1.")] = None
-    stack: Annotated[
-        str | None,
-        option("--stack", metavar="NAME", help="Stack name, such as ipex-2.7, or the newest of a kind: ipex, torch."),
-    ] = None
-
-
 @command()
 def versions_command(
     *,
-    stack: ChoiceOptions,
+    stack: StackOptions,
     targets: Targets,
     home: Home,
     output: Output,

@@ -81,7 +81,7 @@ class _Watching:
         self._last_event_at = time.monotonic()
         self._not_stopped = ""
         self._view: LiveRun | PlainRun
-        if wants_live(os.environ, plain=view.plain, live=view.live):
+        if wants_live(os.environ, plain=view.plain):
             from ipexctl.ui.run.view import LiveRun  # rich's layout is costly to import, and plain output needs none
 
             first = RunStatus(

@@ -6,14 +6,14 @@ from functools import partial
 
 import typer
 
-from ipexctl.cli.options import Output, RunArgument, Timeout, command
+from ipexctl.cli.options import RUN, TIMEOUT, Output, command
 
 
 @command()
 def why_command(
     *,
-    run: RunArgument = "last",
-    timeout: Timeout = None,
+    run: str = RUN,
+    timeout: float | None = TIMEOUT,
     output: Output,
 ) -> None:
     """Explain why a run ended: the first failure, its last lines, the likely cause and the fix.

@@ -13,7 +13,7 @@ from ipexctl.facts.facts import Facts, to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import fold_names
-from ipexctl.ui.table import output_width, show_table, wrapped
+from ipexctl.ui.table import output_width, print_lines, show_table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +45,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
     if not quiet:
         lines += _advice(report.recommendation)
         lines.append(_summary(report))
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+    print_lines(lines)
 
 
 def as_json(report: DoctorReport) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
-from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, wrapped
+from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,10 +52,7 @@ class Page:
             self.put(line)
 
     def show(self) -> None:
-        encoding = sys.stdout.encoding or "utf-8"
-        text = "".join(f"{line}\n" for line in self._lines)
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-        sys.stdout.flush()
+        print_lines(self._lines)
 
 
 def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:

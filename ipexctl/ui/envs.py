@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable, readable
 from ipexctl.ui.install import verified_text
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import host_json, show_results, summary_json
+from ipexctl.ui.results import host_json, report_json, show_results, value_json
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
-    from ipexctl.stack.env.environment import EnvEntry
+    from ipexctl.stack.env.environment import EnvEntry, EnvListing
     from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 
 
 def as_json(report: EnvsReport) -> dict[str, Any]:
-    return {
-        "schema": "ipexctl.envs/1",
-        "hosts": [_host_json(result) for result in report.hosts],
-        "summary": summary_json(report.hosts),
-        "seconds": round(report.seconds, 3),
-    }
+    hosts = [
+        host_json(result, without=("listing", "store"), **_listing_json(result.listing)) for result in report.hosts
+    ]
+    return report_json("envs", report, without=("verb",), hosts=hosts)
 
 
-def _host_json(result: EnvsResult) -> dict[str, Any]:
-    listing = result.listing
+def _listing_json(listing: EnvListing | None) -> dict[str, Any]:
+    if listing is None:
+        return {"envs": [], "wheels": None, "leftovers": None}
     return {
-        **host_json(result),
-        "home": result.home,
-        "envs": [] if listing is None else [asdict(env) for env in listing.envs],
-        "wheels": None if listing is None else {"count": listing.wheels, "bytes": listing.wheel_bytes},
-        "leftovers": None if listing is None else {"count": listing.leftovers, "bytes": listing.leftover_bytes},
-        "removed": list(result.removed),
-        "verify": dict(result.verify),
+        "envs": value_json(listing.envs),
+        "wheels": {"count": listing.wheels, "bytes": listing.wheel_bytes},
+        "leftovers": {"count": listing.leftovers, "bytes": listing.leftover_bytes},
     }
 
 

@@ -35,17 +35,17 @@ class LiveOutput:
 
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
         self._pipes = OutputPipes(cancel, no_color=no_color)
-        self._terminal = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
-        self._prefixers: dict[tuple[Host, Stream], PrefixedLines] = {}
+        self._terminal: dict[Stream, bool] = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
+        self._prefixers: dict[Host, dict[Stream, PrefixedLines]] = {}
 
     @property
     def broken(self) -> OSError | None:
         return self._pipes.broken
 
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
-        prefixers: dict[Stream, PrefixedLines] = {
-            "stdout": self._prefixer(host, "stdout"),
-            "stderr": self._prefixer(host, "stderr"),
+        prefixers = self._prefixers[host] = {
+            stream: PrefixedLines(self._pipes.prefix(stream, f"{printable(host.name)}:"), keep_states=not is_terminal)
+            for stream, is_terminal in self._terminal.items()
         }
 
         def sink(stream: Stream, data: bytes) -> None:
@@ -55,19 +55,12 @@ class LiveOutput:
 
     def finish(self, host: Host) -> None:
         """Print the unfinished line of a host."""
-        for stream in ("stdout", "stderr"):
-            if prefixer := self._prefixers.pop((host, stream), None):
-                self._pipes.write(stream, prefixer.flush())
+        for stream, prefixer in self._prefixers.pop(host, {}).items():
+            self._pipes.write(stream, prefixer.flush())
 
     def close(self) -> None:
         """Wait until all is written; after cancellation at most one second."""
         self._pipes.close()
-
-    def _prefixer(self, host: Host, stream: Stream) -> PrefixedLines:
-        prefix = self._pipes.prefix(stream, f"{printable(host.name)}:")
-        prefixer = PrefixedLines(prefix, keep_states=not self._terminal[stream])
-        self._prefixers[host, stream] = prefixer
-        return prefixer
 
 
 @dataclass(slots=True)
@@ -154,7 +147,7 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
 
     write('{\n  "schema": "ipexctl.exec/1",\n  "hosts": [')
     for index, result in enumerate(report.hosts):
-        fields = json.dumps({**host_json(result), "rc": result.rc}, ensure_ascii=False)
+        fields = json.dumps(host_json(result), ensure_ascii=False)
         write(("," if index else "") + "\n    " + fields.removesuffix("}"))
         streams: tuple[Stream, ...] = ("stdout", "stderr")
         for stream in streams:

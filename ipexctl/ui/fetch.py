@@ -24,21 +24,11 @@ _MIN_BYTES_FOR_RATE: Final = 1_000_000
 def as_json(result: FetchResult, other_hosts: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "schema": "ipexctl.fetch/1",
-        "status": result.status,
+        **value_json(result, without=("host", "size", "received")),
         "host": result.host.name,
-        "source": printable(result.source),
-        "dest": printable(result.dest),
-        "brought": [printable(name) for name in result.brought],
-        "resumed": [printable(name) for name in result.resumed],
-        "unchanged": result.unchanged,
         "bytes": result.size,
         "received_bytes": result.received,
-        "failed": value_json(result.failed),
-        "left_out": value_json(result.left_out),
-        "older": [printable(name) for name in result.older],
         "other_hosts": [printable(name) for name in other_hosts],
-        "reason": printable(result.reason),
-        "fix": printable(result.fix),
         "seconds": round(result.seconds, 3),
     }
 

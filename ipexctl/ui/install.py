@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message, print_refusal
-from ipexctl.ui.results import host_json, show_results, summary_json, value_json
+from ipexctl.ui.results import report_json, show_results, value_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,37 +17,16 @@ if TYPE_CHECKING:
 
 
 def as_json(report: InstallReport) -> dict[str, Any]:
-    return {
-        "schema": "ipexctl.install/1",
-        "stack": value_json(report.stack),
-        "refused": None
-        if report.refusal is None
-        else {
-            "reason": printable(report.refusal.reason),
-            "fix": printable(report.refusal.fix),
-            "hosts": list(report.refusal.hosts),
-        },
-        "hosts": [
-            {
-                **host_json(result),
-                "env": result.env,
-                "packages": dict(result.packages),
-                "verify": dict(result.verify),
-            }
-            for result in report.hosts
-        ],
-        "summary": summary_json(report.hosts),
-        "path": report.path,
-        "wheels": [] if report.lock is None else [wheel.to_json() for wheel in report.lock.wheels],
-        "bytes": {
-            "wheels": 0 if report.lock is None else report.lock.size,
-            "downloaded": report.downloaded,
-            "uplink": report.uplink,
-        },
-        "notes": value_json(report.notes),
-        "dry_run": report.dry_run,
-        "seconds": round(report.seconds, 3),
-    }
+    lock = report.lock
+    bytes_moved = {"wheels": lock.size if lock else 0, "downloaded": report.downloaded, "uplink": report.uplink}
+    return report_json(
+        "install",
+        report,
+        without=("refusal", "lock", "uplink", "downloaded"),
+        refused=report.refusal and value_json(report.refusal, without=("wrong_call",)),
+        wheels=[wheel.to_json() for wheel in lock.wheels] if lock else [],
+        bytes=bytes_moved,
+    )
 
 
 def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) -> None:

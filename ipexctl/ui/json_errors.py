@@ -51,7 +51,3 @@ def print_json_error(reason: str, *, fix: str = "", status: str = "failed", erro
 
 def _position(error: FileError) -> dict[str, Any]:
     return {"file": printable(error.path), "line": error.line, "column": error.column}
-
-
-def show_wrong_call(error: UserError) -> None:
-    print_json_error(error.message, fix=error.fix, error=error)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.plan import SCHEMA, HostPlan, LaunchPlan, RankPlan, Setting, to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import group_by, print_json
-from ipexctl.ui.table import column_widths, output_width, row_lines, wrapped
+from ipexctl.ui.table import column_widths, output_width, print_lines, row_lines, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ipexctl.jobs.submit.request import StartFailure
+    from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 
 _STARTED: Final = {
     "intel": "started by Intel MPI",
@@ -29,15 +29,7 @@ _STARTED: Final = {
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
 
 
-def as_json(plan: LaunchPlan) -> dict[str, Any]:
-    return to_json(plan)
-
-
-def show_json(plan: LaunchPlan) -> None:
-    print_json(as_json(plan))
-
-
-def show_refused_json(failure: StartFailure, schema: str = SCHEMA) -> None:
+def show_refused_json(failure: StartFailure, schema: str) -> None:
     """Print a JSON document with the reason why there is no plan."""
     details = {"reason": printable(failure.reason), "fix": printable(failure.fix), "hosts": list(failure.hosts)}
     status = "unreachable" if failure.is_unreachable else "failed"
@@ -48,8 +40,7 @@ def show_plan(plan: LaunchPlan, *, no_color: bool = False) -> None:
     """Print the plan to stdout."""
     width = min(100, output_width(80))
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
-    sys.stdout.write("".join(f"{line}\n" for line in plan_lines(plan, width, colors=colors)))
-    sys.stdout.flush()
+    print_lines(plan_lines(plan, width, colors=colors))
 
 
 def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import print_json
 from ipexctl.ui.run.summary import duration, end_lines, how_it_ended
-from ipexctl.ui.table import output_width, show_table, table_width
+from ipexctl.ui.table import output_width, print_lines, show_table, table_width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,26 +161,18 @@ def show_pruned(
     nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry_run: bool, quiet: bool = False
 ) -> None:
     """Print a line per host; with --dry-run also each run that would be removed."""
-    lines: list[str] = []
     action = "would be pruned" if dry_run else "pruned"
-    results = [
-        (entry.host.name, entry.gone, f"; {counted(entry.kept, 'run')} kept, {readable(entry.size)}") for entry in nodes
-    ]
-    for name, removed, kept in [
-        *((name, removed, kept) for name, removed, kept in results),
-        ("this machine", local, ""),
-    ]:
-        lines.append(
-            f"{name}: {counted(len(removed), 'run')} {action}, {readable(sum(entry.size for entry in removed))}{kept}"
-        )
-        lines += [f"  {entry.id}: {entry.why}, {readable(entry.size)}" for entry in removed if dry_run]
+    results: list[tuple[str, Sequence[PrunedRun], str]] = []
     for entry in nodes:
         if entry.reason:
             print_with_fix(f"{entry.host.name}: {printable(entry.reason)}", entry.fix)
-    failed = {entry.host.name for entry in nodes if entry.reason}
-    if not quiet:
-        shown = [line for line in lines if line.partition(":")[0] not in failed]
-        sys.stdout.write("\n".join(shown) + "\n")
+        else:
+            kept = f"; {counted(entry.kept, 'run')} kept, {readable(entry.size)}"
+            results.append((entry.host.name, entry.gone, kept))
+    for name, removed, kept in () if quiet else (*results, ("this machine", local, "")):
+        size = readable(sum(run.size for run in removed))
+        runs = [f"  {run.id}: {run.why}, {readable(run.size)}" for run in removed if dry_run]
+        print_lines([f"{name}: {counted(len(removed), 'run')} {action}, {size}{kept}", *runs])
 
 
 def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ipexctl.hosts.nodeset import fold
@@ -13,9 +14,9 @@ from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from ipexctl.remote.outcome import HostResult, Status
+    from ipexctl.remote.outcome import HostResult, Report, Status
 
 Result = TypeVar("Result", bound="HostResult")
 Item = TypeVar("Item")
@@ -25,22 +26,28 @@ _FAILED: Final = ("failed", "unreachable")
 _STATUSES: Final[tuple[Status, ...]] = ("changed", "ok", *_FAILED)
 
 
-def host_json(result: HostResult) -> dict[str, Any]:
-    """The fields that every command reports about a host."""
-    return {
-        "name": result.host.name,
-        "address": result.host.address,
-        "status": result.status,
-        "reason": printable(result.reason),
-        "fix": printable(result.fix),
-        "seconds": round(result.seconds, 3),
-    }
+def host_json(result: HostResult, *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
+    """The fields of a host's result under their names, except `without`, and `others`."""
+    fields = value_json(result, without=("host", *without))
+    fields["seconds"] = round(result.seconds, 3)
+    return {"name": result.host.name, "address": result.host.address, **fields, **others}
 
 
-def value_json(value: Any) -> Any:
+def report_json(command: str, report: Report[Any], *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
+    """The document of a report on hosts: its fields under their names, except `without`, and `others`."""
+    fields = value_json(report, without=("hosts", "seconds", *without))
+    hosts = [host_json(result) for result in report.hosts]
+    document = {"schema": f"ipexctl.{command}/1", "hosts": hosts, "summary": summary_json(report.hosts)}
+    return {**document, **fields, **others, "seconds": round(report.seconds, 3)}
+
+
+def value_json(value: Any, *, without: Collection[str] = ()) -> Any:
     """A dataclass or another value, and what it holds, as JSON values with printable texts."""
     if dataclasses.is_dataclass(value):
-        return {field.name: value_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        names = (field.name for field in dataclasses.fields(value) if field.name not in without)
+        return {name: value_json(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {key: value_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [value_json(item) for item in value]
     return printable(value) if isinstance(value, str) else value

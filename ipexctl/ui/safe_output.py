@@ -16,8 +16,6 @@ from ipexctl.text import neutralise
 from ipexctl.ui.messages import paint, wants_color
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipexctl.node.common.frames import Stream
     from ipexctl.remote.cancel import Cancel
 
@@ -50,14 +48,13 @@ class Pipe:
     """One stream, written by its own thread, so that no other thread blocks in a write.
 
     A pager that is not scrolled stops the hosts' output, but not Ctrl-C: after cancellation, `write` drops data that
-    does not fit. If writing fails, `on_broken` is called once and `broken` is the error.
+    does not fit. If writing fails, it cancels, and `broken` is the error.
     """
 
-    def __init__(self, stream: TextIO, cancel: Cancel, on_broken: Callable[[], None]) -> None:
+    def __init__(self, stream: TextIO, cancel: Cancel) -> None:
         self.broken: OSError | None = None
         self._stream = stream
         self._cancel = cancel
-        self._on_broken = on_broken
         self._changed = threading.Condition()
         self._waiting: deque[bytes] = deque()
         self._size = 0
@@ -106,7 +103,7 @@ class Pipe:
                     rest = rest[os.write(self._stream.fileno(), rest) :]
             except OSError as error:
                 self.broken = error
-                self._on_broken()
+                self._cancel.throw()
             with self._changed:
                 self._size -= len(data)
                 self._changed.notify_all()
@@ -117,13 +114,13 @@ class Pipe:
 class OutputPipes:
     """stdout and stderr for prefixed lines of hosts or ranks.
 
-    If one of them can no longer be written, `on_broken` is called once, `broken` is the error, and the rest is dropped.
+    If one of them can no longer be written, the call is cancelled, `broken` is the error, and the rest is dropped.
     """
 
-    def __init__(self, cancel: Cancel, on_broken: Callable[[], None] | None = None, *, no_color: bool = False) -> None:
+    def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
         self._cancel = cancel
         streams: dict[Stream, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
-        self._pipes = {name: Pipe(stream, cancel, on_broken or cancel.throw) for name, stream in streams.items()}
+        self._pipes = {name: Pipe(stream, cancel) for name, stream in streams.items()}
         self._tinted = {name: wants_color(stream, os.environ, no_color=no_color) for name, stream in streams.items()}
 
     @property

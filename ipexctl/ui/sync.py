@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import fold_equal, host_json, show_results, summary_json
+from ipexctl.ui.results import fold_equal, host_json, report_json, show_results, value_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,38 +20,9 @@ _LISTED: Final = 5
 
 
 def as_json(report: SyncReport) -> dict[str, Any]:
-    return {
-        "schema": "ipexctl.sync/1",
-        "root": printable(os.fspath(report.root)),
-        "project": report.project,
-        "path": report.path,
-        "generation": report.generation,
-        "digest": report.digest,
-        "files": report.files,
-        "bytes": report.size,
-        "hosts": [_host_json(result) for result in report.hosts],
-        "summary": summary_json(report.hosts),
-        "notes": [printable(note) for note in report.notes],
-        "left_out": [printable(path) for path in report.left_out],
-        "fetched": [printable(path) for path in report.fetched],
-        "dry_run": report.dry_run,
-        "seconds": round(report.seconds, 3),
-    }
-
-
-def _host_json(result: SyncResult) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        **host_json(result),
-        "path": result.path,
-        "generation": result.generation,
-        "sent_bytes": result.sent_bytes,
-        "files_sent": result.files_sent,
-        "files_deleted": result.files_deleted,
-    }
-    for name in ("kept", "blocked", "would_send", "would_delete"):
-        document[name] = [printable(path) for path in getattr(result, name)]
-    document["aside"] = [printable(path) for path in result.moved_away]
-    return document
+    hosts = [host_json(result, without=("moved_away",), aside=value_json(result.moved_away)) for result in report.hosts]
+    root = printable(os.fspath(report.root))
+    return report_json("sync", report, without=("size",), hosts=hosts, root=root, bytes=report.size)
 
 
 def show(report: SyncReport, *, quiet: bool = False, no_color: bool = False) -> None:

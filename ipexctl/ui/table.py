@@ -42,6 +42,12 @@ def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None)
     )
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Print the lines to stdout, before anything that is printed to stderr later."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
 def show_table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],
@@ -59,8 +65,7 @@ def show_table(
     for row, note in zip_longest(cells[1:], notes, fillvalue=""):
         lines += row_lines(row, widths)
         lines += wrapped(note, width, _GAP) if note else ()
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+    print_lines(lines)
 
 
 def table_width(rows: Sequence[Sequence[str]]) -> int:

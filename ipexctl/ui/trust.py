@@ -7,27 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import host_json, show_results, summary_json
+from ipexctl.ui.results import report_json, show_results
 
 if TYPE_CHECKING:
     from ipexctl.trust.setup import TrustReport
 
 
 def as_json(report: TrustReport) -> dict[str, Any]:
-    return {
-        "schema": "ipexctl.trust/1",
-        "node0": report.node0.name,
-        "hosts": [
-            {**host_json(result), "internal": result.internal, "ssh_name": result.ssh_name} for result in report.hosts
-        ],
-        "summary": summary_json(report.hosts),
-        "config": None if report.config is None else printable(report.config),
-        "by": report.by,
-        "revoke": report.revoke,
-        "dry_run": report.dry_run,
-        "notes": [printable(note) for note in report.notes],
-        "seconds": round(report.seconds, 3),
-    }
+    return report_json("trust", report, node0=report.node0.name)
 
 
 def show(report: TrustReport, *, quiet: bool = False, no_color: bool = False, options: str = "") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
-from ipexctl.ui.results import fold_names, group_by, host_json, show_results, summary_json
+from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
 
 if TYPE_CHECKING:
     from ipexctl.jobs.control_files import FileGroup
@@ -31,38 +31,31 @@ _LEFT: Final = {
     "config": "your settings",
     "labs": "labs",
 }
+_UNSHOWN: Final = ("starting", "over", "busy", "is_node0_of_trust")
+"""Fields of a result that are not in its document."""
 
 
 def as_json(report: UninstallReport) -> dict[str, Any]:
-    return {
-        "schema": "ipexctl.uninstall/1",
-        "hosts": [
-            {**host_json(result), "home": result.home, "store": result.store, **_files_json(result)}
-            for result in report.hosts
-        ],
-        "control": {
-            "status": report.control.status,
-            "reason": printable(report.control.reason),
-            "fix": printable(report.control.fix),
-            **_files_json(report.control),
-        },
-        "obstacles": [
-            {"name": printable(name), "reason": printable(error.reason), "fix": printable(error.fix)}
-            for name, error in report.obstacles.items()
-        ],
-        "summary": summary_json(report.hosts),
-        "with_results": report.with_results,
-        "dry_run": report.is_survey,
-        "seconds": round(report.seconds, 3),
-    }
+    obstacles = [
+        {"name": printable(name), "reason": printable(error.reason), "fix": printable(error.fix)}
+        for name, error in report.obstacles.items()
+    ]
+    return report_json(
+        "uninstall",
+        report,
+        without=("is_survey",),
+        hosts=[host_json(result, without=_UNSHOWN, **_files_json(result)) for result in report.hosts],
+        control=value_json(report.control, without=("host", "seconds", "home", "store", *_UNSHOWN))
+        | _files_json(report.control),
+        obstacles=obstacles,
+        dry_run=report.is_survey,
+    )
 
 
 def _files_json(result: UninstallResult) -> dict[str, Any]:
     return {
         "found": [_group_json(group) for group in result.found],
         "left": [{**_group_json(group), "fix": printable(group.fix)} for group in result.left],
-        "logins": printable(result.logins),
-        "live": [printable(run) for run in result.live],
     }
 
 

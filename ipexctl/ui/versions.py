@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.stack.resolve.compatibility import span
@@ -12,7 +11,8 @@ from ipexctl.stack.resolve.model import Refusal, StackPlan, Undecided
 from ipexctl.stack.versions import VersionsReport, mpi_of
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
-from ipexctl.ui.table import output_width, show_table, wrapped
+from ipexctl.ui.results import value_json
+from ipexctl.ui.table import output_width, print_lines, show_table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ipexctl.stack.catalog.table import StackSpec
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")
+_DERIVED = ("ipex", "oneccl", "pythons", "glibc", "isa", "backend", "bundled_mpi")
+"""Properties of a row that are in its document."""
 
 
 def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, options: str = "") -> None:
@@ -31,10 +33,9 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
         show_table(_HEADINGS, rows, no_color=no_color)
         sys.stdout.write("\n")
     if isinstance(outcome, StackPlan):
-        sys.stdout.write("".join(f"{line}\n" for line in _choice_lines(outcome, None if quiet else options)))
+        print_lines(_choice_lines(outcome, None if quiet else options))
     elif not isinstance(outcome, Refusal):
-        sys.stdout.write("".join(f"{line}\n" for line in _wrapped(f"which one: {outcome.why}")))
-    sys.stdout.flush()
+        print_lines(_wrapped(f"which one: {outcome.why}"))
     for host in report.hosts:
         if host.facts is None:
             print_with_fix(f"{host.host.name}: {host.status}: {printable(host.reason)}", host.fix)
@@ -122,35 +123,10 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _choice_json(plan: StackPlan) -> dict[str, Any]:
-    return {
-        "name": plan.row.name,
-        "torch": plan.torch,
-        "ipex": plan.ipex,
-        "oneccl": plan.oneccl,
-        "mpi": mpi_of(plan),
-        "python": plan.python,
-        "backend": plan.backend,
-        "retired": plan.row.retired,
-        "glibc": plan.glibc,
-        "requirements": list(plan.requirements),
-        "constraints": list(plan.constraints),
-        "interpreters": dict(plan.interpreters),
-    }
+    fields = value_json(plan, without=("row", "why", "bundled_mpi", "torch_wheel", "notes"))
+    return {"name": plan.row.name, **fields, "mpi": mpi_of(plan), "retired": plan.row.retired}
 
 
 def _row_json(row: StackSpec) -> dict[str, Any]:
-    document = asdict(row)
-    del document["ipex_builds"], document["oneccl_builds"]
-    return {
-        **document,
-        "ipex": row.ipex,
-        "oneccl": row.oneccl,
-        "pythons": list(row.pythons),
-        "glibc": row.glibc,
-        "isa": row.isa,
-        "backend": row.backend,
-        "bundled_mpi": row.bundled_mpi,
-        "mpi": dict(row.mpi),
-        "ipex_builds": [asdict(build) for build in row.ipex_builds],
-        "oneccl_builds": [asdict(build) for build in row.oneccl_builds],
-    }
+    derived = {name: getattr(row, name) for name in _DERIVED}
+    return {**value_json(row), **value_json(derived), "mpi": dict(row.mpi)}

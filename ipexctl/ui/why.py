@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import print_json, value_json
-from ipexctl.ui.table import wrapped
+from ipexctl.ui.table import print_lines, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -85,9 +85,7 @@ def show(answer: Answer, *, no_color: bool = False) -> None:
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)
-    text = "".join(f"{line}\n" for line in lines_of(answer, columns, colors=colors))
-    sys.stdout.write(text.encode(sys.stdout.encoding or "utf-8", "replace").decode(sys.stdout.encoding or "utf-8"))
-    sys.stdout.flush()
+    print_lines(lines_of(answer, columns, colors=colors))
 
 
 def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Iterator[str]:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, List
 
 from ipexctl.node.common.answer import AgentError, emit
-from ipexctl.node.common.files import secure_home, write_atomically
+from ipexctl.node.common.files import HOME_ENTRIES, secure_directory, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def own_archive() -> bytes:
 def open_home(copy: str, is_present: bool) -> None:
     """Check the home in which this copy of the agent is or will be, and make the copy; ends the call for a bad home."""
     try:
-        secure_home(os.path.dirname(os.path.dirname(copy)))  # noqa: PTH120
+        secure_directory(os.path.dirname(os.path.dirname(copy)), entries=HOME_ENTRIES)  # noqa: PTH120
     except AgentError as error:
         emit("failed", reason=error.reason, fix=error.fix)
         sys.exit(1)

@@ -20,6 +20,7 @@ AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
 HOME_ENTRIES = frozenset({"agent", "checkpoints", "code", "envs", "runs", "ssh", "tmp", "wheels", "tune.before"})
 """The names in a home that ipexctl made."""
+_OWN_HOME = "name a directory of this account: --home DIR"
 _FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
 _OS_ERRORS = {
     errno.ENOSPC: ("the disk is full", _FREE_SPACE_FIX),
@@ -158,26 +159,24 @@ def make_private_directory(path: AnyPath) -> None:
                 raise
 
 
-def check_owner(home: AnyPath) -> None:
-    """Raise an AgentError if the home belongs to another account."""
+def check_owner(directory: AnyPath, fix: str = _OWN_HOME) -> None:
+    """Raise an AgentError if the directory belongs to another account."""
     with contextlib.suppress(OSError):
-        owner = os.stat(home).st_uid
+        owner = os.stat(directory).st_uid
         if owner != os.geteuid():
-            raise AgentError(
-                f"{os.fsdecode(home)} belongs to another account (uid {owner})",
-                "name a directory of this account: --home DIR",
-            )
+            raise AgentError(f"{os.fsdecode(directory)} belongs to another account (uid {owner})", fix)
 
 
-def secure_home(home: AnyPath) -> None:
-    """Check the home's owner, and close it to others if nothing else is in it.
+def secure_directory(directory: AnyPath, fix: str = _OWN_HOME, entries: frozenset[str] | None = None) -> None:
+    """Check the owner of a directory, and close it to others; with `entries`, only if nothing else is in it.
 
-    A directory with other files is left as it is: others may need those. What ipexctl makes in it is private.
+    A home with other files is left as it is: others may need those. What ipexctl makes in it is private.
     """
-    check_owner(home)
+    check_owner(directory, fix)
     with contextlib.suppress(OSError):
-        if os.stat(home).st_mode & 0o077 and HOME_ENTRIES.issuperset(os.listdir(os.fsdecode(home))):
-            os.chmod(home, 0o700)
+        is_open = os.stat(directory).st_mode & 0o077
+        if is_open and (entries is None or entries.issuperset(os.listdir(os.fsdecode(directory)))):
+            os.chmod(directory, 0o700)
 
 
 def explain_os_error(error: OSError, path: AnyPath = "", fix: str = "") -> AgentError:

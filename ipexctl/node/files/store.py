@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn
 
 from ipexctl.node.common.answer import AgentError, answer, emit
 from ipexctl.node.common.files import (
+    HOME_ENTRIES,
     explain_full_disk,
     explain_os_error,
     format_size,
     free_space,
     open_private,
-    secure_home,
+    secure_directory,
     sha256_of,
 )
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
@@ -131,7 +132,7 @@ class PartialFile:
         self._store = Path(store)
         self._temporary = self._store / partial_name(self.sha256[:16])
         try:
-            secure_home(self._store.parent)
+            secure_directory(self._store.parent, entries=HOME_ENTRIES)
             self._store.mkdir(0o700, parents=True, exist_ok=True)
             if self.size is not None and self.size > free_space(store):
                 raise explain_full_disk(store, self.size)

@@ -52,20 +52,13 @@ class FoldedLog:
 
     def add(self, rank: int, stream: StreamName, text: str, now: float) -> None:
         last = self._last.get(rank, 0)
-        candidates = self._open.get((stream, text))
-        if candidates is not None:
-            for entry in candidates:
-                if entry.number > last:
-                    entry.ranks.add(rank)
-                    self._last[rank] = entry.number
-                    return
-        entry = self._append(text, stream, now)
+        candidates = self._open.setdefault((stream, text), [])
+        entry = next((entry for entry in candidates if entry.number > last), None)
+        if entry is None:
+            entry = self._append(text, stream, now)
+            candidates.append(entry)
         entry.ranks.add(rank)
         self._last[rank] = entry.number
-        if candidates is not None:
-            candidates.append(entry)
-        else:
-            self._open[stream, text] = [entry]
 
     def add_notice(self, text: str, now: float) -> None:
         """Add a notice of ipexctl as the newest entry."""

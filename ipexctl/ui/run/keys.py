@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
 from ipexctl.errors import UserError
@@ -95,23 +96,10 @@ _KEY_NAMES: Final = {
 }  # fmt: skip
 
 
+_KEY: Final = re.compile(rb"\x1b\[[^@-~]*[@-~]?|\x1bO.?|.", re.DOTALL)
+"""One key: an escape sequence, also one that is cut off, or a byte."""
+
+
 def read_keys(data: bytes) -> list[str]:
     """The keys in one read from the terminal. An unknown escape sequence becomes one unknown key."""
-    keys: list[str] = []
-    while data:
-        length = _sequence_length(data) if data[:1] == b"\x1b" else 1
-        key, data = data[:length], data[length:]
-        keys.append(_KEY_NAMES.get(key) or key.decode("ascii", "replace"))
-    return keys
-
-
-def _sequence_length(data: bytes) -> int:
-    """The length of the escape sequence at the beginning."""
-    if data[1:2] == b"O":
-        return min(3, len(data))
-    if data[1:2] != b"[":
-        return 1
-    for index in range(2, len(data)):
-        if 0x40 <= data[index] <= 0x7E:
-            return index + 1
-    return len(data)
+    return [_KEY_NAMES.get(key) or key.decode("ascii", "replace") for key in _KEY.findall(data)]

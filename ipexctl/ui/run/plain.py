@@ -22,7 +22,7 @@ from ipexctl.ui.run.summary import end_lines
 from ipexctl.ui.safe_output import OutputPipes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from ipexctl.remote.cancel import Cancel
 
@@ -35,10 +35,8 @@ _AGENT_MESSAGE: Final = re.compile(
 """A message that the supervisor or a rank wrapper put into the output of a rank."""
 
 
-def wants_live(environ: Mapping[str, str], *, plain: bool = False, live: bool = False) -> bool:
+def wants_live(environ: Mapping[str, str], *, plain: bool) -> bool:
     """True for the live view: stdout is a capable terminal, and --plain is not given."""
-    if live:
-        check_terminal()
     return sys.stdout.isatty() and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
 
 
@@ -62,14 +60,13 @@ class PlainRun:
     """Prints events, which come from one thread.
 
     A blocked reader of stdout makes `watch` wait, and so the follower, but never the run. After `cancel` is thrown,
-    output that does not fit is dropped. If stdout or stderr can no longer be written, `on_broken` is called once,
-    `broken` is the error, and the rest is dropped.
+    output that does not fit is dropped. If stdout or stderr can no longer be written, `cancel` is thrown, `broken` is
+    the error, and the rest is dropped.
     """
 
     def __init__(
         self,
         cancel: Cancel,
-        on_broken: Callable[[], None] | None = None,
         *,
         ranks: RankSet = EVERY_RANK,
         no_color: bool = False,
@@ -79,7 +76,7 @@ class PlainRun:
         self._ranks = ranks
         self._quiet = quiet
         self._timestamps = timestamps
-        self._pipes = OutputPipes(cancel, on_broken, no_color=no_color)
+        self._pipes = OutputPipes(cancel, no_color=no_color)
         self._lines: dict[tuple[int, Stream], PrefixedLines] = {}
         self._restarts: set[bytes] = set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
@@ -135,12 +136,8 @@ class RunState:
         first = self.status.first_failure
         rank = None if first is None else first.rank
         ranks = EVERY_RANK if rank is None else RankSet((range(rank, rank + 1),))
-        lines: list[str] = []
-        for entry in newest(self.folded.entries, ranks):
-            if len(lines) == limit:
-                break
-            lines.append(f"[{entry.label}] {without_colors(entry.text)}" if entry.stream else entry.text)
-        return lines[::-1]
+        entries = list(islice(newest(self.folded.entries, ranks), limit))[::-1]
+        return [f"[{entry.label}] {without_colors(entry.text)}" if entry.stream else entry.text for entry in entries]
 
     def elapsed(self, now: float) -> float:
         """Seconds of the run so far; counted from the first tick if the clock of node0 is ahead."""
