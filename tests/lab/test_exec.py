@@ -264,16 +264,6 @@ def test_verbose_shows_the_steps_and_quiet_stays_quiet(lab3: Lab) -> None:
     assert ipexctl("exec", "-H", lab3.hostfile, "-q", "--", "true").err == ""
 
 
-@pytest.mark.core
-def test_an_odd_hostfile_touches_no_host(lab3: Lab, tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_text(f"node1 address={lab3.hosts[0].address}\nnode2 slots=four\n")
-    ran = ipexctl("exec", "-H", tmp_path / "hosts", "--", "true")
-    assert ran.rc == 2
-    assert ran.out == ""
-    assert ran.err.startswith(f"{tmp_path}/hosts:2: ")
-    assert ran.err.splitlines()[2].index("^") == ran.err.splitlines()[1].index("four")
-
-
 def test_sixty_hosts_share_five_forks(lab3: Lab, tmp_path: Path) -> None:
     lines = "".join(
         f"n{i} address={lab3.hosts[i % 3].address} user=ipex identity={lab3.key} known_hosts={lab3.known_hosts}\n"

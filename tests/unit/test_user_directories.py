@@ -51,7 +51,7 @@ def test_a_directory_of_another_account_is_refused_and_not_changed(
         KINDS[variable]()
     assert missing(caught.value.message + caught.value.fix, f"{directory} {variable}") == []
     assert directory.stat().st_mode & 0o777 == 0o777
-    assert complete.runs("") == ["last"], "completion prints no error"
+    assert complete.runs() == ["last"], "completion prints no error"
 
 
 @pytest.mark.parametrize(

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from test_cli import call
 
 from ipexctl.stack.catalog.table import rows
 from message_data import missing
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 
-def call(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ipexctl", "versions", *args],
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=60,
-        env={**os.environ, "COLUMNS": "80", "XDG_CONFIG_HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent", **env},
-    )  # fmt: skip
+def versions(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return call("versions", *args, env={"XDG_CONFIG_HOME": "/nonexistent", "XDG_CACHE_HOME": "/nonexistent", **env})
 
 
 def document(*args: str, **env: str) -> Any:
-    return json.loads(call("--json", *args, **env).stdout)
+    return json.loads(versions("--json", *args, **env).stdout)
 
 
 def test_the_table_the_choice_and_why_fit_80_columns() -> None:
-    done = call("--require-oneccl")
+    done = versions("--require-oneccl")
     assert (done.returncode, done.stderr) == (0, "")
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     for row in rows():
@@ -63,7 +58,7 @@ def test_without_an_answer_of_indexes_the_choice_is_open() -> None:
         ["ipex-2.7", "torch-2.15"],
     )
     assert not said["refused"]
-    done = call()
+    done = versions()
     assert (done.returncode, missing(done.stdout, "ipex-2.7 torch-2.15 --dry-run")) == (0, [])
 
 
@@ -86,11 +81,11 @@ def test_stock_pytorch_has_no_ipex_and_gets_pips_mpi() -> None:
     ],
 )
 def test_a_version_nobody_knows_is_2_and_an_impossible_pair_1(args: list[str], code: int, said: str) -> None:
-    done = call("-q", *args)
+    done = versions("-q", *args)
     assert done.returncode == code
     assert done.stdout == ""
     assert missing(done.stderr, said) == []
-    in_json = call("--json", *args)
+    in_json = versions("--json", *args)
     assert in_json.returncode == code
     answer = json.loads(in_json.stdout)
     assert answer["choice"] is None
@@ -102,12 +97,12 @@ def test_named_hosts_are_looked_at() -> None:
     said = document("--hosts", "localhost", "--stack", "torch")
     assert [(host["name"], host["status"]) for host in said["hosts"]] == [("localhost", "ok")]
     assert said["choice"]["interpreters"].keys() == {"localhost"}
-    wrong = call("--hosts", "localhost", "--torch", "9.9")
+    wrong = versions("--hosts", "localhost", "--torch", "9.9")
     assert wrong.returncode == 2
 
 
 def test_a_host_that_cannot_be_reached_is_3_and_the_others_have_a_choice() -> None:
-    done = call("--hosts", "localhost,no-such-name.invalid", "--stack", "torch")
+    done = versions("--hosts", "localhost,no-such-name.invalid", "--stack", "torch")
     assert done.returncode == 3
     assert "no-such-name.invalid: unreachable" in done.stderr
     assert "\n* " in done.stdout
@@ -115,7 +110,7 @@ def test_a_host_that_cannot_be_reached_is_3_and_the_others_have_a_choice() -> No
 
 
 def test_torch_alone_of_a_row_with_ipex_is_shown_where_it_is_chosen() -> None:
-    lines = call("--stack", "torch-2.7").stdout.splitlines()
+    lines = versions("--stack", "torch-2.7").stdout.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("* ")] == ["*", "*"]
     place = next(place for place, line in enumerate(lines) if line.startswith("* torch-2.7 "))
     assert lines[place - 1].startswith("  ipex-2.7 ")
@@ -126,7 +121,7 @@ def test_own_rows_are_in_it_and_bad_ones_have_their_place(tmp_path: Path) -> Non
     own.write_text('[{"name": "torch-2.16", "torch": "2.16.0", "torch_pythons": ["3.12"]}]')
     assert document("--stack", "torch", IPEXCTL_ROWS=str(own))["choice"]["name"] == "torch-2.16"
     own.write_text('[\n {"name": "torch-2.16",\n  "trch": "2.16.0"}\n]')
-    done = call(IPEXCTL_ROWS=str(own))
+    done = versions(IPEXCTL_ROWS=str(own))
     assert done.returncode == 2
     what, text, caret, fix = done.stderr.splitlines()
     assert what.startswith(f"{own}:3: ")

@@ -121,6 +121,7 @@ def test_zsh_and_fish_are_given_the_same_in_their_own_form(place: Path) -> None:
 
 def test_commands_are_offered_with_what_they_do(place: Path) -> None:
     assert tab(place, "ex") == ["exec", "export"]
+    assert tab(place, "lab", "d") == ["down"]
     zsh = asked(place, _IPEXCTL_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="ipexctl exe")
     assert [line.startswith('_arguments \'*: :(("exec":"') and line.endswith("\"))'") for line in zsh] == [True]
     assert tab(place, "exec", "--gat") == ["--gather"]

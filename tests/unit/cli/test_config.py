@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from test_cli import call
+from test_complete import tab
 from typer.main import get_command
 
 from ipexctl.cli import config_file
@@ -221,7 +221,7 @@ def test_every_mistake_of_the_files_is_named(project: Path) -> None:
 
 def test_config_names_every_wrong_value(project: Path) -> None:
     (project / "ipexctl.toml").write_text(
-        "[run]\nmpi = 'foo'\nbackend = 'nccl'\n[install]\npython = 'abc'\n[logs]\ngrep = '('\n"
+        "forks = 0\n[run]\nmpi = 'foo'\nbackend = 'nccl'\n[install]\npython = 'abc'\n[logs]\ngrep = '('\n"
     )
     write_user(project, "[run]\npython = 'venv'\n")
     done = call("config", "-q")
@@ -229,7 +229,7 @@ def test_config_names_every_wrong_value(project: Path) -> None:
     found = re.findall(r"^(\S+):(\d+): (\w+): ", done.stderr, re.MULTILINE)
     assert sorted((Path(path).name, int(line), key) for path, line, key in found) == [
         ("config.toml", 2, "python"),
-        *(("ipexctl.toml", line, key) for line, key in [(2, "mpi"), (3, "backend"), (5, "python"), (7, "grep")]),
+        *[("ipexctl.toml", n, k) for n, k in ((1, "forks"), (3, "mpi"), (4, "backend"), (6, "python"), (8, "grep"))],
     ]
 
 
@@ -439,22 +439,9 @@ def test_help_and_tab_work_beside_a_broken_file(project: Path) -> None:
     said = json.loads(done.stdout)
     assert (said["schema"], said["file"], said["line"]) == ("ipexctl.doctor/1", "ipexctl.toml", 1)
     (project / "ipexctl.toml").write_text("hosts = 'node[1-2]'\n[cluster.lab]\nhosts = 'big'\n")
-    assert tab("exec", "-l", "n") == ["node1", "node2"]
-    assert tab("exec", "-c", "") == ["lab"]
-    assert tab("exec", "-c", "lab", "-l", "") == ["big"]
-
-
-def tab(*words: str) -> list[str]:
-    environ = {
-        "_IPEXCTL_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(("ipexctl", *words)),
-        "COMP_CWORD": str(len(words)),
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "ipexctl"], capture_output=True, text=True, env={**os.environ, **environ}, check=False
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
+    assert tab(project, "exec", "-l", "n") == ["node1", "node2"]
+    assert tab(project, "exec", "-c", "") == ["lab"]
+    assert tab(project, "exec", "-c", "lab", "-l", "") == ["big"]
 
 
 def test_config_shows_every_option_with_its_source(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

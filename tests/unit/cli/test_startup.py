@@ -33,30 +33,27 @@ atexit.register(lambda: print("IMPORTED", *sorted(m for m in sys.modules if sys.
     return set(line.split()[1:])
 
 
+def call(*args: str) -> str:
+    return f"import sys; sys.argv = ['ipexctl', *{args!r}]\nfrom ipexctl.__main__ import main\nmain()"
+
+
 @pytest.mark.parametrize("args", [["--version"], ["--help"], ["exec", "--help"], ["lab", "--help"], ["exce"]])
 def test_saying_what_there_is_imports_nothing_heavy(args: list[str]) -> None:
-    code = f"import sys; sys.argv = ['ipexctl', *{args!r}]\nfrom ipexctl.__main__ import main\nmain()"
-    assert not imported_by(code) & set(HEAVY)
-
-
-def test_completion_imports_nothing_heavy() -> None:
-    environ = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl ex", "COMP_CWORD": "1"}
-    code = "import sys; sys.argv = ['ipexctl']\nfrom ipexctl.__main__ import main\nmain()"
-    imported = imported_by(code, environ)
-    assert "typer" in imported
-    assert not imported & set(HEAVY)
+    assert not imported_by(call(*args)) & set(HEAVY)
 
 
 def test_completion_of_a_commands_name_loads_no_command() -> None:
-    environ = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl ", "COMP_CWORD": "1"}
-    code = "import sys; sys.argv = ['ipexctl']\nfrom ipexctl.__main__ import main\nmain()"
-    imported = modules_of(code, environ)
+    environ = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl ex", "COMP_CWORD": "1"}
+    imported = modules_of(call(), environ)
+    assert "typer" in imported
+    assert not {name.partition(".")[0] for name in imported} & set(HEAVY)
     assert {name for name in imported if name.startswith("ipexctl.cli.")} == {"ipexctl.cli.app"}
 
 
-def test_a_command_on_this_machine_alone_needs_no_ssh_library() -> None:
-    code = "import sys; sys.argv = ['ipexctl', 'exec', '--hosts', 'localhost', '--', 'true']\n"
-    assert not imported_by(code + "from ipexctl.__main__ import main\nmain()") & {"paramiko", "fabric", "rich", "yaml"}
+def test_a_command_on_this_machine_alone_needs_no_ssh_library(tmp_path: Path) -> None:
+    """Without a file of defaults, it needs no reader of TOML either."""
+    imported = imported_by(call("exec", "--hosts", "localhost", "--", "true"), {"XDG_CONFIG_HOME": str(tmp_path)})
+    assert not imported & {"paramiko", "fabric", "rich", "yaml", "tomllib", "tomli"}
 
 
 def test_ssh_sessions_load_no_library_that_only_invoke_would_use() -> None:
@@ -72,18 +69,3 @@ def test_ssh_sessions_work_if_invoke_needs_more_of_those_libraries() -> None:
     code = "from ipexctl.remote import ssh_imports\nssh_imports._UNUSED = {'unittest.mock': ()}\n"
     code += "ssh_imports.import_ssh()\n"
     assert {"fabric", "unittest.mock", "ipexctl.remote.ssh"} <= modules_of(code)
-
-
-def test_without_a_file_of_defaults_no_reader_of_toml_is_imported(tmp_path: Path) -> None:
-    code = "import sys; sys.argv = ['ipexctl', 'exec', '--hosts', 'localhost', '--', 'true']\n"
-    code += "from ipexctl.__main__ import main\nmain()"
-    assert not imported_by(code, {"XDG_CONFIG_HOME": str(tmp_path)}) & {"tomllib", "tomli"}
-
-
-def test_completion_answers() -> None:
-    environ = {**os.environ, "_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl lab d", "COMP_CWORD": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv = ['ipexctl']; from ipexctl.__main__ import main; main()"],
-        capture_output=True, text=True, env=environ, check=False,
-    )  # fmt: skip
-    assert done.stdout.split() == ["down"]

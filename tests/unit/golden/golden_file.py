@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,12 +22,20 @@ if TYPE_CHECKING:
     from ipexctl.doctor.finding import Finding
 
 
+_DATA = re.compile(r"""(?<!\w)'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|\d[\d.,]*""")
+
+
 class Case(NamedTuple):
     """One message of the program; `name` is an id, or the name of a test case."""
 
     name: str
     message: str
     fix: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """Its words, without quoted names and numbers; the id, or the kind of input, counts."""
+        return _DATA.sub("'", "\n".join(self))
 
 
 def refusal(name: str, call: Callable[..., object], *arguments: Any, at: object = None) -> Case:
@@ -48,12 +57,14 @@ def without(text: str, *paths: object) -> str:
 
 
 def render(cases: Iterable[Case]) -> str:
-    """Each distinct case once, in the order given: its name, its message and its fix."""
-    cases = list(dict.fromkeys(cases))
-    repeated = {name for name, count in Counter(case.name for case in cases).items() if count > 1}
+    """Each message once, in the order given: its name, its words and its fix; of those with other data, the first."""
+    first: dict[str, Case] = {}
+    for case in cases:
+        first.setdefault(case.pattern, case)
+    repeated = {name for name, count in Counter(case.name for case in first.values()).items() if count > 1}
     seen: Counter[str] = Counter()
     entries = []
-    for name, message, fix in cases:
+    for name, message, fix in first.values():
         seen[name] += 1
         lines = [f"{name} #{seen[name]}" if name in repeated else name, *_indented("", message)]
         if fix:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 CASES = [Case("home.full", "200 MB left\non node1", "make room"), Case("tmp", "a"), Case("tmp", "b")]
 
 
-def test_each_distinct_case_is_rendered_once() -> None:
-    assert render([*CASES, CASES[0]]) == (
+def test_a_message_with_other_data_is_rendered_once() -> None:
+    more = Case("home.full", "9.5 MB left\non node2", "make room")
+    assert render([*CASES, CASES[0], more]) == (
         "home.full\n  200 MB left\n  on node1\n  fix: make room\n\ntmp #1\n  a\n\ntmp #2\n  b\n"
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.ui.run.plain import wants_live
+from ipexctl.ui.run.plain import check_terminal, wants_live
 from terminals import Shown
 
 if TYPE_CHECKING:
@@ -201,5 +201,5 @@ def test_live_is_for_a_terminal_that_can(
 def test_live_without_a_terminal_is_refused_before_anything_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
     with pytest.raises(UserError) as refused:
-        wants_live({"TERM": "xterm"}, live=True)
+        check_terminal()
     assert "--live" in refused.value.message

@@ -1,0 +1,54 @@
+"""The names in documents that are made of a report's fields: a renamed field does not rename one in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.fetch.manifest import FetchResult
+from ipexctl.jobs.uninstall import UninstallReport, UninstallResult
+from ipexctl.stack.env.envs import EnvsReport, EnvsResult
+from ipexctl.stack.report import InstallReport, InstallResult
+from ipexctl.sync.report import SyncReport, SyncResult
+from ipexctl.ui import envs, fetch, install, sync, uninstall
+
+N1 = Host("n1", "n1")
+HOST = "name address status reason fix seconds"
+REPORT = "schema hosts summary seconds"
+GONE = UninstallResult(N1, "ok")
+
+
+@pytest.mark.parametrize(
+    ("document", "names", "of_host"),
+    [
+        (
+            sync.as_json(SyncReport((SyncResult(N1, "ok"),), 0.0, Path("/p"), "p", "d", 1, 2)),
+            "root project path generation digest files bytes notes left_out fetched dry_run",
+            "path generation sent_bytes files_sent files_deleted kept blocked would_send would_delete aside",
+        ),
+        (
+            install.as_json(InstallReport((InstallResult(N1, "ok"),), 0.0)),
+            "stack refused path wheels bytes notes dry_run",
+            "env packages verify",
+        ),
+        (envs.as_json(EnvsReport((EnvsResult(N1, "ok"),), 0.0)), "", "home envs wheels leftovers removed verify"),
+        (
+            uninstall.as_json(UninstallReport((GONE,), 0.0, GONE)),
+            "control obstacles with_results dry_run",
+            "home store found left logins live",
+        ),
+    ],
+)
+def test_a_report_has_these_names(document: dict[str, Any], names: str, of_host: str) -> None:
+    assert sorted(document) == sorted(f"{REPORT} {names}".split())
+    assert sorted(document["hosts"][0]) == sorted(f"{HOST} {of_host}".split())
+
+
+def test_uninstall_of_the_control_machine_and_fetch_have_these_names() -> None:
+    control = uninstall.as_json(UninstallReport((GONE,), 0.0, GONE))["control"]
+    assert sorted(control) == ["fix", "found", "left", "live", "logins", "reason", "status"]
+    names = "schema status host source dest brought resumed unchanged bytes received_bytes failed left_out older"
+    assert sorted(fetch.as_json(FetchResult(N1, "ok"))) == sorted(f"{names} other_hosts reason fix seconds".split())
