@@ -43,7 +43,6 @@ def exec_command(
     from ipexctl.remote.execute import execute
     from ipexctl.remote.outcome import Report
     from ipexctl.ui.exec import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
-    from ipexctl.ui.messages import print_message
 
     if bool(command) == bool(shell):
         raise UserError("exec needs one command", fix="ipexctl exec -- CMD ARGS…, or: ipexctl exec --shell 'LINE'")
@@ -54,14 +53,10 @@ def exec_command(
     for hint in hints.of_arguments():
         output.print_note(hint)
 
-    def on_step(host: Host, step: str, seconds: float) -> None:
-        if output.verbose:
-            print_message(f"{host.name}: {step if output.verbose > 1 else step.split(' ')[0]} ({seconds:.3f} s)")
-
     started = time.monotonic()
     problems = FailureReport()
     results = {}
-    with session_pool(targets) as (pool, interrupt):
+    with session_pool(targets, output) as (pool, interrupt):
         is_collected = output.json or gather
         output_view = CollectedOutput() if is_collected else LiveOutput(pool.cancel, no_color=output.no_color)
         for done in execute(
@@ -73,7 +68,6 @@ def exec_command(
             forks=targets.forks,
             timeout=targets.timeout,
             stdin_for=_stdin_opener(stdin),
-            on_step=on_step,
             before=hints.test_local_paths,
         ):
             output_view.finish(done.host)

@@ -260,7 +260,7 @@ def test_a_pipe_is_fed_whole_to_every_host(lab3: Lab) -> None:
 
 def test_verbose_shows_the_steps_and_quiet_stays_quiet(lab3: Lab) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "-vv", "--", "true")
-    assert re.fullmatch(r"node1: connected \([0-9.]+ s\)\nnode1: ran true \([0-9.]+ s\)\n", ran.err)
+    assert re.fullmatch(r"node1: connected \([0-9.]+ s\)\nnode1: true \([0-9.]+ s\)\n  exec true\n", ran.err)
     assert ipexctl("exec", "-H", lab3.hostfile, "-q", "--", "true").err == ""
 
 
