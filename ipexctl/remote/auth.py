@@ -8,8 +8,7 @@ import select
 import socket
 import termios
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import paramiko
 from paramiko.agent import AgentSSH
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.ssh_config import Endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedKey:
+class LoadedKey(NamedTuple):
     """The result of reading a key file: the key, or the reason it can't be used."""
 
     key: paramiko.PKey | None
@@ -117,16 +115,21 @@ class _Agent(AgentSSH):
         self._connect(sock)  # type: ignore[attr-defined]
 
 
-class _FileKey(InMemoryPrivateKey):
-    def __init__(self, username: str, pkey: paramiko.PKey, path: Path) -> None:
-        super().__init__(username, pkey)
-        self.label = str(path)
+class _KeySource(InMemoryPrivateKey):
+    """A key, with the label that messages use for it."""
 
-
-class _AgentKey(InMemoryPrivateKey):
-    def __init__(self, username: str, pkey: paramiko.PKey) -> None:
+    def __init__(self, username: str, pkey: paramiko.PKey, label: str) -> None:
         super().__init__(username, pkey)
-        self.label = f"agent key {getattr(pkey, 'comment', '') or pkey.get_name()}"
+        self.label = label
+
+    def authenticate(self, transport: paramiko.Transport) -> list[str]:
+        """Wait for the answer. paramiko itself looks ten times a second whether it has come."""
+        answered = threading.Event()
+        transport.auth_publickey(self.username, self.pkey, answered)
+        while not answered.wait(5.0) and transport.is_active():
+            pass
+        assert transport.auth_handler is not None
+        return transport.auth_handler.wait_for_response(answered)
 
 
 class Login(AuthStrategy):
@@ -162,7 +165,8 @@ class Login(AuthStrategy):
         )
         for blob in [*configured_in_agent, *other_in_agent]:
             offered.add(blob)
-            yield _AgentKey(endpoint.user, agent_keys[blob])
+            key = agent_keys[blob]
+            yield _KeySource(endpoint.user, key, f"agent key {getattr(key, 'comment', '') or key.get_name()}")
         for path in endpoint.identities:
             if path.suffix == ".pub" or (offered and _public_blob(path) in offered):
                 continue
@@ -171,7 +175,7 @@ class Login(AuthStrategy):
                 self.problems.append(f"{path} is shorter than RequiredRSASize of the ssh config")
             elif loaded and loaded.key and loaded.key.asbytes() not in offered:
                 offered.add(loaded.key.asbytes())
-                yield _FileKey(endpoint.user, loaded.key, path)
+                yield _KeySource(endpoint.user, loaded.key, str(path))
             elif loaded and loaded.problem:
                 self.problems.append(loaded.problem)
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 RETRY_INTERVALS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before each attempt to open a lost connection again."""
+_SHORTEST_WAIT: Final = 0.05
+"""Seconds between two looks at a deadline: one that is paused has the same time left each time."""
+_LONGEST_WAIT: Final = 3600.0
 
 
 class Cancel:
@@ -111,18 +114,51 @@ class Deadline:
 
         It ends a wait inside a library that knows neither: the library's connection is closed.
         """
-        done = threading.Event()
-
-        def watch() -> None:
-            while not done.wait(self.left()):
-                if self.over:
-                    close()
-                    return
-
-        if self.seconds is not None:
-            threading.Thread(target=watch, name="clock", daemon=True).start()
-        try:
-            with self.cancel.waking(close):
+        with self.cancel.waking(close):
+            if self.seconds is None:
                 yield
+            else:
+                with _clock.watching(self, close):
+                    yield
+
+
+class _Clock:
+    """Closes what is still open when its deadline passes. One thread for all: starting a thread costs 0.15 ms."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watched: list[tuple[Deadline, Callable[[], None]]] = []
+        self._wakes_at = 0.0
+        self._is_running = False
+
+    @contextmanager
+    def watching(self, deadline: Deadline, close: Callable[[], None]) -> Iterator[None]:
+        entry = (deadline, close)
+        with self._changed:
+            self._watched.append(entry)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="clock", daemon=True).start()
+            elif time.monotonic() + (deadline.left() or 0) < self._wakes_at:
+                self._changed.notify()
+        try:
+            yield
         finally:
-            done.set()
+            with self._changed:
+                if entry in self._watched:
+                    self._watched.remove(entry)
+
+    def _run(self) -> None:
+        with self._changed:
+            while True:
+                for entry in [entry for entry in self._watched if entry[0].over]:
+                    self._watched.remove(entry)
+                    threading.Thread(target=entry[1], name="close", daemon=True).start()  # it may wait for the peer
+                # A deadline may have been paused or set again: then it is still watched, and looked at again.
+                left = min((deadline.left() or 0.0 for deadline, _ in self._watched), default=_LONGEST_WAIT)
+                wait = min(max(left, _SHORTEST_WAIT), _LONGEST_WAIT)
+                self._wakes_at = time.monotonic() + wait
+                self._changed.wait(wait)
+
+
+_clock: Final = _Clock()

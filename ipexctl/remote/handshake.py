@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import fabric
 import paramiko
@@ -37,6 +37,8 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
 
 
+_LONG_WAIT: Final = 5.0
+"""Seconds between two looks whether a connection is still active; its end wakes those that wait for an answer."""
 _CHANNEL_MESSAGES: Final = frozenset(
     {
         MSG_CHANNEL_WINDOW_ADJUST,
@@ -49,8 +51,7 @@ _CHANNEL_MESSAGES: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Handshake:
+class Handshake(NamedTuple):
     """One host's socket and the data for the login. The deadline has been running since the connect began."""
 
     host: Host
@@ -166,6 +167,16 @@ class _Transport(paramiko.Transport):
     def __init__(self, sock: socket.socket, **options: Any) -> None:
         self._closed_channels: set[int] = set()
         super().__init__(sock, packetizer_class=_Packetizer, **options)
+
+    def start_client(self, event: threading.Event | None = None, timeout: float | None = None) -> None:
+        """Wait for the end of the negotiation. paramiko itself looks ten times a second whether it has come."""
+        del event, timeout
+        negotiated = threading.Event()
+        super().start_client(negotiated)
+        while not negotiated.wait(_LONG_WAIT) and self.is_active():
+            pass
+        if not self.is_active():
+            raise self.get_exception() or paramiko.SSHException("Negotiation failed.")
 
     def _send_message(self, data: paramiko.Message) -> None:
         """Never called by two threads at once: paramiko holds a lock, except during key exchange."""
