@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from ipexctl.remote.session import Ended
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.outcome import HostError
-    from ipexctl.remote.session import Stream
+    from ipexctl.remote.session import Readable, Stream
 
 
 @dataclass
@@ -35,7 +35,7 @@ class FakeSession:
         command: Command,
         sink: Callable[[Stream, bytes], None],
         *,
-        stdin: BinaryIO | None = None,
+        stdin: Readable | None = None,
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.remote.cancel import Deadline
@@ -35,8 +34,7 @@ OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
 """Called for each connection (without a command) and each command that ended, with the seconds it took."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectOptions:
+class ConnectOptions(NamedTuple):
     """The command line's options for reaching hosts."""
 
     connect_timeout: float = 10.0
@@ -51,13 +49,11 @@ class Connector:
 
     def __init__(self, options: ConnectOptions, *, prompt: Callable[[str, Cancel], str] | None = None) -> None:
         allow_many_files()  # a connection takes several descriptors
-        self.connect_timeout = options.connect_timeout
+        self._options = options
         self.resolver = Resolver()
         self.host_keys = HostKeys(options.host_keys)
         self.jumps = ProxyJumps(self.resolver.ssh, options.host_keys)
         self._prompt = prompt
-        self._on_step = options.on_step
-        self._on_warning = options.on_warning
         self._warned: set[str] = set()
         self._lock = threading.Lock()
         self._key_ring: KeyRing | None = None
@@ -84,14 +80,14 @@ class Connector:
         """
         started = time.monotonic()
         session = LocalSession(host) if is_this_machine(host) else self._over_ssh(host, cancel)
-        if self._on_step is not None:
-            self._on_step(host, None, time.monotonic() - started)
-            session.on_command = partial(self._on_step, host)
+        if on_step := self._options.on_step:
+            on_step(host, None, time.monotonic() - started)
+            session.on_command = partial(on_step, host)
         return session
 
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
-        deadline = Deadline(self.connect_timeout, cancel)
-        endpoint = self.resolver.resolve(host, self.connect_timeout)
+        deadline = Deadline(self._options.connect_timeout, cancel)
+        endpoint = self.resolver.resolve(host, self._options.connect_timeout)
         self._warn(host, endpoint.unsupported)
         sock: socket.socket
         if endpoint.jump or endpoint.proxy:
@@ -108,8 +104,10 @@ class Connector:
         with self._lock:
             new = [name for name in unsupported if name not in self._warned]
             self._warned.update(new)
-        if new and self._on_warning is not None:
-            self._on_warning(f"{host.name}: ipexctl does not support {', '.join(new)} of the ssh config and ignores it")
+        if new and self._options.on_warning is not None:
+            self._options.on_warning(
+                f"{host.name}: ipexctl does not support {', '.join(new)} of the ssh config and ignores it"
+            )
 
     def __enter__(self) -> Connector:
         return self

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
 
-_SELF = ("localhost", "localhost.localdomain", "ip6-localhost")
-
 
 def is_this_machine(host: Host) -> bool:
     """Whether the host is reached without ssh, because its address is one of the control machine's.
@@ -32,13 +30,13 @@ def is_this_machine(host: Host) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_own_address(address: str) -> bool:
-    if address in _SELF or address == socket.gethostname():
+    if is_loopback(address) or address == socket.gethostname():
         return True
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return False  # a name: the ssh config may map it to any host, so it never counts as the control machine
-    return parsed.is_loopback or _source_towards(str(parsed)) == str(parsed)
+    return _source_towards(str(parsed)) == str(parsed)
 
 
 def _source_towards(address: str) -> str | None:
@@ -54,7 +52,7 @@ def _source_towards(address: str) -> str | None:
 
 def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
     """`localhost` beside other hosts stands for the control machine's address on the network shared with them."""
-    if not any(_is_loopback(host) and is_this_machine(host) for host in hosts):
+    if not any(is_loopback(host.address) and is_this_machine(host) for host in hosts):
         return tuple(hosts)
     others = [host for host in hosts if not is_this_machine(host)]
     shared_address = next((own for host in others if (own := _own_address_towards(host))), None)
@@ -62,7 +60,7 @@ def with_own_address(hosts: Sequence[Host]) -> tuple[Host, ...]:
         return tuple(hosts)
     return tuple(
         replace(host, internal=host.internal or shared_address)
-        if is_this_machine(host) and _is_loopback(host)
+        if is_this_machine(host) and is_loopback(host.address)
         else host
         for host in hosts
     )
@@ -76,10 +74,11 @@ def _own_address_towards(host: Host) -> str | None:
     return next((own for *_, address in infos if (own := _source_towards(str(address[0])))), None)
 
 
-def _is_loopback(host: Host) -> bool:
-    if host.address in _SELF:
+def is_loopback(address: str) -> bool:
+    """Whether it is `localhost` or an address of the loopback interface."""
+    if address in ("localhost", "localhost.localdomain", "ip6-localhost"):
         return True
     try:
-        return ipaddress.ip_address(host.address).is_loopback
+        return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import tempfile
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -59,9 +58,8 @@ class HostKeys:
                 self._remember(endpoint, key_type, key)
                 return
             entries = self.entries(endpoint) or self._without_port(endpoint)
-        raise rejected_key(
-            result.verdict, result.entry, endpoint, key_type, key, is_authority_only=_only_authority(entries)
-        )
+        has_authority = bool(entries) and all(entry.marker == "@cert-authority" for entry in entries)
+        raise _rejected_key(result, endpoint, key_type, key, has_authority=has_authority)
 
     def _compare(self, endpoint: Endpoint, key_type: str, key: bytes) -> KeyCheck:
         result = check_key(self.entries(endpoint), key_type, key)
@@ -109,7 +107,7 @@ class HostKeys:
             ) from None
         if number and path in self._files:
             (entry,) = parse(line, str(path))
-            self._files[path] = (*self._files[path], replace(entry, line=number))
+            self._files[path] = (*self._files[path], entry._replace(line=number))
             for cached in [cached for cached in self._matching if cached[1] == endpoint.key_name and path in cached[0]]:
                 del self._matching[cached]
 
@@ -122,24 +120,21 @@ _HOST_KEY = {
 """The default paths of sshd's keys."""
 
 
-def rejected_key(
-    verdict: str,
-    entry: KnownHostsEntry | None,
-    endpoint: Endpoint,
-    key_type: str,
-    key: bytes,
-    *,
-    is_authority_only: bool = False,
+def _rejected_key(
+    check: KeyCheck, endpoint: Endpoint, key_type: str, key: bytes, *, has_authority: bool
 ) -> Unreachable:
-    """The error for a key that isn't trusted. The fix never contains a command that adds a changed key."""
-    name, print_ = endpoint.key_name, fingerprint(key)
+    """The error for a key that isn't trusted. The fix never contains a command that adds a changed key.
+
+    `has_authority`: only a certificate authority vouches for the host.
+    """
+    name, print_, entry = endpoint.key_name, fingerprint(key), check.entry
     shows = _show_key(key_type)
-    if entry and verdict == "revoked":
+    if entry and check.verdict == "revoked":
         return Unreachable(
             f"its host key {print_} is marked @revoked in {entry.file}:{entry.line}",
             "do not connect; ask the administrator of that machine",
         )
-    if entry and verdict == "changed":
+    if entry and check.verdict == "changed":
         # ssh-keygen -R deletes the whole line; if the line has a pattern, the keys of other hosts are lost too.
         correct = (
             f"correct line {entry.line} of {entry.file}"
@@ -164,21 +159,13 @@ def rejected_key(
         options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
         scan = f"ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
         advice, option = f"if it is {expected}, then: {scan}", "or --host-keys accept-new"
-    known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if is_authority_only else ""
-    return Unreachable(
-        f"its host key {print_} is unknown{known_by}",
-        advice,
-        option=option,
-    )
+    known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if has_authority else ""
+    return Unreachable(f"its host key {print_} is unknown{known_by}", advice, option=option)
 
 
 def _show_key(key_type: str) -> str:
     """The command that shows a host's key on that host."""
     return f"`ssh-keygen -lf {_HOST_KEY.get(key_type, _HOST_KEY['ssh-ed25519'])}`"
-
-
-def _only_authority(entries: tuple[KnownHostsEntry, ...]) -> bool:
-    return bool(entries) and all(entry.marker == "@cert-authority" for entry in entries)
 
 
 def _append(path: Path, line: str) -> int:

@@ -7,8 +7,7 @@ import hashlib
 import hmac
 import os
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ipexctl.remote.patterns import list_matches
 
@@ -42,8 +41,7 @@ _INNER = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
-@dataclass(frozen=True, slots=True)
-class KnownHostsEntry:
+class KnownHostsEntry(NamedTuple):
     """One line of a known_hosts file."""
 
     file: str
@@ -52,8 +50,8 @@ class KnownHostsEntry:
     key_type: str
     key: bytes
     marker: str = ""
-    hashed: HashedName | None = field(default=None, compare=False)
-    plain: tuple[str, ...] = field(default=(), compare=False)
+    hashed: HashedName | None = None
+    plain: tuple[str, ...] = ()
     """The names in lower case, if none of them is a pattern or hashed."""
 
     @property
@@ -62,8 +60,7 @@ class KnownHostsEntry:
         return any(character in self.names for character in "*?!")
 
 
-@dataclass(frozen=True, slots=True)
-class KeyCheck:
+class KeyCheck(NamedTuple):
     """The verdict on a host's key, and the entry that decided it."""
 
     verdict: Verdict

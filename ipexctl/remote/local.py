@@ -8,7 +8,7 @@ import selectors
 import signal
 import subprocess
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
 
 from ipexctl.remote.command import end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Stream
+    from ipexctl.remote.session import Readable, Stream
 
 GRACE = 2.0
 _POLL_INTERVAL = 0.02
@@ -37,7 +37,7 @@ class LocalSession(OpenSession):
         self.server_key = None
 
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: BinaryIO | None, deadline: Deadline
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         process = _start(command, stdin)
         try:
@@ -56,7 +56,7 @@ class LocalSession(OpenSession):
         """Nothing is held open between commands."""
 
 
-def _start(command: Command, stdin: BinaryIO | None) -> subprocess.Popen[bytes]:
+def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:
     try:
         process = subprocess.Popen(
             ["/bin/sh", "-c", command.script],
@@ -79,7 +79,7 @@ def _home() -> Path:
     return home if home.is_dir() else Path("/")
 
 
-def _copy_stdin(source: BinaryIO, target: IO[bytes]) -> None:
+def _copy_stdin(source: Readable, target: IO[bytes]) -> None:
     def send(data: bytes) -> None:
         target.write(data)
         target.flush()

@@ -18,12 +18,14 @@ import shlex
 import threading
 import zipfile
 from importlib import resources
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.frames import CompressedFrameReader, FrameError
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import ChunkStream, chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,10 +33,9 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.frames import Frame
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session import Readable, Session, Stream
 
 _STDERR_KEPT: Final = 8192
-_CHUNK: Final = 1 << 18
 _MOST_BYTES: Final = 32 << 20
 """Bytes of all events of a call; a host that sends more is cut off."""
 _MOST_VALUES: Final = 1_000_000
@@ -189,7 +190,7 @@ def call(
     home: str = "",
     cached: bool = False,
     label: str = "",
-    stdin: BinaryIO | None = None,
+    stdin: Readable | None = None,
     on_event: Callable[[Reply], None] = _ignore,
     on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
@@ -215,18 +216,19 @@ def call(
             timeout=timeout,
             cancel=cancel,
         )
-    feed = _CachedCallStdin(archive, _encode(request), stdin)
+    answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
 
     def handle_event(event: Reply) -> None:
         if event.get("event") == "agent":
-            feed.answer(is_present=event.get("present") is True)
+            answers.put(event.get("present") is True)
         else:
             on_event(event)
 
+    feed = ChunkStream(_cached_call_chunks(archive, _encode(request), stdin, answers))
     try:
-        return _run(session, line, cast("BinaryIO", feed), _Output(handle_event, on_frame), timeout, cancel)
+        return _run(session, line, feed, _Output(handle_event, on_frame), timeout, cancel)
     finally:
-        feed.end()
+        answers.put(None)  # releases the reader when the call has ended without an answer
 
 
 def call_line(
@@ -235,15 +237,14 @@ def call_line(
     first: bytes,
     request: Mapping[str, Any],
     *,
-    stdin: BinaryIO | None = None,
+    stdin: Readable | None = None,
     on_event: Callable[[Reply], None] = _ignore,
     on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Reply:
     """Like `call`, for a command line that starts the agent in another way; its stdin begins with `first`."""
-    head = first + _encode(request)
-    feed = io.BytesIO(head) if stdin is None else cast("BinaryIO", PrefixedStream(head, stdin))
+    feed = prefixed(first + _encode(request), stdin)
     return _run(session, line, feed, _Output(on_event, on_frame), timeout, cancel)
 
 
@@ -252,7 +253,7 @@ def _encode(request: Mapping[str, Any]) -> bytes:
 
 
 def _run(
-    session: Session, line: Command, stdin: BinaryIO, output: _Output, timeout: float | None, cancel: Cancel | None
+    session: Session, line: Command, stdin: Readable, output: _Output, timeout: float | None, cancel: Cancel | None
 ) -> Reply:
     ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel)
     last = output.last
@@ -339,50 +340,20 @@ class _Output:
         return lines[-1].strip() if lines else ""
 
 
-class PrefixedStream(io.RawIOBase):
-    """A prefix followed by a stream."""
-
-    def __init__(self, prefix: bytes, rest: BinaryIO) -> None:
-        self._prefix = prefix
-        self._rest = rest
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        if self._prefix:
-            prefix, self._prefix = self._prefix, b""
-            return prefix
-        return self._rest.read(size)
+def prefixed(head: bytes, rest: Readable | None) -> ChunkStream:
+    """A stream that begins with these bytes."""
+    return ChunkStream(chain([head], chunks_of(rest) if rest is not None else ()))
 
 
-class _CachedCallStdin(io.RawIOBase):
+def _cached_call_chunks(
+    archive: bytes, request: bytes, rest: Readable | None, answers: queue.SimpleQueue[bool | None]
+) -> Iterator[bytes]:
     """The request; if the host then answers that it has no copy of the agent, the zip and the request; then `rest`."""
-
-    def __init__(self, archive: bytes, request: bytes, rest: BinaryIO | None) -> None:
-        self._answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
-        self._pieces = self._read_pieces(archive, request, rest)
-
-    def readable(self) -> bool:
-        return True
-
-    def answer(self, *, is_present: bool) -> None:
-        self._answers.put(is_present)
-
-    def end(self) -> None:
-        """Release the reader when the call has ended without an answer."""
-        self._answers.put(None)
-
-    def read(self, size: int = -1) -> bytes:
-        del size
-        return next(self._pieces, b"")
-
-    def _read_pieces(self, archive: bytes, request: bytes, rest: BinaryIO | None) -> Iterator[bytes]:
-        yield request
-        is_present = self._answers.get()
-        if is_present is None:
-            return
-        if not is_present:
-            yield archive + request
-        while rest is not None and (data := rest.read(_CHUNK)):
-            yield data
+    yield request
+    is_present = answers.get()
+    if is_present is None:
+        return
+    if not is_present:
+        yield archive + request
+    if rest is not None:
+        yield from chunks_of(rest)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import queue
 import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
@@ -27,8 +25,13 @@ MAX_OUTPUT: Final = 16 << 20
 _STDIN_CHUNK: Final = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Readable(Protocol):
+    """The stdin of a command. `read` returns any number of bytes, and none at the end."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+class Ended(NamedTuple):
     """The exit code of a command, 128+N if signal N ended it, and that signal's name."""
 
     code: int
@@ -42,8 +45,7 @@ class Ended:
         return f"ended by SIG{self.signal}" if self.signal else f"exit code {self.code}"
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
+class Captured(NamedTuple):
     """A command's exit code and its complete output, for output that is known to be short."""
 
     ended: Ended
@@ -83,7 +85,7 @@ class OpenSession(ABC):
         command: Command,
         sink: Callable[[Stream, bytes], None],
         *,
-        stdin: BinaryIO | None = None,
+        stdin: Readable | None = None,
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
@@ -100,7 +102,7 @@ class OpenSession(ABC):
 
     @abstractmethod
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: BinaryIO | None, deadline: Deadline
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended: ...
 
 
@@ -109,7 +111,7 @@ def timed_out(deadline: Deadline) -> TimedOut:
 
 
 def copy_stdin(
-    source: BinaryIO,
+    source: Readable,
     send: Callable[[bytes], None],
     end: Callable[[], None],
     errors: tuple[type[Exception], ...],
@@ -118,7 +120,7 @@ def copy_stdin(
 
     def copy() -> None:
         with suppress(ValueError, *errors):
-            while data := source.read(_STDIN_CHUNK):
+            for data in chunks_of(source):
                 send(data)
         with suppress(ValueError, *errors):
             end()
@@ -142,7 +144,7 @@ class Session(Protocol):
         command: Command,
         sink: Callable[[Stream, bytes], None],
         *,
-        stdin: BinaryIO | None = None,
+        stdin: Readable | None = None,
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
@@ -160,7 +162,7 @@ def capture(
     session: Session,
     command: Command,
     *,
-    stdin: BinaryIO | None = None,
+    stdin: Readable | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Captured:
@@ -170,14 +172,34 @@ def capture(
     return Captured(ended, output.stdout, output.stderr)
 
 
-class StdinQueue(io.RawIOBase):
+def chunks_of(stream: Readable) -> Iterator[bytes]:
+    return iter(lambda: stream.read(_STDIN_CHUNK), b"")
+
+
+class ChunkStream:
+    """Chunks as a stream. An error ends the stream early and is kept: the host only sees the end."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self.error: Exception | None = None
+        self.read_bytes = 0
+
+    def read(self, size: int = -1) -> bytes:
+        del size
+        try:
+            chunk = next(self._chunks, b"")
+        except Exception as error:  # noqa: BLE001  # raised by the caller, in its own thread
+            self.error = error
+            return b""
+        self.read_bytes += len(chunk)
+        return chunk
+
+
+class StdinQueue:
     """`send` adds a line, `end` closes the stream; `read` blocks until there is one."""
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def readable(self) -> bool:
-        return True
 
     def send(self, line: bytes) -> None:
         self._lines.put(line)

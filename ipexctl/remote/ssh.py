@@ -7,7 +7,7 @@ import secrets
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import paramiko
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import fabric
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.session import Stream
+    from ipexctl.remote.session import Readable, Stream
 
 GRACE = 2.0
 """Seconds between TERM and KILL for the processes of a cancelled command."""
@@ -63,7 +63,7 @@ class SshSession(OpenSession):
         return key.get_name(), key.asbytes()
 
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: BinaryIO | None, deadline: Deadline
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         nonce = secrets.token_hex(8)
         line = login_line(command, nonce)

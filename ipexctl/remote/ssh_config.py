@@ -18,10 +18,9 @@ import socket
 import subprocess
 import tempfile
 import threading
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms
 from ipexctl.remote.outcome import Unreachable
@@ -45,8 +44,7 @@ _UNSUPPORTED = {
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """The ssh config's values for one host, with tokens and tildes expanded."""
 
     hostname: str
@@ -85,19 +83,15 @@ class Resolver:
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._environ = os.environ if environ is None else environ
-        self._ssh = shutil.which("ssh")
+        self.ssh = shutil.which("ssh")
+        """The path of the control machine's OpenSSH client, or None."""
         self._lock = threading.Lock()
         self._patterns: dict[Path | None, tuple[str, ...] | None] = {}
         self._groups: dict[object, _HostGroup] = {}
 
-    @property
-    def ssh(self) -> str | None:
-        """The path of the control machine's OpenSSH client, or None."""
-        return self._ssh
-
     def resolve(self, host: Host, timeout: float = 30.0) -> Endpoint:
         """The host's endpoint; raises Unreachable if ssh fails or takes more than `timeout` seconds."""
-        settings = self._query_openssh(host, timeout) if self._ssh else _query_paramiko(host)
+        settings = self._query_openssh(host, timeout) if self.ssh else _query_paramiko(host)
         return endpoint(settings, host, self._environ)
 
     def _query_openssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
@@ -121,8 +115,8 @@ class Resolver:
             return self._patterns[config]
 
     def _run_ssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
-        assert self._ssh is not None
-        argv = [self._ssh, *ssh_options(host), "-G", "--", host.address]
+        assert self.ssh is not None
+        argv = [self.ssh, *ssh_options(host), "-G", "--", host.address]
         try:
             code, out, err = _run(argv, timeout)
         except subprocess.TimeoutExpired:

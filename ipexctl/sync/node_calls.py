@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import ChunkStream
 from ipexctl.sync.manifest import encode
+from ipexctl.sync.report import SyncResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
+    from ipexctl.remote.session import Readable, Session
     from ipexctl.sync.manifest import ManifestEntry
     from ipexctl.sync.project import Project
 
@@ -40,22 +42,6 @@ class Generation(NamedTuple):
     kept: tuple[str, ...]
 
 
-class TreeChange(NamedTuple):
-    """The changes that a host has made to a tree, or would make."""
-
-    changed: bool
-    path: str
-    placed: int
-    """Files and links that were written."""
-    deleted: int
-    kept: tuple[str, ...]
-    blocked: tuple[str, ...]
-    moved_away: tuple[str, ...]
-    would_send: tuple[str, ...]
-    would_delete: tuple[str, ...]
-    sent_bytes: int
-
-
 class TreeState(NamedTuple):
     """The trees of a project on a host."""
 
@@ -64,54 +50,61 @@ class TreeState(NamedTuple):
     """The same on hosts that share this home."""
     python: str
     generations: tuple[Generation, ...]
-    change: TreeChange | None = None
-    """The change by `update_tree`."""
+    updated: SyncResult | None = None
+    """The result of `update_tree`, if it changed or checked the tree."""
 
     def generation(self, number: int) -> Generation | None:
         return next((generation for generation in self.generations if generation.number == number), None)
 
 
 class TreeRequest(NamedTuple):
-    """The part that both requests have."""
+    """The part that all requests of a sync have."""
 
     home: str
     project: Project
+    dry_run: bool
+    timeout: float | None
+    cancel: Cancel
     lease: str | None = None
     ended: tuple[str, ...] = ()
     pythons: Mapping[str, str] = {}
     """Host → an interpreter that is known to be there."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
+    def call(
+        self,
+        session: Session,
+        command: str,
+        action: str,
+        fields: Mapping[str, Any],
+        *,
+        label: str,
+        stdin: Readable | None = None,
+    ) -> Reply:
+        request = {
             "home": self.home,
             "project": self.project.name,
             "digest": self.project.manifest.digest,
             "lease": self.lease,
             "ended": list(self.ended),
+            "dry_run": self.dry_run,
         }
+        return call(
+            session,
+            command,
+            action,
+            {**request, **fields},
+            python=self.pythons.get(session.host.name, ""),
+            home=self.home,
+            cached=not self.dry_run,
+            label=label,
+            stdin=stdin,
+            timeout=self.timeout,
+            cancel=self.cancel,
+        )
 
 
-def query_tree(
-    session: Session,
-    request: TreeRequest,
-    *,
-    dry_run: bool = False,
-    timeout: float | None = None,
-    cancel: Cancel | None = None,
-) -> TreeState:
-    reply = call(
-        session,
-        "files.tree",
-        "inspect",
-        {**request.to_json(), "dry_run": dry_run},
-        python=request.pythons.get(session.host.name, ""),
-        home=request.home,
-        cached=not dry_run,
-        label="look at the tree",
-        timeout=timeout,
-        cancel=cancel,
-    )
-    return _read_state(reply)
+def query_tree(session: Session, request: TreeRequest) -> TreeState:
+    return _read_state(request.call(session, "files.tree", "inspect", {}, label="look at the tree"))
 
 
 def _read_state(reply: Reply) -> TreeState:
@@ -135,37 +128,29 @@ def _read_state(reply: Reply) -> TreeState:
     )
 
 
-def read_change(reply: Reply, sent_bytes: int) -> TreeChange:
-    return TreeChange(
-        reply.flag("changed"),
-        reply.text("path"),
-        reply.integer("placed"),
-        reply.integer("deleted"),
-        reply.texts("kept"),
-        reply.texts("blocked"),
-        reply.texts("aside"),
-        reply.optional_texts("place"),
-        reply.optional_texts("delete"),
-        sent_bytes,
+def read_result(host: Host, reply: Reply, sent_bytes: int) -> SyncResult:
+    return SyncResult(
+        host,
+        "changed" if reply.flag("changed") else "ok",
+        path=reply.text("path"),
+        sent_bytes=sent_bytes,
+        files_sent=reply.integer("placed"),
+        files_deleted=reply.integer("deleted"),
+        kept=reply.texts("kept"),
+        blocked=reply.texts("blocked"),
+        moved_away=reply.texts("aside"),
+        would_send=reply.optional_texts("place"),
+        would_delete=reply.optional_texts("delete"),
     )
 
 
-def update_tree(
-    session: Session,
-    request: TreeRequest,
-    expected: str,
-    contents: Sequence[bytes],
-    *,
-    timeout: float | None = None,
-    cancel: Cancel | None = None,
-) -> TreeState:
+def update_tree(session: Session, request: TreeRequest, expected: str, contents: Sequence[bytes]) -> TreeState:
     """Like `query_tree`, but a host updates its tree at once if it has only that one, as expected, and no run."""
-    fields = {"expected": expected, "dry_run": False}
-    reply, sent = _upload(session, request, "update", fields, contents, dry_run=False, timeout=timeout, cancel=cancel)
+    reply, sent = _upload(session, request, "update", {"expected": expected}, contents)
     state = _read_state(reply)
     if "updated" not in reply:
         return state
-    return state._replace(change=read_change(reply.record("updated"), sent))
+    return state._replace(updated=read_result(session.host, reply.record("updated"), sent))
 
 
 def put_tree(
@@ -173,18 +158,13 @@ def put_tree(
     request: TreeRequest,
     generation: int,
     contents: Sequence[bytes | ManifestEntry],
-    *,
-    blobs: Sequence[str] = (),
-    dry_run: bool = False,
-    timeout: float | None = None,
-    cancel: Cancel | None = None,
+    blobs: Sequence[str],
 ) -> tuple[Reply, int]:
     """Update that generation to the project; returns the host's reply and the number of bytes sent.
 
     `contents` are complete frames, and files that are read while they are sent. `blobs` are paths in the host's store.
     """
-    fields = {"generation": generation, "blobs": list(blobs), "dry_run": dry_run}
-    return _upload(session, request, "put", fields, contents, dry_run=dry_run, timeout=timeout, cancel=cancel)
+    return _upload(session, request, "put", {"generation": generation, "blobs": list(blobs)}, contents)
 
 
 def _upload(
@@ -193,27 +173,12 @@ def _upload(
     action: str,
     fields: Mapping[str, Any],
     contents: Sequence[bytes | ManifestEntry],
-    *,
-    dry_run: bool,
-    timeout: float | None,
-    cancel: Cancel | None,
 ) -> tuple[Reply, int]:
     packed = request.project.manifest.packed
-    upload = UploadStream(os.fsencode(request.project.root), (packed, *contents, END))
+    upload = ChunkStream(_make_chunks(os.fsencode(request.project.root), (packed, *contents, END)))
+    fields = {**fields, "manifest": len(packed)}
     try:
-        reply = call(
-            session,
-            "files.tree_upload",
-            action,
-            {**request.to_json(), **fields, "manifest": len(packed)},
-            python=request.pythons.get(session.host.name, ""),
-            home=request.home,
-            cached=not dry_run,
-            label="change the tree",
-            stdin=cast("BinaryIO", upload),
-            timeout=timeout,
-            cancel=cancel,
-        )
+        reply = request.call(session, "files.tree_upload", action, fields, label="change the tree", stdin=upload)
     except HostError as error:
         if upload.error is not None:
             raise upload.error from error
@@ -242,45 +207,23 @@ def _read_error(path: bytes, reason: str) -> HostError:
     return HostError(f"{os.fsdecode(path)} on this machine: {reason}", "run it again")
 
 
-class UploadStream(io.RawIOBase):
+def _make_chunks(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterator[bytes]:
     """Bytes and files as one stream; each file is opened when the stream reaches it."""
-
-    def __init__(self, root: bytes, parts: Sequence[bytes | ManifestEntry]) -> None:
-        self._chunks = self._make_chunks(root, parts)
-        self.error: HostError | None = None
-        """The error that ended the stream early; the host only sees the end."""
-        self.read_bytes = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        del size  # readers accept chunks of any size
-        try:
-            chunk = next(self._chunks, b"")
-        except HostError as error:
-            self.error = error
-            return b""
-        self.read_bytes += len(chunk)
-        return chunk
-
-    @staticmethod
-    def _make_chunks(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterator[bytes]:
-        buffer = bytearray()
-        for part in parts:
-            if isinstance(part, bytes):
-                buffer += part
-            elif part.size <= _CHUNK:
-                buffer += frame(root, part)
-            else:
-                yield bytes(buffer) + header(part)
-                buffer.clear()
-                yield from _read_chunks(root, part)
-            while len(buffer) >= _CHUNK:
-                yield bytes(buffer[:_CHUNK])
-                del buffer[:_CHUNK]
-        if buffer:
-            yield bytes(buffer)
+    buffer = bytearray()
+    for part in parts:
+        if isinstance(part, bytes):
+            buffer += part
+        elif part.size <= _CHUNK:
+            buffer += frame(root, part)
+        else:
+            yield bytes(buffer) + header(part)
+            buffer.clear()
+            yield from _read_chunks(root, part)
+        while len(buffer) >= _CHUNK:
+            yield bytes(buffer[:_CHUNK])
+            del buffer[:_CHUNK]
+    if buffer:
+        yield bytes(buffer)
 
 
 def _read_chunks(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ class SyncPlan(NamedTuple):
     leaders: tuple[Host, ...]
     """One host of each home that lacks it."""
     followers: tuple[tuple[Host, Host], ...]
-    """The other hosts, each with the leader whose home it shares."""
+    """The other hosts, each with the host whose home it shares: a leader, or one that has it."""
     ended: tuple[str, ...]
     """Runs that have ended by the record on any host."""
     users: tuple[str, ...] = ()
@@ -36,17 +36,19 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> S
     while not all(_is_usable(answers[host.name].generation(number), ended) for host in present):
         number += 1
     whole = tuple(host for host in present if _has(answers[host.name], number))
-    leaders: dict[str, Host] = {}
-    followers = []
+    # A host that does not have it yet, unlike another one with the same home, answered while that one wrote it.
+    first_of = {answers[host.name].store: host for host in reversed(whole)}
+    leaders, followers = [], []
     for host in present:
         if host in whole:
             continue
-        store = answers[host.name].store or f"alone:{host.name}"
-        leader = leaders.setdefault(store, host)
-        if leader is not host:
+        leader = first_of.setdefault(answers[host.name].store or f"alone:{host.name}", host)
+        if leader is host:
+            leaders.append(host)
+        else:
             followers.append((host, leader))
     users = sorted({run for at, run in held if at < number})
-    return SyncPlan(number, whole, tuple(leaders.values()), tuple(followers), tuple(sorted(ended)), tuple(users))
+    return SyncPlan(number, whole, tuple(leaders), tuple(followers), tuple(sorted(ended)), tuple(users))
 
 
 def _is_usable(generation: Generation | None, ended: set[str]) -> bool:

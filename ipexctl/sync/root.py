@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.node.common.files import make_private_directory, open_private
@@ -26,30 +26,9 @@ _LONGEST: Final = 40
 _MACHINE_ID: Final = Path("/etc/machine-id")
 
 
-class Level(NamedTuple):
-    """A directory in which the project's root is looked for."""
-
-    path: Path
-    has_mark: bool
-    """Whether it has a file of `MARKS`."""
-    is_repository: bool
-    can_be_project: bool
-
-
-def root_for(levels: Sequence[Level]) -> Path:
-    """The nearest directory with a mark, not beyond a repository's; else the first directory. Pure."""
-    for level in levels:
-        if not level.can_be_project:
-            break
-        if level.has_mark:
-            return level.path
-        if level.is_repository:
-            break
-    return levels[0].path
-
-
 def find_root(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
-    """The project's root: `--cwd`, else by `root_for` upward from the script's directory, or from the current one.
+    """The project's root: `--cwd`, else the nearest directory with a mark, from the script's directory upward, else
+    that directory; without a script, the same from the current directory. The search ends at a repository.
 
     Links in the script's path are not resolved.
     """
@@ -57,21 +36,18 @@ def find_root(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
         return _plain(cwd / cwd_option)
     start = _plain(cwd / script).parent if script is not None else _plain(cwd)
     homes, own = home_directories(), own_directories()
-    return root_for(
-        [
-            _level(start, homes, own, is_shared=False),
-            *(_level(parent, homes, own, is_shared=_is_shared(parent)) for parent in start.parents),
-        ]
-    )
+    for path in (start, *start.parents):
+        if (path != start and _is_shared(path)) or describe_root_problem(real_path(path), homes, own):
+            break
+        if is_marked(path):
+            return path
+        if os.path.lexists(path / ".git"):
+            break
+    return start
 
 
 def is_marked(path: Path) -> bool:
     return any(os.path.isfile(path / name) for name in MARKS)
-
-
-def _level(path: Path, homes: Sequence[Path], own: Sequence[Path], *, is_shared: bool) -> Level:
-    can_be_project = not is_shared and not describe_root_problem(real_path(path), homes, own)
-    return Level(path, is_marked(path), os.path.lexists(path / ".git"), can_be_project)
 
 
 def _is_shared(path: Path) -> bool:

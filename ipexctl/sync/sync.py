@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Timed, ignore_event
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.sync.node_calls import TreeRequest, frame, put_tree, query_tree, read_change, update_tree
+from ipexctl.sync.node_calls import TreeRequest, frame, put_tree, query_tree, read_result, update_tree
 from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import last_sent, remember, sent_before
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.manifest import ManifestEntry
-    from ipexctl.sync.node_calls import TreeChange, TreeState
+    from ipexctl.sync.node_calls import TreeState
     from ipexctl.sync.plan import SyncPlan
     from ipexctl.sync.project import Project
     from ipexctl.sync.upload import Uploader
@@ -63,8 +63,9 @@ def query_project(
     use no tree, whatever the hosts' records say.
     """
     pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
-    request = TreeRequest(home, project, None if dry_run else lease, tuple(ended), pythons)
-    sync = ProjectSync(request, hosts, pool, facts, iface=iface, watch=watch, timeout=timeout, dry_run=dry_run)
+    lease = None if dry_run else lease
+    request = TreeRequest(home, project, dry_run, timeout, pool.cancel, lease, tuple(ended), pythons)
+    sync = ProjectSync(request, hosts, pool, facts, iface, watch)
     sync.query(may_update=may_update and not dry_run and lease is None)
     return sync
 
@@ -90,15 +91,12 @@ class ProjectSync:
         hosts: Sequence[Host],
         pool: SessionPool,
         facts: Mapping[str, Facts] | None,
-        *,
         iface: str | None,
         watch: Watch,
-        timeout: float | None,
-        dry_run: bool,
     ) -> None:
         self.request, self.project, self.hosts, self.pool = request, request.project, tuple(hosts), pool
         self.facts = dict(facts or {})
-        self.iface, self.watch, self.timeout, self.dry_run = iface, watch, timeout, dry_run
+        self.iface, self.watch, self.dry_run = iface, watch, request.dry_run
         self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreeState] = {}
         self.plan: SyncPlan | None = None
@@ -110,7 +108,7 @@ class ProjectSync:
 
     @property
     def needs_upload(self) -> bool:
-        return self.plan is not None and bool(self.plan.leaders)
+        return self.plan is not None and bool(self.plan.leaders or self.plan.followers)
 
     def query(self, *, may_update: bool = False) -> None:
         self._query(self.hosts, self._expect() if may_update else None)
@@ -125,13 +123,15 @@ class ProjectSync:
         self.plan = make_sync_plan(self.hosts, self.answers)
         self.request = self.request._replace(ended=tuple(sorted({*self.request.ended, *self.plan.ended})))
         changed = {
-            answer.store: name for name, answer in self.answers.items() if answer.change and answer.change.changed
+            answer.store: name
+            for name, answer in self.answers.items()
+            if answer.updated and answer.updated.status == "changed"
         }
         for host in self.plan.whole:
             answer = self.answers[host.name]
             leader = changed.get(answer.store)
-            if answer.change and leader in (None, host.name):
-                self.done[host.name] = self._result(host, answer.change, self.plan.generation)
+            if answer.updated and leader in (None, host.name):
+                self._finish(answer.updated, self.plan.generation)
             else:
                 self._end_whole(host, self.plan.generation, f"shares the home of {leader}" if leader else "")
 
@@ -139,7 +139,7 @@ class ProjectSync:
         """Upload the missing files to every host."""
         if self.plan is None:
             return self._report(None)
-        if self.plan.leaders:
+        if self.needs_upload:
             self._note_generation(self.plan)
             self._upload(self.plan)
         if not self.dry_run and any(done.status == "changed" for done in self.done.values()):
@@ -157,15 +157,12 @@ class ProjectSync:
         return _Expected(sent.digest, self._frame(need))
 
     def _query(self, hosts: Sequence[Host], expected: _Expected | None = None) -> None:
-        timeout, cancel = self.timeout, self.pool.cancel
-
         def work(host: Host, session: Session) -> TreeState:
             began = time.monotonic()
             if expected is not None:
-                digest, contents = expected.digest, [expected.contents]
-                answer = update_tree(session, self.request, digest, contents, timeout=timeout, cancel=cancel)
+                answer = update_tree(session, self.request, expected.digest, [expected.contents])
             else:
-                answer = query_tree(session, self.request, dry_run=self.dry_run, timeout=timeout, cancel=cancel)
+                answer = query_tree(session, self.request)
             self.watch(Timed(host.name, "asked", time.monotonic() - began))
             return answer
 
@@ -241,7 +238,7 @@ class ProjectSync:
                 hosts, lambda host, session: self._to_one(host, session, plan, needs[host.name], uploader)
             ):
                 if done.result is not None:
-                    self.done[done.host.name] = done.result
+                    self._finish(done.result, plan.generation)
                 elif done.error is not None:
                     self._fail(done.host, done.error)
             if uploader is not None:
@@ -254,17 +251,17 @@ class ProjectSync:
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
             return None
         from ipexctl.facts.gather import gather  # slow to import, and seldom needed
-        from ipexctl.sync.upload import Uploader, UploadTargets
+        from ipexctl.sync.upload import Uploader, store_locations
 
         unknown = [host for host in hosts if host.name not in self.facts]
         if unknown:
-            for answer in gather(unknown, self.pool, home=self.request.home, timeout=self.timeout):
+            for answer in gather(unknown, self.pool, home=self.request.home, timeout=self.request.timeout):
                 if answer.facts is not None:
                     self.facts[answer.host.name] = answer.facts
         first = [host for host in hosts if needs[host.name]]
         ordered = (*first, *(host for host in hosts if host not in first))
-        targets = UploadTargets(ordered, self.answers, self.facts, self.iface, self.timeout)
-        return Uploader(self.project, contents, targets, self.pool, self.watch)
+        locations = store_locations(ordered, self.answers, self.facts, self.iface, self.watch)
+        return Uploader(self.project, contents, locations, self.pool, self.watch, self.request.timeout)
 
     def _to_one(
         self, host: Host, session: Session, plan: SyncPlan, need: set[str], uploader: Uploader | None
@@ -274,16 +271,7 @@ class ProjectSync:
         sent += uploader.sent.get(host.name, 0) if uploader is not None else 0
         contents = [] if blobs else self._contents(need)
         for _ in range(_ROUNDS):
-            reply, count = put_tree(
-                session,
-                self.request,
-                plan.generation,
-                contents,
-                blobs=blobs,
-                dry_run=self.dry_run,
-                timeout=self.timeout,
-                cancel=self.pool.cancel,
-            )
+            reply, count = put_tree(session, self.request, plan.generation, contents, blobs)
             sent += count
             if "need" not in reply:
                 break
@@ -297,24 +285,7 @@ class ProjectSync:
             raise HostError(f"run {runs} began to use the tree during the sync", "run it again")
         if "need" in reply:
             raise HostError("files that were sent are still missing there", "run it again")
-        return self._result(host, read_change(reply, 0 if self.dry_run else sent), plan.generation)
-
-    def _result(self, host: Host, change: TreeChange, number: int) -> SyncResult:
-        return SyncResult(
-            host,
-            "changed" if change.changed else "ok",
-            seconds=self._seconds,
-            path=change.path,
-            generation=number,
-            sent_bytes=change.sent_bytes,
-            files_sent=change.placed,
-            files_deleted=change.deleted,
-            kept=change.kept,
-            blocked=change.blocked,
-            moved_away=change.moved_away,
-            would_send=change.would_send,
-            would_delete=change.would_delete,
-        )
+        return read_result(host, reply, 0 if self.dry_run else sent)
 
     def _contents(self, need: set[str]) -> list[bytes | ManifestEntry]:
         """The contents as frames; a small amount is read once for all hosts that lack the same files."""
@@ -345,6 +316,9 @@ class ProjectSync:
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._began
+
+    def _finish(self, result: SyncResult, generation: int) -> None:
+        self.done[result.host.name] = replace(result, generation=generation, seconds=self._seconds)
 
     def _fail(self, host: Host, error: HostError) -> None:
         self.done[host.name] = SyncResult(host, error.status, error.reason, error.fix, seconds=self._seconds)

@@ -7,7 +7,7 @@ import os
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.facts.internal import addresses_among
@@ -40,15 +40,24 @@ STORE: Final = "tmp/sync"
 """Below ipexctl's directory on a host: contents during the transfer."""
 
 
-class UploadTargets(NamedTuple):
-    """The hosts that need files, and their facts."""
-
-    hosts: tuple[Host, ...]
-    """One host of each home; the first gets the files from this machine."""
-    answers: Mapping[str, TreeState]
-    facts: Mapping[str, Facts]
-    iface: str | None
-    timeout: float | None
+def store_locations(
+    hosts: Sequence[Host],
+    answers: Mapping[str, TreeState],
+    facts: Mapping[str, Facts],
+    iface: str | None,
+    watch: Watch,
+) -> dict[str, StoreLocation]:
+    """The store for the transfer on each host, with the address by which the other hosts reach it."""
+    internal = addresses_among(hosts, facts, iface)
+    if isinstance(internal, NoCommonNetwork):
+        watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
+        internal = {}
+    return {
+        host.name: StoreLocation(
+            host, answers[host.name].python, f"{answers[host.name].home}/{STORE}", internal.get(host.name)
+        )
+        for host in hosts
+    }
 
 
 class Uploader:
@@ -58,12 +67,14 @@ class Uploader:
         self,
         project: Project,
         contents: Sequence[ManifestEntry],
-        targets: UploadTargets,
+        locations: Mapping[str, StoreLocation],
         pool: SessionPool,
         watch: Watch,
+        timeout: float | None,
     ) -> None:
+        """`locations` has one host of each home; the first gets the files from this machine."""
         self._root = os.fsencode(project.root)
-        self._targets, self._pool, self._watch = targets, pool, watch
+        self._locations, self._pool, self._watch, self._timeout = locations, pool, watch, timeout
         self._exit_stack = ExitStack()
         self._large = [entry for entry in contents if entry.size >= SEPARATE_SIZE]
         self._small = [entry for entry in contents if entry.size < SEPARATE_SIZE]
@@ -74,8 +85,7 @@ class Uploader:
     def __enter__(self) -> Uploader:
         try:
             self._pack()
-            self._locations = self._make_locations()
-            source = self._locations[self._targets.hosts[0].name]
+            source = next(iter(self._locations.values()))
             self._push(source)
             self._distributor = self._exit_stack.enter_context(
                 Distributor(self._pool, source, self._blobs, on_progress=self._moved)
@@ -95,7 +105,7 @@ class Uploader:
     def bring(self, host: Host, session: Session) -> list[str]:
         """Copy all files to the host; returns their paths there."""
         location = self._locations[host.name]
-        route = self._distributor.bring(location, session, timeout=self._targets.timeout)
+        route = self._distributor.bring(location, session, timeout=self._timeout)
         if route == "here" and not isinstance(session, LocalSession):
             self.sent[host.name] = sum(blob.size or 0 for blob in self._blobs)
         return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in self._blobs]
@@ -135,26 +145,10 @@ class Uploader:
             source,
             [(blob, path) for blob, path in self._files if blob in missing],
             on_bytes=lambda done: self._watch(BytesMoved(host.name, "receiving", done, total)),
-            timeout=self._targets.timeout,
+            timeout=self._timeout,
             cancel=self._pool.cancel,
         )
         self.sent[host.name] = total
 
     def _moved(self, host: Host, done: int, total: int | None) -> None:
         self._watch(BytesMoved(host.name, "receiving", done, total))
-
-    def _make_locations(self) -> dict[str, StoreLocation]:
-        hosts, answers = self._targets.hosts, self._targets.answers
-        internal = addresses_among(hosts, self._targets.facts, self._targets.iface)
-        if isinstance(internal, NoCommonNetwork):
-            self._watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
-            internal = {}
-        return {
-            host.name: StoreLocation(
-                host,
-                answers[host.name].python,
-                f"{answers[host.name].home}/{STORE}",
-                internal.get(host.name),
-            )
-            for host in hosts
-        }

@@ -56,46 +56,41 @@ def explain(
     if login.code == 0:
         return _wrong_host(login, node, address)
     other_network = _other_network(address, addresses)
-    for pattern, diagnosis in (
-        (r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed", _host_key(address)),
+    if re.search("REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed", output, re.IGNORECASE):
+        return _host_key(address)
+    if re.search("Permission denied|Too many authentication failures", output, re.IGNORECASE):
+        return _rejected_key(node, address)
+    for pattern, reason, fix in (
         (
-            r"Permission denied|Too many authentication failures",
-            _rejected_key(node, address),
+            "Could not resolve hostname",
+            f"node0 can't resolve {address}",
+            "add internal=ADDRESS to its line in the hostfile",
         ),
         (
-            r"Could not resolve hostname",
-            LoginDiagnosis(f"node0 can't resolve {address}", "add internal=ADDRESS to its line in the hostfile"),
+            "Connection refused",
+            f"{endpoint} refuses connections from node0",
+            other_network or f"does sshd listen on {address}? (ss -ltn there; ListenAddress in sshd_config)",
         ),
         (
-            r"Connection refused",
-            LoginDiagnosis(
-                f"{endpoint} refuses connections from node0",
-                other_network or f"does sshd listen on {address}? (ss -ltn there; ListenAddress in sshd_config)",
-            ),
+            "timed out|No route to host|Network is unreachable|Operation timed out|timeout",
+            f"node0 can't reach {endpoint}",
+            other_network
+            or f"let node0 through the firewall there, or name another network: --iface CIDR, internal="
+            f" (tried {address})",
         ),
         (
-            r"timed out|No route to host|Network is unreachable|Operation timed out|timeout",
-            LoginDiagnosis(
-                f"node0 can't reach {endpoint}",
-                other_network
-                or f"let node0 through the firewall there, or name another network: --iface CIDR, internal="
-                f" (tried {address})",
-            ),
+            "Connection (closed|reset)|kex_exchange_identification|Broken pipe",
+            f"{endpoint} closes the connection before a login",
+            "check sshd's log there; likely causes: hosts.deny, fail2ban, MaxStartups, a firewall",
         ),
         (
-            r"Connection (closed|reset)|kex_exchange_identification|Broken pipe",
-            LoginDiagnosis(
-                f"{endpoint} closes the connection before a login",
-                "check sshd's log there; likely causes: hosts.deny, fail2ban, MaxStartups, a firewall",
-            ),
-        ),
-        (
-            r"nologin|System is booting up|not available|account (has )?expired|password (has )?expired",
-            LoginDiagnosis(f"the account {node.user} may not log in", "log in there by hand and read the message"),
+            "nologin|System is booting up|not available|account (has )?expired|password (has )?expired",
+            f"the account {node.user} may not log in",
+            "log in there by hand and read the message",
         ),
     ):
         if re.search(pattern, output, re.IGNORECASE):
-            return diagnosis
+            return LoginDiagnosis(reason, fix)
     if login.code == 124:
         return LoginDiagnosis(
             f"a login from node0 takes longer than 25 s ({endpoint})",
@@ -146,29 +141,18 @@ def _host_key(address: str) -> LoginDiagnosis:
 def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
     """The likely reason for a rejected key, from the probe: sshd itself gives no reason."""
     reason = f"sshd at {address} rejects node0's key for {node.user}, although it is in ~/.ssh/authorized_keys"
-    too_open = [
-        path
-        for path, mode in (
-            (node.home, node.home_mode),
-            (f"{node.home}/.ssh", node.ssh_mode),
-            (f"{node.home}/.ssh/authorized_keys", node.keys_mode),
-        )
-        if mode is not None and mode.open_to_others
-    ]
+    modes = {
+        node.home: node.home_mode,
+        f"{node.home}/.ssh": node.ssh_mode,
+        f"{node.home}/.ssh/authorized_keys": node.keys_mode,
+    }
+    too_open = [path for path, mode in modes.items() if mode is not None and mode.open_to_others]
     if too_open:
         return LoginDiagnosis(
             f"{reason}: {', '.join(too_open)} is writable by others, which sshd rejects (StrictModes)",
             f"if no other account needs to write there (ls -ld {' '.join(too_open)}): chmod go-w {' '.join(too_open)}",
         )
-    foreign_owned = [
-        path
-        for path, mode in (
-            (node.home, node.home_mode),
-            (f"{node.home}/.ssh", node.ssh_mode),
-            (f"{node.home}/.ssh/authorized_keys", node.keys_mode),
-        )
-        if mode is not None and mode.uid not in (node.uid, 0)
-    ]
+    foreign_owned = [path for path, mode in modes.items() if mode is not None and mode.uid not in (node.uid, 0)]
     if foreign_owned:
         return LoginDiagnosis(
             f"{reason}: {', '.join(foreign_owned)} belongs to another account, which sshd rejects (StrictModes)",

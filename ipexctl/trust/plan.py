@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from ipexctl.remote.control_machine import is_loopback
 from ipexctl.trust.authorized_keys import add_line, remove_lines
 from ipexctl.trust.config import Files, SshConfigNode, render
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.trust.authorized_keys import Owner, TrustLine
     from ipexctl.trust.host_state import HostState
-
-_SELF: Final = ("localhost", "localhost.localdomain", "ip6-localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def sources_of(node0: HostState, internal: str) -> tuple[str, ...]:
 def ssh_names_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[str, str]:
     """The name that node0 passes to ssh for each node. `localhost` would be node0 itself."""
     return {
-        host.name: internal[host.name] if host.name.lower() in _SELF or host.name.startswith("127.") else host.name
+        host.name: internal[host.name] if is_loopback(host.name.lower()) else host.name
         for host in hosts
         if host.name in internal
     }

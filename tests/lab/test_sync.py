@@ -247,23 +247,3 @@ def test_credentials_reach_no_host_unless_the_call_names_them(cluster: Cluster) 
     assert {tuple(host["would_delete"]) for host in report["hosts"]} == {(".env",)}
     assert [host["files_deleted"] for host in cluster.report()["hosts"]] == [1, 1, 1]
     assert cluster.on(2, listed).split() == ["./deep/module.py", "./train.py"]
-
-
-def test_a_home_directory_and_the_root_are_refused_and_touch_no_host(cluster: Cluster) -> None:
-    cluster.put("train.py", "1")
-    home = {**cluster.env, "HOME": str(cluster.root)}
-    where = ("-H", cluster.lab.hostfile, "--home", cluster.home)
-    for root, cwd in ((".", cluster.root), ("..", cluster.root), ("/", cluster.root), ("", Path("/"))):
-        ran = ipexctl("sync", *where, *([root] if root else []), cwd=cwd, env=home)
-        assert (ran.rc, ran.out) == (2, "")
-        assert "ipexctl sync DIR" in ran.err
-    assert ask(cluster.lab.hosts[0], f"ls {cluster.home}").rc != 0
-
-
-def test_a_cache_within_the_project_stays_behind(cluster: Cluster) -> None:
-    env = {f"XDG_{name}_HOME": str(cluster.root / name.lower()) for name in ("CACHE", "STATE", "DATA")}
-    for text in ("1", "2", "3"):
-        cluster.put("train.py", text)
-        ran = ipexctl(*cluster.argv, env=env)
-        assert ran.rc == 0, ran.err
-    assert cluster.on(1, "find . -path ./.ipexctl -prune -o -type f -print").split() == ["./train.py"]

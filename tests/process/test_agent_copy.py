@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from node_store_helpers import END, file_of, frame
@@ -21,7 +21,7 @@ from ipexctl.remote.outcome import HostError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.remote.session import Ended
+    from ipexctl.remote.session import Ended, Readable
 
 CONTENT = b"a wheel"
 
@@ -31,7 +31,7 @@ class CountingSession(LocalSession):
 
     count = 0
 
-    def run(self, *args: Any, stdin: BinaryIO | None = None, **more: Any) -> Ended:
+    def run(self, *args: Any, stdin: Readable | None = None, **more: Any) -> Ended:
         assert stdin is not None
         read = stdin.read
 
@@ -47,7 +47,7 @@ class CountingSession(LocalSession):
 def receive(home: Path, *, python: str = sys.executable, cached: bool = True) -> int:
     """Have the agent store a file that follows the request; returns how many bytes were sent."""
     session = CountingSession(Host("localhost", "localhost"))
-    stdin = cast("BinaryIO", io.BytesIO(frame(CONTENT) + END))
+    stdin = io.BytesIO(frame(CONTENT) + END)
     request = {"store": str(home / "wheels")}
     result = call(session, "files.store", "receive", request, python=python, home=str(home), cached=cached, stdin=stdin)
     assert result["got"] == [file_of(CONTENT)["sha256"]]
@@ -208,4 +208,4 @@ def test_a_named_python_runs_the_agent_from_stdin() -> None:
     request = {"address": "127.0.0.1", "token": "t", "life": 5, "script": None}
     orders = b'{"targets": [], "seconds": 1}\n'
     session = LocalSession(Host("localhost", "localhost"))
-    call_line(session, line, agent_zip("network"), request, stdin=cast("BinaryIO", io.BytesIO(orders)))
+    call_line(session, line, agent_zip("network"), request, stdin=io.BytesIO(orders))

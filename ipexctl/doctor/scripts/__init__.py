@@ -8,7 +8,7 @@ import threading
 import time
 from concurrent.futures import wait
 from importlib import resources
-from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError, TimedOut
@@ -115,8 +115,7 @@ class ScriptDialog:
 
         error: HostError | None = None
         try:
-            stdin = cast("BinaryIO", self._stdin[name])
-            session.run(command, sink, stdin=stdin, timeout=timeout, cancel=self._cancel)
+            session.run(command, sink, stdin=self._stdin[name], timeout=timeout, cancel=self._cancel)
         except HostError as host_error:
             error = host_error
         except BaseException as bug:  # noqa: BLE001  # carried to the caller's thread and raised there

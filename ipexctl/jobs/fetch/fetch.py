@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -13,7 +13,7 @@ from ipexctl.jobs.fetch.destination import Destination
 from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure, Requested, resolve_destination
 from ipexctl.jobs.fetch.receiver import Receiver
 from ipexctl.remote.cancel import RETRY_INTERVALS
-from ipexctl.remote.node_call import PrefixedStream, agent_command, agent_zip
+from ipexctl.remote.node_call import agent_command, agent_zip, prefixed
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.remote.session import StdinQueue
@@ -21,7 +21,6 @@ from ipexctl.sync.fetched import note_fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import BinaryIO
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.fetch.manifest import FetchSource
@@ -153,8 +152,7 @@ def _receive_once(
         label = f"send files of {fetch_request.host.name}"
         command = agent_command("files.file_sender", python=fetch_request.python, home=fetch_request.home, label=label)
         head = agent_zip("files") + json.dumps(fetch_request.request).encode() + b"\n"
-        feed = cast("BinaryIO", PrefixedStream(head, cast("BinaryIO", stdin)))
-        ended = session.run(command, receiver.sink, stdin=feed, timeout=timeout, cancel=cancel)
+        ended = session.run(command, receiver.sink, stdin=prefixed(head, stdin), timeout=timeout, cancel=cancel)
     finally:
         stdin.end()
         session.close()

@@ -14,7 +14,7 @@ import tarfile
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.retention import background_prune
 from ipexctl.jobs.submit.request import StartFailure
@@ -148,7 +148,7 @@ class Launch:
             _supervisor_command(spec, len(files)),
             files,
             request._asdict(),
-            stdin=cast("BinaryIO", self._stdin),
+            stdin=self._stdin,
             on_event=self._on_event,
             timeout=_START_SECONDS,
             cancel=self._pool.cancel,

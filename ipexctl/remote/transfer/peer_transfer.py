@@ -9,7 +9,7 @@ import secrets
 import threading
 from concurrent import futures
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
@@ -118,7 +118,7 @@ class Server:
                 "serve",
                 request,
                 python=self._location.python,
-                stdin=cast("BinaryIO", self._stdin),
+                stdin=self._stdin,
                 on_event=self._on_event,
                 cancel=self._cancel,
             )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import ChunkStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
+
+_CHUNK: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ def push(
     The iterable may block until a file is available; the files before it are sent meanwhile. Its errors are raised
     here. The host rejects a file that doesn't match its hash, which is a HostError.
     """
-    frames = _Frames(iter(files))
+    frames = ChunkStream(_frames(files))
     try:
         response = call(
             session,
@@ -161,7 +164,7 @@ def push(
             "receive",
             {"store": location.store},
             python=location.python,
-            stdin=cast("BinaryIO", frames),
+            stdin=frames,
             on_event=TransferEvents(on_bytes),
             timeout=timeout,
             cancel=cancel,
@@ -244,55 +247,20 @@ def refuse_damaged(response: Reply, subject: str) -> None:
         raise HostError(failed[0].text("reason"))
 
 
-class _Frames(io.RawIOBase):
+def _frames(files: Iterable[tuple[StoredFile, Path]]) -> Iterator[bytes]:
     """Files as one stream of frames; each file is opened when the stream reaches it."""
-
-    def __init__(self, files: Iterator[tuple[StoredFile, Path]]) -> None:
-        self._files = files
-        self._open: BinaryIO | None = None
-        self._left = 0
-        self._ended = False
-        self.error: Exception | None = None
-        """The error that ended the stream early; the host only sees the end."""
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        if self._ended:
-            return b""
+    for blob, path in files:
         try:
-            return self._body(size) if self._open is not None else self._header()
-        except Exception as error:  # noqa: BLE001  # raised by push()
-            self._ended = True
-            self.error = error
-            return b""
-
-    def _header(self) -> bytes:
-        entry = next(self._files, None)
-        if entry is None:
-            self._ended = True
-            return b'{"end": true}\n'
-        blob, path = entry
-        try:
-            size = path.stat().st_size
-            self._open = path.open("rb", buffering=0)
+            file = path.open("rb", buffering=0)
         except OSError as error:
             raise NotInStore(f"{path} on this machine can't be read: {error.strerror or error}") from None
-        self._left = size
-        self._close_if_read()
-        return json.dumps({**blob.to_json(), "size": size}).encode() + b"\n"
-
-    def _body(self, size: int) -> bytes:
-        assert self._open is not None
-        data = self._open.read(min(self._left, size if size > 0 else self._left))
-        if not data:
-            raise NotInStore(f"{self._open.name} changed while it was read", "run it again")
-        self._left -= len(data)
-        self._close_if_read()
-        return data
-
-    def _close_if_read(self) -> None:
-        if self._open is not None and not self._left:
-            self._open.close()
-            self._open = None
+        with file:
+            left = os.fstat(file.fileno()).st_size
+            yield json.dumps({**blob.to_json(), "size": left}).encode() + b"\n"
+            while left:
+                data = file.read(min(left, _CHUNK))
+                if not data:
+                    raise NotInStore(f"{path} changed while it was read", "run it again")
+                left -= len(data)
+                yield data
+    yield b'{"end": true}\n'

@@ -6,7 +6,7 @@ import io
 import json
 import tarfile
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.command import Command
     from ipexctl.remote.fanout import HostOutcome
-    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session import Readable, Session, Stream
 
 HOSTS = (Host("a", "a"), Host("b", "b"))
 
@@ -63,7 +63,7 @@ class FakeNode:
     go: dict[str, Any] = field(default_factory=dict)
 
     def run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], *, stdin: BinaryIO | None = None, **_: object
+        self, command: Command, sink: Callable[[Stream, bytes], None], *, stdin: Readable | None = None, **_: object
     ) -> Ended:
         self.scripts.append(command.script)
         if self.lost:

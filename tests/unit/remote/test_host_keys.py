@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import threading
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +71,7 @@ def test_a_key_passes_or_is_refused_and_the_files_stay_as_they_are(
     at.known_hosts[1].write_text(system)
     expected = pytest.raises(Unreachable, match=refused) if refused else nullcontext()
     with expected:
-        HostKeys(policy).check(replace(at, **changes), "ssh-ed25519", KEY)
+        HostKeys(policy).check(at._replace(**changes), "ssh-ed25519", KEY)
     assert [path.read_text() for path in at.known_hosts] == [own, system]
 
 
@@ -94,7 +93,7 @@ def test_an_unknown_key_names_its_fingerprint_and_the_command_that_accepts_it(at
 )
 def test_keyscan_is_not_advised_where_it_would_not_help(at: Endpoint, changes: dict[str, Any]) -> None:
     with pytest.raises(Unreachable) as caught:
-        HostKeys("strict").check(replace(at, **changes), "ssh-ed25519", KEY)
+        HostKeys("strict").check(at._replace(**changes), "ssh-ed25519", KEY)
     assert "keyscan" not in caught.value.fix
     assert "--host-keys accept-new" in caught.value.fix
 
@@ -114,7 +113,7 @@ def test_a_changed_key_never_passes_and_says_where_the_old_one_stands(at: Endpoi
 def test_a_key_of_another_type_than_the_known_one_is_a_changed_key(
     at: Endpoint, policy: Policy, key_alias: str | None, file: int
 ) -> None:
-    at = replace(at, key_alias=key_alias)
+    at = at._replace(key_alias=key_alias)
     stored(at, "")
     at.known_hosts[file].write_text(line(at.key_name, OTHER))
     before = [path.read_text() for path in at.known_hosts if path.exists()]
@@ -161,7 +160,7 @@ def test_a_file_made_for_the_first_key_is_ours_alone(at: Endpoint) -> None:
 def test_a_key_that_cannot_be_written_down_is_not_accepted(at: Endpoint) -> None:
     nowhere = Path("/proc/ssh/known_hosts")
     with pytest.raises(Unreachable, match=r"/proc/ssh/known_hosts: No such file or directory"):
-        HostKeys("accept-new").check(replace(at, known_hosts=(nowhere,)), "ssh-ed25519", KEY)
+        HostKeys("accept-new").check(at._replace(known_hosts=(nowhere,)), "ssh-ed25519", KEY)
 
 
 @pytest.mark.parametrize("key_type", ["ssh-ed25519", "ecdsa-sha2-nistp256"])
@@ -175,7 +174,7 @@ def test_another_key_under_the_bare_name_is_that_of_the_other_port(at: Endpoint,
 
 
 def test_names_are_hashed_where_the_ssh_config_wants_it(at: Endpoint) -> None:
-    at = replace(at, hash_names=True)
+    at = at._replace(hash_names=True)
     with pytest.raises(Unreachable, match="is unknown") as caught:
         HostKeys("strict").check(at, "ssh-ed25519", KEY)
     assert "ssh-keyscan -H -p 2222 10.0.0.1" in caught.value.fix
@@ -209,9 +208,9 @@ def test_each_name_is_looked_up_once(at: Endpoint, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ipexctl.remote.host_keys.entries_for", counting)
     keys = HostKeys("accept-new")
     for port in (2222, 2222, 2223):
-        keys.preferred_types(replace(at, port=port))
-        keys.check(replace(at, port=port), "ssh-ed25519", KEY)
-        keys.check(replace(at, port=port), "ssh-ed25519", KEY)
+        keys.preferred_types(at._replace(port=port))
+        keys.check(at._replace(port=port), "ssh-ed25519", KEY)
+        keys.check(at._replace(port=port), "ssh-ed25519", KEY)
     assert asked == ["[10.0.0.1]:2222", "[10.0.0.1]:2223", "10.0.0.1", "[10.0.0.1]:2223"]
 
 
@@ -225,7 +224,7 @@ def test_a_file_is_read_once_also_where_keys_are_added_to_it(at: Endpoint, monke
     monkeypatch.setattr("ipexctl.remote.host_keys._read", counting)
     keys = HostKeys("accept-new")
     for number in range(5):
-        there = replace(at, hostname=f"n{number}")
+        there = at._replace(hostname=f"n{number}")
         keys.preferred_types(there)
         keys.check(there, "ssh-ed25519", KEY)
         keys.check(there, "ssh-ed25519", KEY)
@@ -234,7 +233,7 @@ def test_a_file_is_read_once_also_where_keys_are_added_to_it(at: Endpoint, monke
 
 
 def test_of_two_hosts_under_one_new_name_only_one_key_is_accepted(at: Endpoint) -> None:
-    keys, at = HostKeys("accept-new"), replace(at, key_alias="cluster")
+    keys, at = HostKeys("accept-new"), at._replace(key_alias="cluster")
     refused: list[str] = []
 
     def check(number: int) -> None:
@@ -271,7 +270,7 @@ def test_a_revoked_key_is_refused_even_if_it_is_known(
     file = tmp_path / "revoked"
     if revoked is not None:
         file.write_text(revoked)
-    endpoint = replace(at, revoked_keys=(file,))
+    endpoint = at._replace(revoked_keys=(file,))
     if not expected:
         HostKeys(policy).check(endpoint, "ssh-ed25519", KEY)
         return
@@ -291,7 +290,7 @@ def test_a_key_in_a_revocation_list_of_ssh_keygen_is_refused(at: Endpoint, tmp_p
     krl = tmp_path / "krl"
     command = ["ssh-keygen", "-q", "-k", "-f", str(krl), str(tmp_path / "bad.pub")]
     subprocess.run(command, check=True, timeout=20, capture_output=True)
-    endpoint = replace(at, revoked_keys=(krl,))
+    endpoint = at._replace(revoked_keys=(krl,))
     with pytest.raises(Unreachable, match="revoked"):
         HostKeys("accept-new").check(endpoint, "ssh-ed25519", keys["bad"])
     HostKeys("accept-new").check(endpoint, "ssh-ed25519", keys["good"])
@@ -303,7 +302,7 @@ def test_a_key_in_a_revocation_list_of_ssh_keygen_is_refused(at: Endpoint, tmp_p
 @pytest.mark.parametrize("policy", ["strict", "accept-new"])
 def test_without_a_known_hosts_file_of_the_user_no_key_is_written(at: Endpoint, policy: Policy) -> None:
     system = at.known_hosts[1]
-    endpoint = replace(at, known_hosts=(system,), can_add_keys=False)
+    endpoint = at._replace(known_hosts=(system,), can_add_keys=False)
     with pytest.raises(Unreachable) as caught:
         HostKeys(policy).check(endpoint, "ssh-ed25519", KEY)
     assert "--known-hosts" in caught.value.fix

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from sync_helpers import Place, put
+from sync_helpers import put
 
 from ipexctl.sync import scan as walk
 from ipexctl.sync.ignore import is_credential, parents_of_pattern
@@ -16,6 +16,9 @@ from ipexctl.ui.sync import as_json
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sync_helpers import Place
+
+pytest_plugins = ["sync_fixtures"]
 NAMES = (
     ".env",
     ".netrc",
@@ -29,13 +32,6 @@ NAMES = (
     ".docker/config.json",
 )
 DIRECTORIES = (".ssh", ".aws", ".gnupg", ".kube")
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "project").mkdir()
-    return Place(tmp_path / "project", tmp_path / "home")
 
 
 def sent(root: Path, *includes: str, excludes: tuple[str, ...] = ()) -> set[str]:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from sync_helpers import Place, contents, put
+from sync_helpers import contents, put
 
 from agent_helpers import patched_zip
 from ipexctl.node.common.processes import own_identity
@@ -21,15 +21,10 @@ from ipexctl.remote import node_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
+    from sync_helpers import Place
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A place for each test, whose cache is its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "project").mkdir()
-    return Place(tmp_path / "project", tmp_path / "home")
+pytest_plugins = ["sync_fixtures"]
 
 
 def hold(place: Place, run: str, state: str | None = "running") -> None:

@@ -30,13 +30,7 @@ if TYPE_CHECKING:
     from ipexctl.sync.node_calls import TreeState
     from ipexctl.sync.plan import SyncPlan
 
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A place for each test, whose cache is its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "project").mkdir()
-    return Place(tmp_path / "project", tmp_path / "home")
+pytest_plugins = ["sync_fixtures"]
 
 
 def test_the_tree_is_there_as_it_is_here(place: Place) -> None:

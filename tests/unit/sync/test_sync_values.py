@@ -20,45 +20,10 @@ from ipexctl.sync.node_calls import Generation, TreeState
 from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import Hashes, data_patterns, manifest_of
 from ipexctl.sync.report import SyncReport, SyncResult
-from ipexctl.sync.root import Level, describe_root_problem, find_root, root_for, tree_name
+from ipexctl.sync.root import find_root, tree_name
 from ipexctl.sync.scan import heaviest, leads_out
 from ipexctl.ui.sync import as_json
 from message_data import missing
-
-HOMES, OWN = (Path("/home/me"),), (Path("/home/me/.ipexctl"),)
-
-
-def levels(start: str, marked: set[str], repositories: set[str], shared: set[str]) -> list[Level]:
-    """The directories from `start` up, as `find_root` reads them from the disk."""
-    return [
-        Level(
-            path,
-            str(path) in marked,
-            str(path) in repositories,
-            str(path) not in shared and not describe_root_problem(path, HOMES, OWN),
-        )
-        for path in (Path(start), *Path(start).parents)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("start", "marked", "repositories", "root"),
-    [
-        ("/home/me/bert/src", set(), set(), "/home/me/bert/src"),
-        ("/home/me/bert/src", {"/home/me/bert"}, set(), "/home/me/bert"),
-        ("/home/me/bert/src", {"/home/me/bert/src", "/home/me/bert"}, set(), "/home/me/bert/src"),
-        ("/home/me/bert/src", {"/home/me/bert"}, {"/home/me/bert"}, "/home/me/bert"),
-        ("/home/me/big/bert/src", {"/home/me/big"}, {"/home/me/big/bert"}, "/home/me/big/bert/src"),
-        ("/home/me/bert/src", {"/home/me", "/", "/home"}, set(), "/home/me/bert/src"),
-        ("/tmp/x/y", {"/tmp"}, set(), "/tmp/x/y"),
-        ("/tmp/x/y", {"/tmp/x"}, set(), "/tmp/x"),
-        ("/home/me", {"/home/me"}, set(), "/home/me"),
-    ],
-)
-def test_the_root_is_the_nearest_marked_directory(
-    start: str, marked: set[str], repositories: set[str], root: str
-) -> None:
-    assert root_for(levels(start, marked, repositories, {"/tmp"})) == Path(root)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +32,12 @@ def test_the_root_is_the_nearest_marked_directory(
         ("train.py", None, "me/proj"),
         ("src/train.py", None, "me/proj/src"),
         ("pkg/deep/train.py", None, "me/proj/pkg"),
+        ("pkg/near/train.py", None, "me/proj/pkg/near"),
         ("../other/train.py", None, "me/other"),
+        ("../big/repository/src/train.py", None, "me/big/repository/src"),
+        ("../big/marked/src/train.py", None, "me/big/marked"),
+        ("../train.py", None, "me"),
+        ("../../beside/train.py", None, "beside"),
         ("/opt/examples/train.py", None, "/opt/examples"),
         ("src/../../other/t.py", None, "me/other"),
         ("/opt/examples/train.py", "/data/x", "/data/x"),
@@ -81,9 +51,12 @@ def test_the_root_is_found_from_the_script_or_the_current_directory(
     tmp_path: Path, script: str | None, option: str | None, root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    put(tmp_path, "me/pyproject.toml")
-    put(tmp_path, "me/proj/pkg/.ipexctlignore")
-    put(tmp_path, "me/proj/pkg/deep/pyproject.toml/no-file")
+    for path in (
+        *("pyproject.toml", "me/pyproject.toml", "me/proj/pkg/.ipexctlignore", "me/proj/pkg/near/ipexctl.toml"),
+        *("me/proj/pkg/deep/pyproject.toml/no-file", "me/big/pyproject.toml", "me/big/repository/.git/x"),
+        *("me/big/marked/.git/x", "me/big/marked/pyproject.toml"),
+    ):
+        put(tmp_path, path)
     found = find_root(Path(script) if script else None, Path(option) if option else None, tmp_path / "me/proj")
     assert found == tmp_path / root
 
@@ -242,6 +215,9 @@ def test_hosts_of_one_home_have_one_leader() -> None:
     answers = {"a": answer(store="s"), "b": answer(store="s"), "c": answer()}
     decision = make_sync_plan((A, B, C), answers)
     assert (decision.leaders, decision.followers) == ((A, C), ((B, A),))
+    answers["a"] = answer(generation(whole=True), store="s")
+    decision = make_sync_plan((A, B, C), answers)
+    assert (decision.whole, decision.leaders, decision.followers) == ((A,), (C,), ((B, A),))
 
 
 def test_homes_at_two_paths_are_refused() -> None:
