@@ -196,7 +196,7 @@ def test_ctrl_c_while_a_host_does_not_answer_does_not_wait_for_it(lab3: Lab, nod
     _, err = process.communicate(timeout=20)
     assert time.monotonic() - started < 3
     assert process.returncode == 130
-    assert "node1: failed: " in err
+    assert re.search(r"^node(1|\[1-[23]\]): failed: ", err, re.M)  # on a busy machine the others are not done yet
 
 
 def test_when_our_reader_leaves_we_leave_and_the_hosts_stop(lab3: Lab) -> None:
