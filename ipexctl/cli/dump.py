@@ -25,9 +25,10 @@ def dump_command(
     """
     from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import call_node0, chosen_ranks
-    from ipexctl.jobs.dump import RunOver, dump
+    from ipexctl.jobs.dump import dump
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.stop import ANSWER_TIMEOUT
+    from ipexctl.node.common.records import RunStatus
     from ipexctl.ui.dump import show, show_json, show_over
 
     check_seconds("--timeout", timeout)
@@ -42,8 +43,8 @@ def dump_command(
     stacks = call_node0(
         record, output, lambda session, cancel: dump(session, record, wanted, cancel, timeout=seconds), show_error
     )
-    if isinstance(stacks, RunOver):
-        show_error(f"the run has ended: {stacks.status.state}")
+    if isinstance(stacks, RunStatus):
+        show_error(f"the run has ended: {stacks.state}")
         show_over(stacks, record.id)
         raise typer.Exit(1)
     if output.json:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.ranks import RankSet
     from ipexctl.jobs.submit.pipeline import PlannedRun
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import Exports, RunRequest
+    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.launch.request import CommandKind
     from ipexctl.remote.session_pool import SessionPool
 
@@ -180,7 +180,6 @@ class LaunchCall:
     hosts: tuple[Host, ...]
     request: RunRequest
     project: ProjectLocation
-    exports: Exports
     notes: tuple[str, ...]
     """Notes to print for the user."""
     host_options: str
@@ -203,7 +202,6 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     script, launch, targets, home = line.script, line.launch, line.targets, line.home
     if script.module is None and not script.words:
         raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
-    exports = read_exports(launch.export or (), launch.env_file or (), os.environ)
     options = LaunchOptions(
         n=launch.n,
         ppn=launch.ppn,
@@ -214,7 +212,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         ccl_workers=launch.ccl_workers,
         master_port=launch.master_port,
         time_limit=launch.time_limit,
-        exports=exports.exports,
+        exports=read_exports(launch.export or (), launch.env_file or (), os.environ),
     )
     kind: CommandKind = "module" if script.module is not None else "command" if ctx.obj["dashes"] else "script"
     arguments = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
@@ -262,7 +260,6 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         hosts,
         request,
         locate_project(request, cwd),
-        exports,
         tuple(note for note in (parsed.note, note_on_arguments(ctx, parsed.kind, parsed.argv)) if note),
         host_options(targets, home, Path(found.hostfile) if found and found.hostfile else selection.project_hostfile),
         selection.project_hostfile,

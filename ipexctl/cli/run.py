@@ -105,7 +105,6 @@ def run_command(
             request,
             pool,
             launch_call.project,
-            launch_call.exports.secrets,
             settings,
             notify=output.print_note,
             files=files,
@@ -239,11 +238,11 @@ def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: flo
 
 def _final_state(record: RunRecord) -> str:
     """The state as in `ps`: `unknown` if the run was not followed to its end."""
-    from ipexctl.jobs.local_copy import read_copy
+    from ipexctl.jobs.local_copy import read_final_status
     from ipexctl.jobs.registry import RunRegistry
 
-    copy = read_copy(RunRegistry().directory / record.id)
-    return copy.status.state if copy is not None and copy.is_complete else "unknown"
+    status = read_final_status(RunRegistry().directory / record.id)
+    return "unknown" if status is None else status.state
 
 
 def _install_first(

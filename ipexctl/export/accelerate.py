@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.export.common import Exported, header
-from ipexctl.launch.accelerate_env import (
-    FIRST_IPEX,
-    IPEX,
-    PROJECT,
-    WITHOUT_IPEX,
-    WITHOUT_PREPARE,
-    before,
-)
+from ipexctl.export.common import Exported, command_line, header
+from ipexctl.launch.accelerate_env import FIRST_IPEX, IPEX, PROJECT, WITHOUT_IPEX, WITHOUT_PREPARE, before
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +24,7 @@ def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str) 
     version = packages.get(PROJECT, "")
     config, notes = _config(plan, packages, version, hostfile)
     head = [f"# {len(plan.hosts)} hosts, {plan.world_size} ranks; for accelerate {version or 'as it is now'}"]
-    head += [f"# accelerate launch --config_file THIS {_script(plan)}"]
+    head += [f"# accelerate launch --config_file THIS {command_line(plan).removeprefix(f'{plan.python} ')}"]
     head += header(_requirements(plan))
     if len(plan.hosts) > 1:
         head += [f"# {hostfile}:", *(f"#   {line}" for line in plan.hostfile.splitlines())]
@@ -43,12 +36,6 @@ def _requirements(plan: LaunchPlan) -> str:
     if len(plan.hosts) > 1:
         needed += "; an mpirun on the path, the script at the same path, and ssh from the first host to the others"
     return f"{needed}. Call it on the first host." if len(plan.hosts) > 1 else f"{needed}."
-
-
-def _script(plan: LaunchPlan) -> str:
-    from ipexctl.export.common import command_line
-
-    return command_line(plan).removeprefix(f"{plan.python} ")
 
 
 def _config(

@@ -94,11 +94,11 @@ def commented(settings: Iterable[Setting]) -> list[str]:
     return lines
 
 
-def fold_line(parts: Sequence[str], width: int = 100) -> list[str]:
+def fold_line(parts: Sequence[str]) -> list[str]:
     """A line of sh, continued with backslashes if it is long."""
     lines = [parts[0]]
     for part in parts[1:]:
-        if len(lines[-1]) + len(part) < width:
+        if len(lines[-1]) + len(part) < 100:
             lines[-1] += f" {part}"
         else:
             lines[-1] += " \\"

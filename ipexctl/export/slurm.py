@@ -40,6 +40,13 @@ LOCAL_RANK_COUNT: Final = (
     '    sed -n "$((SLURM_NODEID + 1))p"'
 )
 """Prints the number of ranks on this node; `2(x3),1` means 2, 2, 2, 1 ranks on the nodes in their order."""
+RANK_OF_SLURM: Final = (
+    "# which one it is, in the words torch reads; Slurm's own would be taken for them",
+    "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS",
+    "# 2(x3),1 is 2, 2, 2, 1",
+    f"LOCAL_WORLD_SIZE=$({LOCAL_RANK_COUNT})",
+    "export LOCAL_WORLD_SIZE",
+)
 IFACES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_KVS_IFACE")
 PINS: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_CELL")
 HOST_SETTINGS: Final = (*IFACES, "CCL_WORKER_AFFINITY", "CCL_LOCAL_RANK", "CCL_LOCAL_SIZE")
@@ -75,7 +82,8 @@ def to_slurm(
         lines += ["# set before sbatch, which hands them on"]
         lines += [f': "${{{secret_name}:?}}"' for secret_name in secret_names]
     lines += ["", "# what each rank begins with, on its node", "rank() {"]
-    rank = [*(_ranks_from_slurm() if launcher == "srun" else _ranks_from_mpi()), f"unset {' '.join(SLURM_VARIABLES)}"]
+    of_mpi = ("# which one it is, in the words torch reads; Slurm's are those of mpirun's daemon", *RANK_OF_MPI)
+    rank = [*(RANK_OF_SLURM if launcher == "srun" else of_mpi), f"unset {' '.join(SLURM_VARIABLES)}"]
     rank += [*_variables(plan, launcher, iface), *_rank_command(plan, launcher)]
     lines += [*(f"  {line}" for line in rank), "}", "export -f rank", ""]
     lines += [
@@ -114,20 +122,6 @@ def _sbatch_lines(plan: LaunchPlan, name: str) -> list[str]:
     return [f"#SBATCH {option}" for option in options]
 
 
-def _ranks_from_slurm() -> list[str]:
-    return [
-        "# which one it is, in the words torch reads; Slurm's own would be taken for them",
-        "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS",
-        "# 2(x3),1 is 2, 2, 2, 1",
-        f"LOCAL_WORLD_SIZE=$({LOCAL_RANK_COUNT})",
-        "export LOCAL_WORLD_SIZE",
-    ]
-
-
-def _ranks_from_mpi() -> list[str]:
-    return ["# which one it is, in the words torch reads; Slurm's are those of mpirun's daemon", *RANK_OF_MPI]
-
-
 def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[str]:
     by_mpi = launcher == "mpirun" and plan.flavor == "intel"
     excluded = (*SLURM_VARIABLES, *HOST_SETTINGS, *PINS, *(() if by_mpi else ("CCL_PROCESS_LAUNCHER",)))
@@ -136,25 +130,20 @@ def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[
         lines += [
             "# oneCCL is told each rank's place on its host",
             "export CCL_PROCESS_LAUNCHER=none",
+            "export CCL_LOCAL_RANK=$LOCAL_RANK CCL_LOCAL_SIZE=$LOCAL_WORLD_SIZE",
         ]
-        lines += ["export CCL_LOCAL_RANK=$LOCAL_RANK CCL_LOCAL_SIZE=$LOCAL_WORLD_SIZE"]
     if launcher == "srun" and plan.flavor == "intel" and plan.backend != "gloo":
         lines += [
             "# Slurm binds each rank; Intel MPI has to be told where Slurm's PMI-2 is",
             "export I_MPI_PIN=0",
+            f"for found in {PMI2}; do",
+            '  [ ! -e "$found" ] || export I_MPI_PMI_LIBRARY="${I_MPI_PMI_LIBRARY:-$found}"',
+            "done",
         ]
-        lines += [f"for found in {PMI2}; do"]
-        lines += ['  [ ! -e "$found" ] || export I_MPI_PMI_LIBRARY="${I_MPI_PMI_LIBRARY:-$found}"', "done"]
-    iface_settings = _ifaces(plan)
-    if iface is not None and iface_settings:
-        lines += [
-            "# --iface",
-            *(f"export {setting.name}={shlex.quote(setting.value or '')}" for setting in iface_settings),
-        ]
-    elif iface_settings:
-        lines += ["# how the hosts of the plan reach one another; take the # away where the nodes have that interface"]
-        lines += [f"# export {setting.name}={shlex.quote(setting.value or '')}" for setting in iface_settings]
-    return lines
+    comment = "# how the hosts of the plan reach one another; take the # away where the nodes have that interface"
+    comment, prefix = (comment, "# ") if iface is None else ("# --iface", "")
+    exports = [f"{prefix}export {setting.name}={shlex.quote(setting.value or '')}" for setting in _ifaces(plan)]
+    return [*lines, comment, *exports] if exports else lines
 
 
 def _rank_command(plan: LaunchPlan, launcher: Launcher) -> list[str]:
@@ -175,11 +164,7 @@ def _ifaces(plan: LaunchPlan) -> Sequence[Setting]:
     """Interface settings that are the same on all hosts; none for a single host."""
     if len(plan.hosts) == 1:
         return ()
-    differing = differing_settings(plan)
-    by_name = {
-        setting.name: setting for setting in plan.settings if setting.name in IFACES and setting.name not in differing
-    }
-    return tuple(by_name.values())
+    return tuple(setting for setting in common_settings(plan) if setting.name in IFACES)
 
 
 def _srun(plan: LaunchPlan) -> list[str]:

@@ -12,7 +12,7 @@ import platformdirs
 
 from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.registry import RunRegistry
+from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.lab.state import LABS, directories
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.remote.control_machine import is_this_machine
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.registry import RunRecord
 
 COMPLETIONS: Final = (
     ".bash_completions/ipexctl.sh",

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.jobs.stop import ANSWER_TIMEOUT, run_on_node0
-from ipexctl.node.common.records import read_status
+from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
 from ipexctl.remote.reply import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -204,17 +203,10 @@ def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
     return [(ranks, f"{name_ranks(ranks)}: {place}") for ranks, place in groups]
 
 
-def name_ranks(ranks: Sequence[RankStacks]) -> str:
+def name_ranks(ranks: Sequence[RankStacks | RankStatus | SilentRank]) -> str:
     """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
     hosts = fold(list(dict.fromkeys(rank.host for rank in ranks)))
     return f"rank{'s' if len(ranks) > 1 else ''} {fold_ranks(rank.rank for rank in ranks)} on {hosts}"
-
-
-@dataclass(frozen=True, slots=True)
-class RunOver:
-    """The run is over; there are no stacks."""
-
-    status: RunStatus
 
 
 def dump(
@@ -224,11 +216,11 @@ def dump(
     cancel: Cancel | None = None,
     *,
     timeout: float = ANSWER_TIMEOUT,
-) -> Dump | RunOver:
-    """Request the stacks from node0; raises a HostError."""
+) -> Dump | RunStatus:
+    """Request the stacks from node0; the status of a run that is over. Raises a HostError."""
     answer = run_on_node0(session, record, "dump", {"ranks": ranks, "wait": WAIT}, cancel, timeout)
     if answer["dump"] is None:
-        return RunOver(read_status(answer["status"]))
+        return read_status(answer["status"])
     return read_dump(answer.record("dump"))
 
 

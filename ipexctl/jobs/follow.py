@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.dump import DumpReceiver
 from ipexctl.jobs.stall_report import dump_lines, silence_lines
-from ipexctl.node.common.frames import SUFFIXES, Chunk, FrameError, decode_chunk, decode_json
+from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, Stream, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
-from ipexctl.remote.cancel import RETRY_INTERVALS, Deadline
+from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call, call_line
@@ -27,13 +27,10 @@ from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.jobs.local_copy import LocalCopy
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.node.common.frames import Frame, Stream
-    from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
 MOST_SILENCE: Final = 30.0

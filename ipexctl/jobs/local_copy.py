@@ -18,16 +18,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
-from ipexctl.node.common.frames import SUFFIXES
-from ipexctl.node.common.records import FINAL, read_status
+from ipexctl.node.common.frames import SUFFIXES, Chunk
+from ipexctl.node.common.records import FINAL, RunStatus, read_status
 from ipexctl.node.run.output_times import TimesWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from ipexctl.node.common.frames import Chunk
-    from ipexctl.node.common.records import RunStatus
 
 _STATUS_INTERVAL: Final = 5.0
 _MAX_OPEN_FILES: Final = 256

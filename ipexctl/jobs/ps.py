@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.local_copy import read_final_status
-from ipexctl.node.common.records import read_status
+from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
@@ -48,8 +47,6 @@ def query_runs(
     records: Sequence[RunRecord],
     open_session: Callable[[RunRecord], Session],
     cancel: Cancel,
-    *,
-    forks: int = 32,
     timeout: float = QUERY_TIMEOUT,
 ) -> list[KnownRun]:
     """Every run with its state, in the order of the records."""
@@ -82,7 +79,7 @@ def query_runs(
 
     by_host = {id(group[0].node0): group for group in groups}
     for done in fan_out(
-        [group[0].node0 for group in groups], lambda host: query(by_host[id(host)]), forks=forks, cancel=cancel
+        [group[0].node0 for group in groups], lambda host: query(by_host[id(host)]), forks=32, cancel=cancel
     ):
         if done.error is not None:
             for record in by_host[id(done.host)]:

@@ -83,19 +83,10 @@ def _syntax_error(item: str) -> str:
 
 def fold_ranks(ranks: Iterable[int]) -> str:
     """Text that `parse_ranks` reads, such as `0-3,8`."""
-    parts: list[str] = []
-    first = last = -2
+    ranges: list[range] = []
     for rank in sorted(set(ranks)):
-        if rank == last + 1:
-            last = rank
-            continue
-        if first >= 0:
-            parts.append(_range_text(first, last))
-        first = last = rank
-    if first >= 0:
-        parts.append(_range_text(first, last))
-    return ",".join(parts)
-
-
-def _range_text(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+        if ranges and rank == ranges[-1].stop:
+            ranges[-1] = range(ranges[-1].start, rank + 1)
+        else:
+            ranges.append(range(rank, rank + 1))
+    return str(RankSet(tuple(ranges))) if ranges else ""

@@ -11,7 +11,7 @@ import re
 import secrets
 import shlex
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +22,7 @@ from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
@@ -183,56 +183,43 @@ def _only(word: str, records: Sequence[RunRecord]) -> RunRecord:
     raise UserError(f"there is no run {word!r}", fix=f"ipexctl ps shows them; the newest: {newest}")
 
 
+_HOST_FIELDS: Final = ("name", "address", "user", "port", "internal")
+_HOST_PATHS: Final = ("identity", "known_hosts", "ssh_config")
+
+
 def _to_json(record: RunRecord) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "id": record.id,
-        "node0": _host_to_json(record.node0),
-        "home": record.home,
-        "python": record.python,
-        "script": record.script,
-        "env": record.env,
-        "started": record.started,
-        "world_size": record.world_size,
-        "hosts": list(record.hosts),
-        "host_keys": record.host_keys,
-        "connect_timeout": record.connect_timeout,
-        "stores": list(record.stores),
-        "nodes": [_host_to_json(host) for host in record.nodes],
-        "ranks": list(record.ranks),
-        "cwd": record.cwd,
-        "again": record.again,
-    }
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    nodes = [_host_to_json(host) for host in record.nodes]
+    return {"schema": SCHEMA, **values, "node0": _host_to_json(record.node0), "nodes": nodes}
 
 
 def _host_to_json(host: Host) -> dict[str, Any]:
+    paths: dict[str, Path | None] = {name: getattr(host, name) for name in _HOST_PATHS}
     return {
-        "name": host.name,
-        "address": host.address,
-        "user": host.user,
-        "port": host.port,
-        "internal": host.internal,
-        "identity": _text(host.identity),
-        "known_hosts": _text(host.known_hosts),
-        "ssh_config": _text(host.ssh_config),
+        **{name: getattr(host, name) for name in _HOST_FIELDS},
+        **{name: None if path is None else str(path.expanduser().absolute()) for name, path in paths.items()},
     }
 
 
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path.expanduser().absolute())
+def _host(document: dict[str, Any]) -> Host:
+    paths: dict[str, Any] = {name: Path(document[name]) if document[name] else None for name in _HOST_PATHS}
+    return Host(**{name: document[name] for name in _HOST_FIELDS}, **paths)
 
 
-def _host(fields: dict[str, Any]) -> Host:
-    return Host(
-        name=fields["name"],
-        address=fields["address"],
-        user=fields["user"],
-        port=fields["port"],
-        internal=fields["internal"],
-        identity=_path(fields["identity"]),
-        known_hosts=_path(fields["known_hosts"]),
-        ssh_config=_path(fields["ssh_config"]),
-    )
+_ADDED: Final = ("nodes", "ranks", "cwd", "again")
+"""Fields that records of older versions don't have."""
+_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "node0": _host,
+    "started": float,
+    "world_size": int,
+    "hosts": tuple,
+    "connect_timeout": float,
+    "stores": tuple,
+    "nodes": lambda nodes: tuple(map(_host, nodes)),
+    "ranks": tuple,
+    "cwd": str,
+    "again": str,
+}
 
 
 def _read(path: Path) -> RunRecord | DamagedRecord:
@@ -240,24 +227,10 @@ def _read(path: Path) -> RunRecord | DamagedRecord:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
             raise ValueError(f"its schema is {data['schema']!r}, not {SCHEMA!r}")
-        return RunRecord(
-            id=data["id"],
-            node0=_host(data["node0"]),
-            home=data["home"],
-            python=data["python"],
-            script=data["script"],
-            env=data["env"],
-            started=float(data["started"]),
-            world_size=int(data["world_size"]),
-            hosts=tuple(data["hosts"]),
-            host_keys=data["host_keys"],
-            connect_timeout=float(data["connect_timeout"]),
-            stores=tuple(data["stores"]),
-            nodes=tuple(_host(host) for host in data.get("nodes", ())),
-            ranks=tuple(data.get("ranks", ())),
-            cwd=str(data.get("cwd", "")),
-            again=str(data.get("again", "")),
-        )
+        names = (field.name for field in fields(RunRecord))
+        values = {name: data[name] for name in names if name in data or name not in _ADDED}
+        decoded = {name: decode(values[name]) for name, decode in _DECODERS.items() if name in values}
+        return RunRecord(**{**values, **decoded})
     except OSError as error:
         return _damaged(path, error.strerror or str(error))
     except KeyError as error:
@@ -273,10 +246,6 @@ def _damaged(path: Path, reason: str) -> DamagedRecord:
     with contextlib.suppress(OSError):
         written = path.stat().st_mtime
     return DamagedRecord(path.stem, path, reason, written)
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None
 
 
 _FAILED_CALL: Final = "failed-call"

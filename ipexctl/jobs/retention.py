@@ -100,7 +100,6 @@ def prune_nodes(
     cancel: Cancel,
     *,
     dry_run: bool = False,
-    forks: int = 32,
 ) -> list[PruneResult]:
     """Prune on node0 of every run, and on one host of each other home that a run used."""
     places: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
@@ -131,7 +130,7 @@ def prune_nodes(
         return PruneResult(host, "ok", gone=gone, kept=reply.integer("kept"), size=reply.integer("bytes"))
 
     found: dict[int, PruneResult] = {}
-    for done in fan_out([host for _, host in nodes], work, forks=forks, cancel=cancel):
+    for done in fan_out([host for _, host in nodes], work, forks=32, cancel=cancel):
         error = done.error or HostError("it didn't answer")
         found[id(done.host)] = done.result or PruneResult(
             done.host, status=error.status, reason=error.reason, fix=error.advice
@@ -144,12 +143,10 @@ def prune_local(
     keep: RetentionLimits,
     *,
     over: Collection[str] = (),
-    now: float | None = None,
     dry_run: bool = False,
 ) -> list[PrunedRun]:
     """Prune copies and records on the control machine, of runs that have ended: `over`, and by the copy's status."""
-    now = time.time() if now is None else now
-    records = register.all()
+    now, records = time.time(), register.all()
     sizes = {record.id: disk_usage(register.directory / record.id) for record in records}
     total, gone = sum(sizes.values()), []
     for record in records[: max(0, len(records) - keep.newest)]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.dump import place_lines
+from ipexctl.jobs.dump import Dump, place_lines
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.dump import Dump
     from ipexctl.node.common.records import Silence, SilentRank
 
-_BUSY: Final = 50.0
+BUSY: Final = 50.0
 """Percent of a core above which a rank computes or spins."""
 _STATES: Final = {
     "R": "runs",
@@ -71,7 +70,7 @@ def dump_lines(run: str, dump: Dump) -> list[str]:
 
 def describe_activity(rank: SilentRank) -> str:
     """`computes (98 % of a core)`, `waits for the network`."""
-    if rank.cpu is not None and rank.cpu >= _BUSY:
+    if rank.cpu is not None and rank.cpu >= BUSY:
         return f"computes, or spins ({round(rank.cpu, -1):.0f} % of a core)"
     state = _STATES.get(rank.process or "", "is alive, in an unknown state")
     if rank.process in ("S", "D") and rank.waits_in:

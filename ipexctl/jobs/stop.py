@@ -1,4 +1,4 @@
-"""Stops a run, and removes the job files of an ended run from its nodes."""
+"""Stops a run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.node.common.records import read_status
+from ipexctl.node.common.records import RunStatus, State, read_status
 from ipexctl.remote.node_call import call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.node.common.records import RunStatus, State
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
@@ -40,19 +39,13 @@ def stop(
     record: RunRecord,
     *,
     number: int = signal.SIGTERM,
-    wait: float = WAIT,
     timeout: float = ANSWER_TIMEOUT,
     cancel: Cancel | None = None,
 ) -> StopResult:
     """Signal the supervisor, and wait until the run has ended. Raises a HostError."""
-    answer = run_on_node0(session, record, "stop", {"wait": wait, "signal": number}, cancel, timeout)
+    answer = run_on_node0(session, record, "stop", {"wait": WAIT, "signal": number}, cancel, timeout)
     was = read_status({"state": answer["was"]}).state
     return StopResult(read_status(answer["status"]), was)
-
-
-def clear(session: Session, record: RunRecord, *, cancel: Cancel | None = None) -> None:
-    """Remove the job file of a node, with its token and secrets, if it is still there."""
-    run_on_node0(session, record, "clear", {}, cancel)
 
 
 def run_on_node0(
@@ -64,7 +57,6 @@ def run_on_node0(
     timeout: float = ANSWER_TIMEOUT,
 ) -> Reply:
     request = {"home": record.home, "id": record.id, **more}
-    label = f"{action} the run"
     return call(
         session,
         "run.runs",
@@ -72,7 +64,7 @@ def run_on_node0(
         request,
         python=record.python,
         home=record.home,
-        label=label,
+        label=f"{action} the run",
         timeout=timeout,
         cancel=cancel,
     )

@@ -6,19 +6,17 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.facts.gather import gather
+from ipexctl.facts.gather import HostFacts, gather
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.jobs.registry import RunRegistry, abandoned_runs, starting_runs
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
+from ipexctl.remote.outcome import HostError, HostResult, Report, Status, exit_code
 from ipexctl.trust.setup import TrustOptions, revoke
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.facts.gather import HostFacts
-    from ipexctl.remote.outcome import Status
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -213,7 +211,9 @@ def survey(
         return state.refuse(obstacles)
     state.revoke_logins(dry_run=True)
     state.follow_leaders()
-    report = state.report(_control_result(state, options), is_survey=True)
+    found, left = find_control_files(hosts, options.selection, with_results=options.with_results)
+    control = UninstallResult(CONTROL_MACHINE, "changed" if found else "ok", found=found, left=left)
+    report = state.report(control, is_survey=True)
     return replace(report, obstacles=obstacles)
 
 
@@ -232,12 +232,6 @@ def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOption
         return state.report(control, is_survey=False)
     remove_control_files(hosts, with_results=options.with_results)
     return state.report(listed.control, is_survey=False)
-
-
-def _control_result(state: _Uninstall, options: UninstallOptions) -> UninstallResult:
-    found, left = find_control_files(state.hosts, options.selection, with_results=options.with_results)
-    status: Status = "changed" if found else "ok"
-    return UninstallResult(CONTROL_MACHINE, status, found=found, left=left)
 
 
 def _first_result(answer: HostFacts) -> UninstallResult:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.hosts.yaml_tree import YamlTree, is_null
+from ipexctl.hosts.yaml_tree import Entry, YamlTree, is_null
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from ipexctl.hosts.yaml_tree import Entry
     from ipexctl.launch.request import LaunchOptions
 
 CPU_KINDS: Final = ("NO", "MULTI_CPU")
@@ -36,40 +35,14 @@ NESTED: Final[Mapping[str, tuple[str, ...]]] = {
 OLD_DYNAMO: Final = "dynamo_backend"
 """It was a key of the top level before there was a section for it."""
 USED: Final = (
-    "compute_environment",
-    "debug",
-    "distributed_type",
-    "machine_rank",
-    "main_process_ip",
-    "main_process_port",
-    "mixed_precision",
-    "num_machines",
-    "num_processes",
-    "use_cpu",
-    "fp16",
-)
+    "compute_environment", "debug", "distributed_type", "machine_rank", "main_process_ip", "main_process_port",
+    "mixed_precision", "num_machines", "num_processes", "use_cpu", "fp16",
+)  # fmt: skip
 IGNORED: Final = (
-    "command_file",
-    "commands",
-    "deepspeed_config",
-    "downcast_bf16",
-    "enable_cpu_affinity",
-    "fp8_config",
-    "fsdp_config",
-    "gpu_ids",
-    "main_training_function",
-    "megatron_lm_config",
-    "parallelism_config",
-    "rdzv_backend",
-    "same_network",
-    "tp_config",
-    "tpu_env",
-    "tpu_name",
-    "tpu_use_cluster",
-    "tpu_use_sudo",
-    "tpu_vm",
-    "tpu_zone",
-)
+    "command_file", "commands", "deepspeed_config", "downcast_bf16", "enable_cpu_affinity", "fp8_config", "fsdp_config",
+    "gpu_ids", "main_training_function", "megatron_lm_config", "parallelism_config", "rdzv_backend", "same_network",
+    "tp_config", "tpu_env", "tpu_name", "tpu_use_cluster", "tpu_use_sudo", "tpu_vm", "tpu_zone",
+)  # fmt: skip
 """Keys without a meaning on CPUs, or for one command that starts all ranks."""
 _YES: Final = ("true", "yes", "on", "y", "1")
 _NO: Final = ("false", "no", "off", "n", "0", "")
@@ -182,21 +155,19 @@ class _Reader:
     def read(self) -> AccelerateConfig:
         self._refuse_other_machines()
         self._note_unknown()
-        if "use_cpu" in self._top and not self._top_flag("use_cpu"):
+        if self._flag(self._top.get("use_cpu")) is False:
             place = f"{self._path}:{_line(self._top['use_cpu'])}"
             self._notes.append(f"{place}: use_cpu: false is ignored, ranks compute on CPUs")
         nested = self._nested
         precision = self._precision()
-        if self._top.keys() & {"machine_rank"} and (self._whole(self._top["machine_rank"]) or 0) > 0:
+        if self._whole(self._top.get("machine_rank")):
             self._notes.append("machine_rank is ignored: one command starts the ranks of all machines")
         dynamo = {
             key.removeprefix("dynamo_"): self._tree.text(entry.value) for key, entry in nested["dynamo_config"].items()
         }
         if (old := self._top.get(OLD_DYNAMO)) is not None:
             dynamo.setdefault("backend", self._tree.text(old.value))
-        ipex, enabled = nested["ipex_config"].get("ipex"), nested["ipex_config"].get("ipex_enabled")
         hostfile = nested["mpirun_config"].get("mpirun_hostfile")
-        workers = nested["mpirun_config"].get("mpirun_ccl")
         return AccelerateConfig(
             path=self._path,
             hostfile=self._tree.text(hostfile.value) or None if hostfile else None,
@@ -204,11 +175,11 @@ class _Reader:
             machines=self._count("num_machines") or 1,
             main_ip=self._text("main_process_ip") or None,
             main_port=self._port(),
-            ccl_workers=self._whole(workers) if workers else None,
+            ccl_workers=self._whole(nested["mpirun_config"].get("mpirun_ccl")),
             mixed_precision=precision,
-            ipex=self._flag(ipex) if ipex else None,
-            ipex_enabled=self._flag(enabled) if enabled else None,
-            debug=self._top_flag("debug"),
+            ipex=self._flag(nested["ipex_config"].get("ipex")),
+            ipex_enabled=self._flag(nested["ipex_config"].get("ipex_enabled")),
+            debug=bool(self._flag(self._top.get("debug"))),
             dynamo={name: value for name, value in dynamo.items() if value},
             notes=tuple(self._notes),
         )
@@ -269,7 +240,7 @@ class _Reader:
     def _precision(self) -> str:
         entry = self._top.get("mixed_precision")
         if entry is None:
-            precision = "fp16" if self._top_flag("fp16") else "no"
+            precision = "fp16" if self._flag(self._top.get("fp16")) else "no"
         else:
             precision = self._tree.text(entry.value).lower()
             precision = "no" if precision in (*_NO, "null") else precision
@@ -286,7 +257,7 @@ class _Reader:
     def _port(self) -> int | None:
         """0 means a free port."""
         entry = self._top.get("main_process_port")
-        port = self._whole(entry) if entry is not None else None
+        port = self._whole(entry)
         if entry is not None and port is not None and port > 65535:
             raise self._tree.error(entry.value, f"{port} is no port", fix="1 to 65535, or 0 for a free one")
         return port or None
@@ -294,14 +265,14 @@ class _Reader:
     def _count(self, key: str) -> int | None:
         """-1 means that the command line sets it."""
         entry = self._top.get(key)
-        number = self._whole(entry, least=-1) if entry is not None else None
+        number = self._whole(entry, least=-1)
         if entry is not None and number == 0:
             raise self._tree.error(entry.value, f"{key} is 0", fix="at least 1")
         return None if number == -1 else number
 
-    def _whole(self, entry: Entry, least: int = 0) -> int | None:
-        text = self._tree.text(entry.value).strip()
-        if not text or text.lower() == "null":
+    def _whole(self, entry: Entry | None, least: int = 0) -> int | None:
+        text = self._tree.text(entry.value).strip() if entry is not None else ""
+        if entry is None or not text or text.lower() == "null":
             return None
         try:
             number = int(text)
@@ -311,11 +282,9 @@ class _Reader:
             raise self._tree.error(entry.value, f"{entry.key} is a whole number, not {quoted(text)}")
         return number
 
-    def _top_flag(self, key: str) -> bool:
-        entry = self._top.get(key)
-        return self._flag(entry) if entry is not None else False
-
-    def _flag(self, entry: Entry) -> bool:
+    def _flag(self, entry: Entry | None) -> bool | None:
+        if entry is None:
+            return None
         text = self._tree.text(entry.value).strip().lower()
         if text in _YES:
             return True

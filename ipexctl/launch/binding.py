@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from ipexctl.launch.topology import cpus, threads_of_rank
+from ipexctl.launch.topology import Core, Cores, cpus, threads_of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.launch.request import Bind
-    from ipexctl.launch.topology import Core, Cores
 
 
 @dataclass(frozen=True, slots=True)

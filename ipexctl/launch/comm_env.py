@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.launch.context import setting_per_node
 from ipexctl.launch.plan import Setting
 
 if TYPE_CHECKING:
@@ -71,8 +70,8 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
         choice = loopback_or_iface(node)
         return (choice[0], "the same for torch.distributed.rpc") if choice else None
 
-    yield from setting_per_node(context.nodes, "GLOO_SOCKET_IFNAME", loopback_or_iface)
-    yield from setting_per_node(context.nodes, "TP_SOCKET_IFNAME", rpc)
+    yield from context.per_node("GLOO_SOCKET_IFNAME", loopback_or_iface)
+    yield from context.per_node("TP_SOCKET_IFNAME", rpc)
 
 
 def _oneccl(context: LaunchContext) -> Iterator[Setting]:
@@ -90,8 +89,8 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
         listed = ",".join(map(str, cores))
         return listed, "the last cores of each rank's block, kept free of compute: oneCCL wants one entry per worker"
 
-    yield from setting_per_node(context.nodes, "CCL_WORKER_AFFINITY", affinity)
-    yield from setting_per_node(context.nodes, "CCL_WORKER_OFFLOAD", lambda node: _offload(context, node))
+    yield from context.per_node("CCL_WORKER_AFFINITY", affinity)
+    yield from context.per_node("CCL_WORKER_OFFLOAD", lambda node: _offload(context, node))
     yield from _transport(context)
 
 
@@ -130,16 +129,13 @@ def _transport(context: LaunchContext) -> Iterator[Setting]:
     yield Setting(
         "CCL_PROCESS_LAUNCHER", "none", "oneCCL gets each rank's place on its host from these variables, not from MPI"
     )
-    yield from setting_per_node(
-        context.nodes, "CCL_LOCAL_SIZE", lambda node: (str(node.count), "the number of ranks on this host")
-    )
+    yield from context.per_node("CCL_LOCAL_SIZE", lambda node: (str(node.count), "the number of ranks on this host"))
     for node in context.nodes:
         for at in range(node.count):
             yield Setting(
                 "CCL_LOCAL_RANK", str(at), "its number among the ranks of its host", node.name, node.first + at
             )
-    yield from setting_per_node(
-        context.nodes,
+    yield from context.per_node(
         "CCL_KVS_IFACE",
         lambda node: (
             (node.iface, "the interface for the first contact of ranks; with several, oneCCL may wait on a wrong one")
@@ -182,7 +178,7 @@ def _fabric(context: LaunchContext) -> Iterator[Setting]:
             "the same interface: with bridges (docker's, say), libfabric may wait on one of them for ever",
         )
 
-    yield from setting_per_node(context.nodes, "FI_TCP_IFACE", interface)
+    yield from context.per_node("FI_TCP_IFACE", interface)
 
 
 def _has_fast_network(context: LaunchContext) -> bool:
@@ -220,7 +216,7 @@ def _yielding(context: LaunchContext) -> Iterator[Setting]:
     def settings_for(value: str) -> list[Setting]:
         name = "CCL_YIELD" if value == "sched_yield" else "I_MPI_THREAD_YIELD"
         reason = "more ranks and workers than cores: those that wait yield their core instead of spinning on it"
-        return setting_per_node(context.nodes, name, lambda node: (value, reason) if _outnumbered(node) else None)
+        return context.per_node(name, lambda node: (value, reason) if _outnumbered(node) else None)
 
     if context.backend == "ccl":
         yield from settings_for("sched_yield")

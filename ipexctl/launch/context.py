@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.overrides import requested_number
-from ipexctl.launch.plan import Setting
+from ipexctl.launch.plan import Backend, Flavor, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ipexctl.facts.facts import Facts
     from ipexctl.launch.binding import Binding
-    from ipexctl.launch.plan import Backend, Flavor
     from ipexctl.launch.request import LaunchRequest
     from ipexctl.launch.topology import Cores
 
@@ -36,6 +35,10 @@ class NodeLayout:
     @property
     def count(self) -> int:
         return len(self.binding.slots)
+
+
+Choice = tuple[str | None, str]
+"""A value and its reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +71,11 @@ class LaunchContext:
     def world_size(self) -> int:
         return sum(node.count for node in self.nodes)
 
-
-Choice = tuple[str | None, str]
-"""A value and its reason."""
-
-
-def setting_per_node(
-    nodes: tuple[NodeLayout, ...], name: str, choose: Callable[[NodeLayout], Choice | None]
-) -> list[Setting]:
-    """A variable chosen for each node; a single setting for all of them where value and reason are the same."""
-    choices = {node.name: choose(node) for node in nodes}
-    different = set(choices.values())
-    if len(different) == 1:
-        common = different.pop()
-        return [] if common is None else [Setting(name, *common)]
-    return [Setting(name, *choice, host=host) for host, choice in choices.items() if choice is not None]
+    def per_node(self, name: str, choose: Callable[[NodeLayout], Choice | None]) -> list[Setting]:
+        """A variable chosen for each node; a single setting for all of them where value and reason are the same."""
+        choices = {node.name: choose(node) for node in self.nodes}
+        different = set(choices.values())
+        if len(different) == 1:
+            common = different.pop()
+            return [] if common is None else [Setting(name, *common)]
+        return [Setting(name, *choice, host=host) for host, choice in choices.items() if choice is not None]

@@ -7,13 +7,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.plan import LaunchRefusal
+from ipexctl.launch.plan import Backend, Flavor, LaunchRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.facts.software import Env, Mpi
-    from ipexctl.launch.plan import Backend, Flavor
     from ipexctl.launch.request import LaunchRequest
 
 NAMES: Final[dict[Flavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import comm_env
-from ipexctl.launch.mpi import NAMES
+from ipexctl.launch.mpi import NAMES, Launcher
+from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ipexctl.launch.context import LaunchContext, NodeLayout
-    from ipexctl.launch.mpi import Launcher
     from ipexctl.launch.rank_distribution import RankDistribution
 
 
@@ -35,7 +35,7 @@ def _crowded(context: LaunchContext) -> Iterator[str]:
     omp = context.omp
     for node in context.nodes:
         cores = node.cores
-        have = f"{cores.count} {'core' if cores.count == 1 else 'cores'}"
+        have = counted(cores.count, "core")
         binding = node.binding
         if binding.crowded:
             yield f"more ranks than cores on {node.name}: {node.count} ranks share {have} and wait for one another"
@@ -65,7 +65,7 @@ def _unequal(context: LaunchContext) -> Iterator[str]:
     if len(by_threads) > 1 and context.omp is None:
         fewest, most = min(by_threads), max(by_threads)
         yield (
-            f"ranks on {fold(by_threads[fewest])} have {fewest} {'thread' if fewest == 1 else 'threads'}, "
+            f"ranks on {fold(by_threads[fewest])} have {counted(fewest, 'thread')}, "
             f"on {fold(by_threads[most])} {most}: the slowest sets the pace"
         )
     machines: dict[str, list[str]] = {}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.plan import RANK_NAMES, LaunchRefusal, Setting
+from ipexctl.launch.plan import RANK_NAMES, Backend, Flavor, LaunchRefusal, Setting
 from ipexctl.launch.topology import automatic_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipexctl.launch.plan import Backend, Flavor
     from ipexctl.launch.request import Export, LaunchOptions, LaunchRequest
 
 _MOST_RANKS: Final = 100_000
@@ -73,27 +71,22 @@ def _check_addresses(request: LaunchRequest) -> LaunchRefusal | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class BackendChoice:
-    """The backend, with the reason for it under `auto`."""
-
-    backend: Backend
-    reason: str = ""
-
-
 def choose_backend(
     request: LaunchRequest, hosts: int, world_size: int, cores_per_rank: int
-) -> BackendChoice | LaunchRefusal:
-    """`hosts`: those with ranks; `cores_per_rank`: those of the ranks with the fewest."""
+) -> tuple[Backend, str] | LaunchRefusal:
+    """The backend, with the reason for it under `auto`.
+
+    `hosts`: those with ranks; `cores_per_rank`: those of the ranks with the fewest.
+    """
     choice, env = request.options.backend, request.env
     no_workers = requested_variables(request).get("CCL_WORKER_COUNT") == "0"
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
     if choice == "auto" and env.ccl and no_workers:
-        return BackendChoice("gloo", "CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; oneCCL refuses it")
+        return "gloo", "CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; oneCCL refuses it"
     if choice == "ccl" and no_workers:
         return LaunchRefusal("oneCCL refuses CCL_WORKER_COUNT=0", "--ccl-workers 0 instead: it sets what oneCCL takes")
     if choice == "auto":
-        return BackendChoice(*automatic_backend(env.ccl, hosts, world_size, cores_per_rank))
+        return automatic_backend(env.ccl, hosts, world_size, cores_per_rank)
     if choice == "ccl" and not env.ccl:
         return LaunchRefusal(
             f"{place} has no oneCCL bindings, so there is no ccl backend",
@@ -104,7 +97,7 @@ def choose_backend(
             f"the torch of {place} has no mpi backend: only a torch that was built with MPI has one, and no wheel was",
             "--backend gloo; ranks are started by mpirun with every backend",
         )
-    return BackendChoice(choice)
+    return choice, ""
 
 
 def requested_variables(request: LaunchRequest) -> dict[str, str]:

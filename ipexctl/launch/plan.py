@@ -113,14 +113,6 @@ class LaunchPlan:
     def ranks(self) -> tuple[RankPlan, ...]:
         return tuple(rank for host in self.hosts for rank in host.ranks)
 
-    def settings_of(self, rank: RankPlan) -> tuple[Setting, ...]:
-        """The settings of one rank, in the order of the plan."""
-        return tuple(
-            setting
-            for setting in self.settings
-            if setting.host in (None, rank.host) and setting.rank in (None, rank.rank)
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class LaunchRefusal:

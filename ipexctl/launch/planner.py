@@ -20,14 +20,13 @@ from ipexctl.launch.overrides import (
     requested_variables,
     worker_count,
 )
-from ipexctl.launch.plan import HostPlan, LaunchPlan, LaunchRefusal, RankPlan
+from ipexctl.launch.plan import HostPlan, LaunchPlan, LaunchRefusal, RankPlan, Setting
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.topology import cores_of, default_ranks, dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.launch.plan import Setting
     from ipexctl.launch.request import LaunchRequest
 
 
@@ -60,14 +59,15 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
     choice = choose_backend(request, len(counts), world_size, cores_per_rank)
     if isinstance(choice, LaunchRefusal):
         return choice
-    launcher = find_launcher(request, list(counts), world_size, choice.backend)
+    backend, backend_reason = choice
+    launcher = find_launcher(request, list(counts), world_size, backend)
     if isinstance(launcher, LaunchRefusal):
         return launcher
     wanted = requested_variables(request)
-    workers = worker_count(request, wanted, choice.backend, world_size)
+    workers = worker_count(request, wanted, backend, world_size)
     by_mpi = is_bound_by_mpi(options, wanted, launcher.flavor)
     nodes = _nodes(request, counts, workers, wanted, bound_by_mpi=by_mpi)
-    context = LaunchContext(request, nodes, choice.backend, choice.reason, launcher.flavor, workers, wanted, by_mpi)
+    context = LaunchContext(request, nodes, backend, backend_reason, launcher.flavor, workers, wanted, by_mpi)
     if (refusal := _check_names(context)) is not None:
         return refusal
     own_address = "127.0.0.1" if context.alone else nodes[0].address
@@ -81,7 +81,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
         settings=_settings(context),
         master_addr=wanted.get("MASTER_ADDR") or own_address,
         master_port=requested_number(wanted, "MASTER_PORT") or options.master_port,
-        backend=choice.backend,
+        backend=backend,
         dtype_hint=dtype(node.facts.cpu.tier or "unsupported" for node in nodes),
         python=request.env.python,
         env=request.env.name,

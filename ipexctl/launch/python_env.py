@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.comm_env import over_mpi
-from ipexctl.launch.context import setting_per_node
 from ipexctl.launch.plan import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
+
 
 _STRAYS: Final = (
     "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_PROCID", "SLURM_LOCALID",
@@ -64,7 +64,7 @@ def _removed(context: LaunchContext, name: str, why: str) -> Iterator[Setting]:
         value = node.facts.environment.variables.get(name)
         return None if value is None else (None, f"a login sets it to {value[:40]}: {why}")
 
-    yield from setting_per_node(context.nodes, name, choose)
+    yield from context.per_node(name, choose)
 
 
 def for_launcher(context: LaunchContext) -> Iterator[Setting]:
@@ -81,9 +81,7 @@ def for_launcher(context: LaunchContext) -> Iterator[Setting]:
 
 def _own_rank(context: LaunchContext) -> Iterator[Setting]:
     yield Setting("WORLD_SIZE", str(context.world_size), "the number of ranks of the run")
-    yield from setting_per_node(
-        context.nodes, "LOCAL_WORLD_SIZE", lambda node: (str(node.count), "the number of ranks on this host")
-    )
+    yield from context.per_node("LOCAL_WORLD_SIZE", lambda node: (str(node.count), "the number of ranks on this host"))
     for node in context.nodes:
         for at in range(node.count):
             rank = node.first + at

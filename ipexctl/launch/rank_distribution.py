@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.binding import level
 from ipexctl.launch.plan import LaunchRefusal
+from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,8 +84,7 @@ def _uneven(hosts: Sequence[Host], counts: Sequence[int], n: int | None) -> list
     busy = [count for count in counts if count]
     notes = []
     if idle:
-        total = f"{sum(counts)} {'rank' if sum(counts) == 1 else 'ranks'}"
-        notes.append(f"no ranks on {fold(idle)}: {total} for {len(hosts)} hosts")
+        notes.append(f"no ranks on {fold(idle)}: {counted(sum(counts), 'rank')} for {len(hosts)} hosts")
     if n is not None and busy and min(busy) != max(busy):
         notes.append(
             f"{n} ranks don't divide evenly: hosts have {min(busy)} to {max(busy)}, and those with more set the pace"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,27 +15,6 @@ if TYPE_CHECKING:
 
 Bind = Literal["auto", "socket", "numa", "cores", "none"]
 CommandKind = Literal["script", "module", "command"]
-
-
-class Record(Protocol):
-    """An environment that ipexctl installed, as its env.json has it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def row(self) -> str: ...
-    @property
-    def python(self) -> str: ...
-    @property
-    def backend(self) -> str: ...
-    @property
-    def module(self) -> str | None: ...
-    @property
-    def packages(self) -> dict[str, str]: ...
-    @property
-    def variables(self) -> dict[str, str]: ...
-    @property
-    def prepended(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +39,6 @@ class RankEnv:
     """Its Python, such as `3.11`; empty if it is not known."""
     mpi_backend: bool | None = False
     """True if its torch was built with MPI; no wheel is. None: not known."""
-
-    @classmethod
-    def of(cls, record: Record, prefix: str) -> RankEnv:
-        """An environment that ipexctl installed, at that path."""
-        return cls(
-            python=f"{prefix}/bin/python",
-            prefix=prefix,
-            name=record.name,
-            packages=record.packages,
-            variables=record.variables,
-            prepended=record.prepended,
-            ccl=record.backend == "ccl",
-            stacks=(record.row,),
-            version=record.python,
-        )
 
 
 @dataclass(frozen=True, slots=True)

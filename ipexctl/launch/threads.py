@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import TIERS
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.context import setting_per_node
 from ipexctl.launch.plan import Setting
 
 if TYPE_CHECKING:
@@ -14,12 +13,13 @@ if TYPE_CHECKING:
 
     from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
 
+
 _IPEX: Final = "intel-extension-for-pytorch"
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
     yield from _threads(context)
-    yield from setting_per_node(context.nodes, "LD_PRELOAD", lambda node: _preload(context, node))
+    yield from context.per_node("LD_PRELOAD", lambda node: _preload(context, node))
     yield from _runtime(context)
     yield from _instructions(context)
 
@@ -50,7 +50,7 @@ def _threads(context: LaunchContext) -> Iterator[Setting]:
             reason += f"; the cgroup allows the time of {node.facts.cpu.quota:g} CPUs"
         return str(node.binding.threads), f"{reason}; a second thread on a core only slows down matrix work"
 
-    yield from setting_per_node(context.nodes, "OMP_NUM_THREADS", choose)
+    yield from context.per_node("OMP_NUM_THREADS", choose)
 
 
 def _preload(context: LaunchContext, node: NodeLayout) -> Choice | None:
@@ -106,10 +106,10 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
             else ("STATIC", "equal parts for equal threads; libgomp's default is dynamic")
         )
 
-    yield from setting_per_node(context.nodes, "KMP_AFFINITY", affinity)
-    yield from setting_per_node(context.nodes, "KMP_BLOCKTIME", blocktime)
-    yield from setting_per_node(context.nodes, "OMP_PROC_BIND", proc_bind)
-    yield from setting_per_node(context.nodes, "OMP_SCHEDULE", schedule)
+    yield from context.per_node("KMP_AFFINITY", affinity)
+    yield from context.per_node("KMP_BLOCKTIME", blocktime)
+    yield from context.per_node("OMP_PROC_BIND", proc_bind)
+    yield from context.per_node("OMP_SCHEDULE", schedule)
 
 
 def _instructions(context: LaunchContext) -> Iterator[Setting]:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from ipexctl.text import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -99,7 +101,7 @@ def threads_of_rank(cores: int, ranks: int, workers: int) -> tuple[int, str]:
     """Threads per rank, and the formula: oneCCL's workers get cores only where compute keeps one."""
     share = max(1, cores // ranks)
     reserved = workers if share > workers else 0
-    formula = f"{cores} {'core' if cores == 1 else 'cores'} / {ranks} {'rank' if ranks == 1 else 'ranks'}"
+    formula = f"{counted(cores, 'core')} / {counted(ranks, 'rank')}"
     return share - reserved, formula + (f" - {reserved} for oneCCL" if reserved else "")
 
 

@@ -36,20 +36,18 @@ COMMANDS: Final[Mapping[tuple[str, ...], Launcher]] = {
 """By name, or as a module after `python -m`."""
 FLAGS: Final[Mapping[Launcher, frozenset[str]]] = {
     "torchrun": frozenset({"standalone", "m", "module", "no_python", "run_path", "virtual_local_rank", "use_env"}),
-    "accelerate launch": frozenset(
-        {
-            *("cpu", "debug", "downcast_bf16", "dynamo_use_dynamic", "dynamo_use_fullgraph"),
-            *("dynamo_use_regional_compilation", "enable_cpu_affinity", "fp8_use_autocast_during_eval", "ipex"),
-            *("ipex_enabled", "m", "module", "multi_gpu", "no_python", "no_tpu_cluster", "q", "quiet", "same_network"),
-            *("tpu", "tpu_cluster", "tpu_use_sudo", "use_deepspeed", "use_fsdp", "use_megatron_lm"),
-            *("use_parallelism_config", "use_tp", "use_xpu"),
-        }
-    ),
-}
+    "accelerate launch": frozenset({
+        "cpu", "debug", "downcast_bf16", "dynamo_use_dynamic", "dynamo_use_fullgraph",
+        "dynamo_use_regional_compilation", "enable_cpu_affinity", "fp8_use_autocast_during_eval", "ipex",
+        "ipex_enabled", "m", "module", "multi_gpu", "no_python", "no_tpu_cluster", "q", "quiet", "same_network",
+        "tpu", "tpu_cluster", "tpu_use_sudo", "use_deepspeed", "use_fsdp", "use_megatron_lm",
+        "use_parallelism_config", "use_tp", "use_xpu",
+    }),
+}  # fmt: skip
 """Options without a value; every other one has one."""
 NOT_FOR_CPUS: Final = (
-    *("multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "use_parallelism_config", "use_tp"),
-)
+    "multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "use_parallelism_config", "use_tp",
+)  # fmt: skip
 FIELDS: Final = {
     "debug": "debug",
     "ipex": "ipex",

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.dump import Dump, Process, RankStacks, RunOver, StackFrame, StackGroup, name_ranks
+from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, print_message, wants_color
@@ -17,6 +17,8 @@ from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from ipexctl.node.common.records import RunStatus
 
 
 _INNER, _OUTER = 16, 6
@@ -179,8 +181,8 @@ def _put_others(page: Page, group: StackGroup) -> None:
                 page.put_wrapped(f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.why}", "  ")
 
 
-def show_over(over: RunOver, run: str) -> None:
-    ending = "has ended well" if over.status.state == "ok" else f"has ended: {over.status.state}"
+def show_over(status: RunStatus, run: str) -> None:
+    ending = "has ended well" if status.state == "ok" else f"has ended: {status.state}"
     print_message(f"run {run} {ending}, and nothing of it is left to ask\n  how it ended: ipexctl why {run}")
 
 

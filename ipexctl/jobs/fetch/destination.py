@@ -97,7 +97,7 @@ class Destination:
         os.close(self._top)
 
     def inspect(self, entry: FetchEntry) -> MissingPart | None:
-        """The part of a file that is missing here; directories and links are created at once. Raises NotPut."""
+        """The part of a file that is missing here; directories and links are created at once. Raises WriteRefused."""
         try:
             if entry.kind == "d":
                 self._enter(entry.parts)
@@ -177,7 +177,7 @@ class Destination:
             raise self._disk(error) from None
 
     def finish(self, known: object, *, changed: bool) -> None:
-        """The file is complete: if its hash is that of the host's file, it gets its name. Raises NotPut."""
+        """The file is complete: if its hash is that of the host's file, it gets its name. Raises WriteRefused."""
         file, self._file = self._file, None
         assert file is not None
         entry, name = file.entry, encode_name(file.entry.parts[-1])

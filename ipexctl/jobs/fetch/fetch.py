@@ -10,24 +10,20 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetch.destination import Destination
-from ipexctl.jobs.fetch.manifest import FetchResult, FileFailure, Requested, resolve_destination
+from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
 from ipexctl.jobs.fetch.receiver import Receiver
-from ipexctl.remote.cancel import RETRY_INTERVALS
+from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
 from ipexctl.remote.node_call import agent_command, agent_zip, prefixed
 from ipexctl.remote.outcome import HostError, Unreachable
-from ipexctl.remote.progress import BytesMoved, Notice
-from ipexctl.remote.session import StdinQueue
+from ipexctl.remote.progress import BytesMoved, Notice, Watch
+from ipexctl.remote.session import Session, StdinQueue
 from ipexctl.sync.fetched import note_fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.fetch.manifest import FetchSource
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.progress import Watch
-    from ipexctl.remote.session import Session
 
 
 @dataclass(frozen=True, slots=True)

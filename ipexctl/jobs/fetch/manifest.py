@@ -159,11 +159,6 @@ def _can_be_a_path(text: str) -> bool:
         return False
 
 
-def renamed(entry: FetchEntry, name: str) -> FetchEntry:
-    """The one requested file, under another name."""
-    return replace(entry, parts=(name,))
-
-
 def resolve_destination(dest: str, *, single: bool) -> tuple[str, str | None]:
     """The destination directory, and the name of a single file in it; the rules are those of cp."""
     if single and not dest.endswith("/") and not os.path.isdir(dest):
@@ -211,7 +206,8 @@ class Requested:
             return Accepted(tuple(entries), single=True)
         if has_wildcards and not all(named):
             pattern = wildcards_of(path)
-            return self._accept_below(0, entries, [_matches(pattern, entry) for entry in entries])
+            found = [matches(pattern, entry.parts, is_directory=entry.kind == "d") for entry in entries]
+            return self._accept_below(0, entries, found)
         # Everything but the directory itself lies below it, so it is either that or the one file.
         return self._accept_below(1, entries, named)
 
@@ -255,10 +251,6 @@ def matches(pattern: Sequence[bytes], parts: Sequence[str], *, is_directory: boo
             return is_directory or depth < len(parts) or not only_directories
         positions = after
     return False
-
-
-def _matches(pattern: Sequence[bytes], entry: FetchEntry) -> bool:
-    return matches(pattern, entry.parts, is_directory=entry.kind == "d")
 
 
 def _from(pattern: Sequence[bytes], index: int) -> set[int]:

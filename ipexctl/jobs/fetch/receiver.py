@@ -6,17 +6,16 @@ The other end is `node/files/file_sender.py`.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.fetch.destination import WriteRefused
-from ipexctl.jobs.fetch.manifest import FileFailure, read_entry, renamed, update_entry
+from ipexctl.jobs.fetch.destination import Destination, MissingPart, WriteRefused
+from ipexctl.jobs.fetch.manifest import FetchEntry, FileFailure, Requested, read_entry, update_entry
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.jobs.fetch.destination import Destination, MissingPart
-    from ipexctl.jobs.fetch.manifest import FetchEntry, Requested
     from ipexctl.remote.session import StdinQueue, Stream
 
 _LONGEST: Final = 1 << 20
@@ -46,12 +45,8 @@ class Receiver:
         self.received = 0
         self.last: dict[str, Any] | None = None
         self.destination: Destination | None = None
-        self.stdin, self._requested, self._open_destination, self._on_bytes = (
-            stdin,
-            requested,
-            open_destination,
-            on_bytes,
-        )
+        self.stdin, self._requested = stdin, requested
+        self._open_destination, self._on_bytes = open_destination, on_bytes
         self._entries: list[FetchEntry] = []
         self._missing: dict[int, MissingPart] = {}
         self._line = bytearray()
@@ -155,7 +150,7 @@ class Receiver:
         self.left_out += accepted.left_out
         self.destination, name = self._open_destination(accepted.single)
         if name is not None:
-            self._entries = [renamed(self._entries[0], name)]
+            self._entries = [replace(self._entries[0], parts=(name,))]  # the one requested file, under another name
         if since > 0:
             self.older = [entry.name for entry in self._entries if entry.kind == "f" and entry.mtime < since]
         for entry in self._entries:

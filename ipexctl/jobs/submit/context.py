@@ -6,18 +6,19 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.gather import gather as gather_facts
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.request import RankEnv
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import check_same_home
-from ipexctl.stack.env.record import records_of
+from ipexctl.stack.env.record import EnvRecord, records_of
 from ipexctl.trust.config import config_in
 from ipexctl.trust.plan import ssh_names_for
 
@@ -25,13 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.facts.gather import HostFacts
     from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.env.record import EnvRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,18 @@ def existing_environment(
             f"{install} --upgrade makes it the same on all hosts",
             others,
         )
-    return RankEnv.of(first, f"{home}/envs/{first.name}")
+    prefix = f"{home}/envs/{first.name}"
+    return RankEnv(
+        python=f"{prefix}/bin/python",
+        prefix=prefix,
+        name=first.name,
+        packages=first.packages,
+        variables=first.variables,
+        prepended=first.prepended,
+        ccl=first.backend == "ccl",
+        stacks=(first.row,),
+        version=first.python,
+    )
 
 
 def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:

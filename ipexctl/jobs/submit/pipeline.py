@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import time
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,33 +16,25 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
-from ipexctl.jobs.retention import prune_local, read_limits
-from ipexctl.jobs.submit.context import gather
+from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
+from ipexctl.jobs.submit.context import RunContext, gather
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, install_command, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
-from ipexctl.jobs.submit.project import describe_project, files_in_other_generations
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.project import ProjectLocation, describe_project, files_in_other_generations
+from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up, job_of
-from ipexctl.launch.plan import LaunchRefusal, to_json
+from ipexctl.launch.plan import HostPlan, LaunchPlan, LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import LaunchRequest
-from ipexctl.node.common.job import Master, RankPlacement, StartRequest
+from ipexctl.launch.request import LaunchOptions, LaunchRequest
+from ipexctl.node.common.job import ConnectivityRecord, Master, RankPlacement, StartRequest
 from ipexctl.remote.fanout import run_in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.retention import RetentionLimits
-    from ipexctl.jobs.submit.context import RunContext
-    from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.launch.accelerate_config import AccelerateConfig
-    from ipexctl.launch.plan import HostPlan, LaunchPlan
-    from ipexctl.launch.request import LaunchOptions
-    from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
@@ -112,7 +104,6 @@ def submit_run(
     request: RunRequest,
     pool: SessionPool,
     project: ProjectLocation,
-    secrets: Mapping[str, str],
     settings: ConnectSettings,
     *,
     notify: Callable[[str], None],
@@ -154,7 +145,7 @@ def submit_run(
         record = _record(run, context, plan, request, settings)
         on_failure.callback(registry.remove, run)
         registry.save(record)
-        spec = _launch_spec(record, context, plan, request, secrets, retention)
+        spec = _launch_spec(record, context, plan, request, retention)
         launch = Launch(record.nodes, spec, pool)
         on_failure.callback(launch.abandon)
         failure = launch.prepare()
@@ -368,12 +359,12 @@ def _launch_spec(
     context: RunContext,
     plan: LaunchPlan,
     request: RunRequest,
-    secrets: Mapping[str, str],
     retention: RetentionLimits,
 ) -> LaunchSpec:
     install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
     document = json.dumps({**to_json(plan), "install": install}, indent=1)
     ranks = sorted(plan.ranks, key=lambda rank: rank.rank)
+    secrets = {export.name: export.value for export in request.options.exports if export.secret}
     start = StartRequest(
         argv=tuple(plan.argv),
         by_mpirun=plan.flavor != "none",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.submit.preflight.imports import project_module, project_script
+from ipexctl.jobs.submit.preflight.imports import ScriptFile, project_module, project_script
 from ipexctl.sync.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.text import tilde_path
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.submit.preflight.imports import ScriptFile
     from ipexctl.jobs.submit.request import RunRequest
 
 _MOST_SIMILAR: Final = 20

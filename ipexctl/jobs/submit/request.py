@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.ranks import EVERY_RANK
+from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.launch.rank_distribution import distribute_ranks
-from ipexctl.launch.request import Export
+from ipexctl.launch.request import CommandKind, Export, LaunchOptions
 from ipexctl.text import is_variable_name, on_same_hosts
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.ranks import RankSet
     from ipexctl.launch.accelerate_config import AccelerateConfig
-    from ipexctl.launch.request import CommandKind, LaunchOptions
     from ipexctl.remote.outcome import HostError
 
 
@@ -121,15 +119,7 @@ def check_ranks(request: RunRequest, hosts: Sequence[Host]) -> None:
         request.ranks.within(sum(share.counts))
 
 
-@dataclass(frozen=True, slots=True)
-class Exports:
-    """The user's variables. The values of secrets are apart, because plans are shown."""
-
-    exports: tuple[Export, ...] = ()
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-
-
-def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]) -> Exports:
+def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]) -> tuple[Export, ...]:
     """`-x KEY=VALUE`, `-x KEY` (a secret with its value in `environ`), and the lines of --env-file (secrets, too)."""
     found: dict[str, Export] = {}
     for file in files:
@@ -147,8 +137,7 @@ def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mappi
             found[name] = Export(name, environ[name], secret=True, source="-x")
         else:
             raise UserError(f"-x {name}: it is not set here", fix=f"export {name}=…, or -x {name}=VALUE")
-    exports = tuple(found.values())
-    return Exports(exports, {export.name: export.value for export in exports if export.secret})
+    return tuple(found.values())
 
 
 def _read_env_file(path: Path) -> dict[str, str]:

@@ -16,17 +16,25 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.retention import background_prune
+from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.submit.request import StartFailure
-from ipexctl.launch.plan import RANK_NAMES
-from ipexctl.node.common.job import JobRecord, Master, RankJob, SupervisorAddress, SupervisorRequest
+from ipexctl.launch.plan import RANK_NAMES, HostPlan, LaunchPlan
+from ipexctl.node.common.job import (
+    ConnectivityRecord,
+    JobRecord,
+    Master,
+    RankJob,
+    StartRequest,
+    SupervisorAddress,
+    SupervisorRequest,
+)
 from ipexctl.node.common.records import FINAL
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
 from ipexctl.remote.node_call import agent_zip, call, call_line, script_text
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import StdinQueue, capture
+from ipexctl.remote.session import Session, StdinQueue, capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,10 +42,6 @@ if TYPE_CHECKING:
     from ipexctl.facts.system import Logind
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.retention import RetentionLimits
-    from ipexctl.launch.plan import HostPlan, LaunchPlan
-    from ipexctl.node.common.job import ConnectivityRecord, StartRequest
-    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}

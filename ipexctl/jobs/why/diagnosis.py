@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.dump import place_lines
+from ipexctl.jobs.dump import RankStacks, name_ranks, place_lines
 from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.jobs.stall_report import BUSY
 from ipexctl.jobs.why.patterns.launch import LAUNCH
 from ipexctl.jobs.why.patterns.machine import MACHINE
 from ipexctl.jobs.why.patterns.match import Cause, RankOutput, bare, cause_of, raised, shortened
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 LINES: Final = 30
 _OF_STDOUT: Final = 10
 """Of those, the lines kept for stdout when both streams have many."""
-_BUSY: Final = 50.0
-"""Percent of a core above which a rank computes or spins."""
 _FIGURES: Final = re.compile(r"0x[0-9a-f]+|\d+")
+_Row = RankStacks | RankStatus | SilentRank
 What = Literal["same", "failed", "ended", "ok", "lost", "not-begun", "running"]
 
 
@@ -70,9 +69,6 @@ class Diagnosis:
     """Commands to type."""
     started: float | None = None
 
-    def then(self, *commands: str) -> Diagnosis:
-        return replace(self, next=commands)
-
 
 def diagnose(snapshot: RunSnapshot) -> Diagnosis:
     """The diagnosis for the state of the run."""
@@ -88,34 +84,39 @@ def diagnose(snapshot: RunSnapshot) -> Diagnosis:
 
 def _failed(snapshot: RunSnapshot) -> Diagnosis:
     run, first = snapshot.id, find_first_failure(snapshot)
-    after = f" after {lasted(snapshot.took)}" if snapshot.took is not None else ""
+    failed = f"run {run} failed{_after(snapshot)}"
     has_hung = first is not None and first.kind == "hang"
     if has_hung or _is_over_time(snapshot, first):
-        headline = f"run {run} was ended{after}: {snapshot.status.reason or 'its time limit was over'}"
         more = "more time: ipexctl run --time-limit S …; a script continues from its own checkpoint"
         if has_hung:
             more = "--on-hang stop has ended it; a run that prints less often needs: ipexctl run --hang-after S …"
-        cause = choose(snapshot, None, hung=snapshot.current_dump is None) if has_hung else None
-        notes = (*_hung(snapshot), *_notes(snapshot), more)
-        verdict = Diagnosis(run, "failed", headline, first, cause, others=_last_places(snapshot), notes=notes)
-        return verdict.then(f"ipexctl logs {run}")
-    output = snapshot.output_of(first.rank) if first is not None and first.rank is not None else None
-    cause = choose(snapshot, first)
-    if first is None or output is None:
-        headline = f"run {run} failed{after}: {snapshot.status.reason or 'no rank printed a reason'}"
+        return Diagnosis(
+            run,
+            "failed",
+            f"run {run} was ended{_after(snapshot)}: {snapshot.status.reason or 'its time limit was over'}",
+            first,
+            choose(snapshot, None, hung=snapshot.current_dump is None) if has_hung else None,
+            others=_last_places(snapshot),
+            notes=(*_hung(snapshot), *_notes(snapshot), more),
+            next=(f"ipexctl logs {run}",),
+        )
+    cause, others, notes = choose(snapshot, first), _other_ranks(snapshot, first), _notes(snapshot)
+    if first is None or first.rank is None:
+        headline = f"{failed}: {snapshot.status.reason or 'no rank printed a reason'}"
         own = [line for line in snapshot.context.mpirun.err if line != snapshot.status.reason]
         lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(own, LINES))
-        verdict = Diagnosis(run, "failed", headline, first, cause, lines, "mpirun on node0")
-        nobody = not any(row.pid for row in snapshot.status.ranks)
-        after = "ipexctl doctor" if nobody else f"ipexctl logs {run}"
-        return replace(verdict, others=_other_ranks(snapshot, first), notes=_notes(snapshot)).then(after)
+        has_started = any(row.pid for row in snapshot.status.ranks)
+        command = f"ipexctl logs {run}" if has_started else "ipexctl doctor"
+        return Diagnosis(run, "failed", headline, first, cause, lines, "mpirun on node0", others, notes, (command,))
     has_reason = first.kind in _REASON_IS_HEADLINE or (first.kind == "signal" and len(first.ranks) > 1)
     reason = snapshot.status.reason if has_reason else ""
-    failure = reason or f"rank {first.rank} on {first.host} {how_it_ended(first)}"
-    headline = f"run {run} failed{after}: {failure}"
-    verdict = Diagnosis(run, "failed", headline, first, cause, last_lines(output), f"rank {first.rank}")
-    logs = f"ipexctl logs {run} -r {first.rank}"
-    return replace(verdict, others=_other_ranks(snapshot, first), notes=_notes(snapshot)).then(logs)
+    headline = f"{failed}: {reason or f'rank {first.rank} on {first.host} {how_it_ended(first)}'}"
+    lines, logs = last_lines(snapshot.output_of(first.rank)), f"ipexctl logs {run} -r {first.rank}"
+    return Diagnosis(run, "failed", headline, first, cause, lines, f"rank {first.rank}", others, notes, (logs,))
+
+
+def _after(snapshot: RunSnapshot) -> str:
+    return f" after {lasted(snapshot.took)}" if snapshot.took is not None else ""
 
 
 _REASON_IS_HEADLINE: Final = ("lost", "not-begun", "mpirun", "stuck")
@@ -129,36 +130,32 @@ def _is_over_time(snapshot: RunSnapshot, first: Failure | None) -> bool:
 
 
 def _lost(snapshot: RunSnapshot) -> Diagnosis:
-    run, notes = snapshot.id, list(_notes(snapshot))
-    took = f" after {lasted(snapshot.took)}" if snapshot.took is not None else ""
+    run, notes = snapshot.id, _notes(snapshot)
     if snapshot.boot is not None and snapshot.status.started is not None and snapshot.boot > snapshot.status.started:
         why = f"node0 ({snapshot.node0}) was rebooted meanwhile"
     else:
         why = f"its supervisor on node0 ({snapshot.node0}) was killed: by a user, or by the kernel as memory ran out"
-        notes.append(f"on {snapshot.node0}, as root: dmesg -T | grep -i kill shows whether the kernel did it")
+        look = f"on {snapshot.node0}, as root: dmesg -T | grep -i kill shows whether the kernel did it"
+        notes = (*notes, look)
     lines = tuple(Line("supervisor", bare(line)) for line in _without_blanks(snapshot.supervise, LINES))
-    cause = choose(snapshot, None, hung=True)
     return Diagnosis(
         run,
         "lost",
-        f"run {run} is lost{took}: {why}; its ranks end themselves within a minute",
-        None,
-        cause,
-        lines,
-        "the supervisor" if lines else "",
-        _other_ranks(snapshot, None),
-        tuple(notes),
-        (f"ipexctl logs {run}",),
+        f"run {run} is lost{_after(snapshot)}: {why}; its ranks end themselves within a minute",
+        cause=choose(snapshot, None, hung=True),
+        lines=lines,
+        whose="the supervisor" if lines else "",
+        others=_other_ranks(snapshot, None),
+        notes=notes,
+        next=(f"ipexctl logs {run}",),
     )
 
 
 def _stopped(snapshot: RunSnapshot) -> Diagnosis:
     by = {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM"}.get(snapshot.status.exit_code or 0, "by a signal")
-    after = f" after {lasted(snapshot.took)}" if snapshot.took is not None else ""
-    headline = f"run {snapshot.id} was stopped{after}, {by}"
-    logs = (f"ipexctl logs {snapshot.id}",)
-    notes = (*_hung(snapshot), *_notes(snapshot))
-    return Diagnosis(snapshot.id, "stopped", headline, others=_last_places(snapshot), notes=notes, next=logs)
+    headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
+    notes, logs = (*_hung(snapshot), *_notes(snapshot)), f"ipexctl logs {snapshot.id}"
+    return Diagnosis(snapshot.id, "stopped", headline, others=_last_places(snapshot), notes=notes, next=(logs,))
 
 
 def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
@@ -176,8 +173,7 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
 
 
 def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
-    after = f" after {lasted(snapshot.took)}" if snapshot.took is not None else ""
-    headline = f"run {snapshot.id} ended well{after}: {_size(snapshot)}"
+    headline = f"run {snapshot.id} ended well{_after(snapshot)}: {_size(snapshot)}"
     return Diagnosis(snapshot.id, "ok", headline, notes=_notes(snapshot), next=(f"ipexctl logs {snapshot.id}",))
 
 
@@ -201,18 +197,15 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     return Diagnosis(run, status.state, headline, None, cause, others=others, notes=notes, next=after)
 
 
+def _alike(what: What, rows: Sequence[_Row], sentence: str) -> AlikeRanks:
+    ranks, hosts = tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows))
+    return AlikeRanks(what, ranks, hosts, sentence)
+
+
 def _places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
     """Where the ranks were in the newest dump, once for all ranks at the same place."""
     dump = snapshot.current_dump
-    return tuple(
-        AlikeRanks(
-            "running",
-            tuple(rank.rank for rank in ranks),
-            tuple(dict.fromkeys(rank.host for rank in ranks)),
-            sentence,
-        )
-        for ranks, sentence in (place_lines(dump) if dump is not None else ())
-    )
+    return tuple(_alike("running", ranks, place) for ranks, place in (place_lines(dump) if dump is not None else ()))
 
 
 def _last_places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
@@ -227,26 +220,16 @@ def _states_of_silent(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
     silent = snapshot.status.silent
     for at in silent.ranks if silent is not None else ():
         last = f"last line: {shortened(bare(at.last), 200)}" if at.last else "no output yet"
-        does = "busy" if (at.cpu or 0.0) > _BUSY else f"asleep in {at.waits_in}" if at.waits_in else "idle"
+        does = "busy" if (at.cpu or 0.0) > BUSY else f"asleep in {at.waits_in}" if at.waits_in else "idle"
         groups.setdefault(f"({does}) {last}", []).append(at)
-    found = []
-    for sentence, rows in groups.items():
-        ranks, hosts = tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows))
-        found.append(AlikeRanks("running", ranks, hosts, f"{_name_ranks(ranks, hosts)} {sentence}"))
-    return tuple(found)
+    return tuple(_alike("running", rows, f"{name_ranks(rows)} {sentence}") for sentence, rows in groups.items())
 
 
-def _name_ranks(ranks: Sequence[int], hosts: Sequence[str]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {fold_ranks(ranks)} on {fold(hosts)}"
-
-
-def last_lines(output: RankOutput, most: int = LINES) -> tuple[Line, ...]:
+def last_lines(output: RankOutput) -> tuple[Line, ...]:
     """Lines of stdout, then of stderr; when both have many, two thirds are of stderr."""
-    err = _without_blanks(output.err, most)
-    out = _without_blanks(output.out, most)
-    for_out = max(most - len(err), min(len(out), _OF_STDOUT))
-    out = out[len(out) - min(len(out), for_out) :]
-    err = err[max(0, len(err) - (most - len(out))) :]
+    err = _without_blanks(output.err, LINES)
+    out = _without_blanks(output.out, max(LINES - len(err), _OF_STDOUT))
+    err = err[max(0, len(err) - (LINES - len(out))) :]
     return (*(Line("stdout", bare(line)) for line in out), *(Line("stderr", bare(line)) for line in err))
 
 
@@ -266,12 +249,7 @@ def _other_ranks(snapshot: RunSnapshot, first: Failure | None) -> tuple[AlikeRan
     for row in snapshot.status.ranks:
         if row.rank not in meant or (row.rank != chief and chief is None):
             groups.setdefault(_state_of(snapshot, row, own, first), []).append(row)
-    found = []
-    for (what, sentence), rows in groups.items():
-        ranks = tuple(row.rank for row in rows)
-        hosts = tuple(dict.fromkeys(row.host for row in rows))
-        found.append(AlikeRanks(what, ranks, hosts, f"{_name_ranks(ranks, hosts)} {sentence}"))
-    return tuple(found)
+    return tuple(_alike(what, rows, f"{name_ranks(rows)} {sentence}") for (what, sentence), rows in groups.items())
 
 
 def _exception(output: RankOutput) -> str | None:
@@ -321,8 +299,7 @@ def _notes(snapshot: RunSnapshot) -> tuple[str, ...]:
 
 
 def _size(snapshot: RunSnapshot) -> str:
-    ranks, nodes = len(snapshot.status.ranks), len(snapshot.context.hosts)
-    return f"{ranks} rank{'s' * (ranks != 1)} on {nodes} node{'s' * (nodes != 1)}"
+    return f"{counted(len(snapshot.status.ranks), 'rank')} on {counted(len(snapshot.context.hosts), 'node')}"
 
 
 def lasted(seconds: float) -> str:

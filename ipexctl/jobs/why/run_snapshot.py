@@ -100,7 +100,11 @@ def read_snapshot(
 def _failure_context(
     document: Mapping[str, Any], output: Iterable[Chunk], status: RunStatus, node0: str
 ) -> FailureContext:
-    texts = {(str(chunk.rank), SUFFIXES[chunk.stream]): _text_lines(chunk.data) for chunk in output}
+    texts = {
+        (str(chunk.rank), SUFFIXES[chunk.stream]): tuple(chunk.data.decode(errors="replace").split("\n"))
+        for chunk in output
+        if chunk.data
+    }
     sent_as = as_dict(document.get("ranks"))
     first = status.first_failure
     outputs = []
@@ -126,7 +130,3 @@ def _restarts(status: RunStatus, events: Sequence[RunEvent]) -> tuple[str, ...]:
     if status.attempts:
         return tuple(attempt.reason for attempt in status.attempts)
     return tuple(str(event.fields.get("after") or "") for event in events if event.event == "restart")
-
-
-def _text_lines(data: bytes) -> tuple[str, ...]:
-    return tuple(data.decode(errors="replace").split("\n")) if data else ()

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.dump import Dump, DumpReceiver, RunOver, dump
+from ipexctl.jobs.dump import Dump, DumpReceiver, dump
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose, lasted
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
-from ipexctl.node.common.records import FINAL
+from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
@@ -79,7 +79,7 @@ def _with_fresh_dump(
         raise
     except HostError as error:
         return replace(snapshot, dump_error=error.reason)
-    if isinstance(taken, RunOver):
+    if isinstance(taken, RunStatus):
         return _read_snapshot(session, record, record.python, record.home, timeout, cancel)
     return replace(snapshot, dump=taken)
 
@@ -145,10 +145,10 @@ def _read_snapshot(
     return read_snapshot(reply, output, record.node0.name, newest_dump)
 
 
-def cause_from_copy(record: RunRecord, runs: Path, *, timeout: float = 10.0) -> Cause | None:
+def cause_from_copy(record: RunRecord, runs: Path) -> Cause | None:
     """The cause for a run that was just followed to its end, without another call to node0."""
     try:
-        snapshot = _copied_snapshot(record, runs, timeout, Cancel())
+        snapshot = _copied_snapshot(record, runs, 10.0, Cancel())
     except HostError:
         return None
     return diagnose(snapshot).cause if snapshot is not None else None

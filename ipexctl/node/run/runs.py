@@ -1,11 +1,10 @@
-"""Lists and stops the runs recorded on node0, requests stack dumps, and removes job files.
+"""Lists and stops the runs recorded on node0, and requests stack dumps.
 
 list   {home, ids: [id, …] or null}              → {"event": "done", "runs": {id: status, or null,
                                                     or {"unreadable": why}}}
 stop   {home, id, wait: seconds, signal}         → {"event": "done", "status", "was": its state before}
 dump   {home, id, ranks: [N, …] or null, wait}   → {"event": "done", "status", "dump": as `stack_dumps.py` writes
                                                     it, null when the run has ended}
-clear  {home, id}                                → {"event": "done"}, after removing the job file with token and secrets
 """
 
 from __future__ import annotations
@@ -116,17 +115,7 @@ class Runs:
         request = {"ranks": self._request.get("ranks")}
         write_json_atomically(os.path.join(directory, f"ask-{dump_id}.json"), request, durable=False)
 
-    def clear(self) -> Json:
-        path = os.path.join(self._runs_directory, self._request["id"], "job.json")
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise AgentError(f"{path} can't be removed: {error.strerror}") from None
-        return {}
-
 
 def main(action: str) -> int:
-    actions = {"list": Runs.list, "stop": Runs.stop, "dump": Runs.dump, "clear": Runs.clear}
+    actions = {"list": Runs.list, "stop": Runs.stop, "dump": Runs.dump}
     return answer(lambda request, _: actions[action](Runs(request)))

@@ -132,7 +132,6 @@ def _start(
         request,
         context.pool,
         location,
-        dict(call.environment),
         settings,
         notify=lambda text: context.watch(Notice(text)),
     )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.submit.context import gather, has_environment
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
-from ipexctl.jobs.submit.preflight.imports import check_imports, with_environment
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.preflight.imports import ScriptFile, check_imports, with_environment
+from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.launch.rank_distribution import distribute_ranks
 
@@ -17,71 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.submit.preflight.imports import Import, ScriptFile
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.remote.session_pool import SessionPool
 
-_IN_A_STACK: Final = frozenset(
-    (
-        "torch",
-        "torchgen",
-        "functorch",
-        "numpy",
-        "intel_extension_for_pytorch",
-        "oneccl_bindings_for_pytorch",
-        "torch_ccl",
-        "typing_extensions",
-        "sympy",
-        "mpmath",
-        "isympy",
-        "networkx",
-        "jinja2",
-        "markupsafe",
-        "fsspec",
-        "filelock",
-        "psutil",
-        "packaging",
-        "ruamel",
-        "triton",
-        "mkl",
-        "intel_openmp",
-        "setuptools",
-        "pkg_resources",
-        "distutils",
-        "pip",
-        "wheel",
-    )
-)
+_IN_A_STACK: Final = frozenset((
+    "torch", "torchgen", "functorch", "numpy", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch",
+    "torch_ccl", "typing_extensions", "sympy", "mpmath", "isympy", "networkx", "jinja2", "markupsafe", "fsspec",
+    "filelock", "psutil", "packaging", "ruamel", "triton", "mkl", "intel_openmp", "setuptools", "pkg_resources",
+    "distutils", "pip", "wheel",
+))  # fmt: skip
 """Modules of the packages that a stack can bring; the check after the install knows whether it did."""
-_REMOVED_FROM_PYTHON: Final = frozenset(
-    (
-        "aifc",
-        "asynchat",
-        "asyncore",
-        "audioop",
-        "cgi",
-        "cgitb",
-        "chunk",
-        "crypt",
-        "imghdr",
-        "imp",
-        "lib2to3",
-        "mailcap",
-        "msilib",
-        "nis",
-        "nntplib",
-        "ossaudiodev",
-        "pipes",
-        "sndhdr",
-        "smtpd",
-        "spwd",
-        "sunau",
-        "telnetlib",
-        "uu",
-        "xdrlib",
-    )
-)
+_REMOVED_FROM_PYTHON: Final = frozenset((
+    "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "imghdr", "imp", "lib2to3", "mailcap",
+    "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "sndhdr", "smtpd", "spwd", "sunau", "telnetlib", "uu", "xdrlib",
+))  # fmt: skip
 """An environment may have an older Python than the control machine."""
 
 
@@ -119,13 +68,10 @@ def _nodes(hosts: Sequence[Host], counts: Sequence[int]) -> list[Host]:
 
 def check_modules(script: ScriptFile, hosts: Sequence[str], request: RunRequest) -> StartFailure | str:
     """Refuse a script that imports a module which no stack contains. Pure."""
-    missing = [entry.module for entry in script.imports if not _may_exist(entry)]
+    may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
+    missing = [entry.module for entry in script.imports if entry.module not in may_exist]
     install = ["ipexctl install"]
     for option, value in (("--stack", request.stack), ("--torch", request.torch)):
         install += [option, value] if value else []
     install += ["--env", request.env] if request.env != "default" else []
     return check_imports(replace(script, own=True, install=" ".join(install)), dict.fromkeys(hosts, missing))
-
-
-def _may_exist(entry: Import) -> bool:
-    return entry.module in sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON

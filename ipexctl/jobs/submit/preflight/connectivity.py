@@ -16,7 +16,7 @@ from ipexctl.remote.command import Command, login_line
 from ipexctl.remote.node_call import agent_command_of, call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
-from ipexctl.remote.session import capture
+from ipexctl.remote.session import Session, capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
 _SECONDS: Final = 6.0

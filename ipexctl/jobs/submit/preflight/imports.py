@@ -11,24 +11,22 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
-    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -45,7 +43,7 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 _LONGEST_SCRIPT: Final = 2_000_000
 """Characters of a script whose syntax is checked."""
 _SECONDS: Final = 30.0
-_PACKAGES: Final = {
+PACKAGES: Final = {
     "attr": "attrs",
     "bs4": "beautifulsoup4",
     "Crypto": "pycryptodome",
@@ -54,6 +52,7 @@ _PACKAGES: Final = {
     "dotenv": "python-dotenv",
     "faiss": "faiss-cpu",
     "git": "GitPython",
+    "google.protobuf": "protobuf",
     "OpenSSL": "pyopenssl",
     "PIL": "pillow",
     "pkg_resources": "setuptools<81",
@@ -326,12 +325,12 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
         return f"{removed[0]} is part of Python {version}: is the script for another Python than the environment's?"
     if option := next((_STACK_OPTIONS[name] for name in names if name in _STACK_OPTIONS), None):
         return f"another stack has it: ipexctl install {option}"
-    packages = [_PACKAGES.get(name, name) for name in names]
+    packages = [PACKAGES.get(name, name) for name in names]
     if script.own:
         install = " ".join([script.install or "ipexctl install", *(f"--with {shlex.quote(name)}" for name in packages)])
     else:
         install = f"{script.install} {shlex.join(packages)}"
-    guessed = [name for name in names if name not in _PACKAGES]
+    guessed = [name for name in names if name not in PACKAGES]
     if not guessed:
         return install
     noun = "is the package" if len(guessed) == 1 else "are the packages"

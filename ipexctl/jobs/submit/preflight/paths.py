@@ -9,23 +9,20 @@ import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ipexctl.facts.software import parse_mpi
+from ipexctl.facts.software import Mpi, parse_mpi
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.request import LaunchOptions, RankEnv
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
-from ipexctl.remote.session import capture
+from ipexctl.remote.session import Session, capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.submit.request import RunRequest
-    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
 _TIMEOUT = 60.0

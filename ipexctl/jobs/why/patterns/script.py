@@ -9,18 +9,10 @@ import re
 from typing import Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.submit.preflight.imports import PACKAGES
 from ipexctl.jobs.why.patterns.match import KnownError, PatternMatch
 
 _ROWS: Final = "ipexctl install installs matching packages on every node; ipexctl versions shows them"
-_PACKAGES: Final = {
-    "cv2": "opencv-python-headless",
-    "PIL": "pillow",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-    "skimage": "scikit-image",
-    "dateutil": "python-dateutil",
-    "google.protobuf": "protobuf",
-}
 _IPEX_WANTS: Final = r"needs to work with PyTorch (?P<wanted>\S+), but PyTorch (?P<there>\S+) is found"
 _OUR_BINDINGS: Final = ("oneccl_bindings_for_pytorch", "oneccl_bind_pt", "torch_ccl")
 
@@ -44,14 +36,11 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
         return sentence, "ipexctl install --require-oneccl installs the oneCCL bindings; without them: --backend gloo"
     if top in ("torch", "intel_extension_for_pytorch"):
         return sentence, _ROWS
-    package = _PACKAGES.get(module) or _PACKAGES.get(top) or top.replace("_", "-")
+    known = PACKAGES.get(module) or PACKAGES.get(top)
     look = f"ipexctl exec -- {found.context.python} -c 'import {top}'"
-    install = found.context.install(package)
+    install = found.context.install(known or top.replace("_", "-"))
     fix = f"if {top} is a file of yours: put it into the project, ipexctl sync uploads it; "
-    if top in _PACKAGES or module in _PACKAGES:
-        fix += f"if it is a package: {install}"
-    else:
-        fix += f"if it is a package, check its name on PyPI, then: {install}"
+    fix += f"if it is a package: {install}" if known else f"if it is a package, check its name on PyPI, then: {install}"
     return sentence, f"{fix}; to see which hosts lack it: {look}" if quiet else fix
 
 
