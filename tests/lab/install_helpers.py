@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cli_helpers import ipexctl
@@ -52,12 +50,3 @@ class Cluster:
 
 def statuses(report: dict[str, Any]) -> dict[str, str]:
     return {host["name"]: host["status"] for host in report["hosts"]}
-
-
-def here(path: str) -> Path:
-    """Where a path of the lab's tests lies on this machine."""
-    return Path(path)
-
-
-def this_python() -> str:
-    return f"{sys.version_info.major}.{sys.version_info.minor}"

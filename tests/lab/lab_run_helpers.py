@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 PYTHON = "cp311"
 IMPI = "impi-rt==2021.18.0"
-_FREE = "\x1b\\[[0-9;]*m"
 
 WHO = """\
 import json, os, socket, sys
@@ -141,14 +140,17 @@ class Cluster:
         assert not list(self.state.glob("ipexctl/runs/*.json")), ran.err
         return ran.err
 
-    def begin(self, *args: object, env: dict[str, str] | None = None) -> Running:
+    def begin(self, *args: object) -> Running:
         """A run nobody waits for."""
+        return self.begin_call("run", "-H", self.hostfile or self.lab.hostfile, *self.options, *args)
+
+    def begin_call(self, *args: object) -> Running:
         number = len(list(self.state.glob("*.out")))
         self.state.mkdir(exist_ok=True)
         out, err = self.state / f"{number}.out", self.state / f"{number}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                [*IPEXCTL, *map(str, ("run", "-H", self.hostfile or self.lab.hostfile, *self.options, *args))],
+                [*IPEXCTL, *map(str, args)],
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -160,6 +162,12 @@ class Cluster:
 
     def status(self, run: str) -> dict[str, Any]:
         return next(row for row in self.runs() if row["id"] == run)
+
+    def wait_until(self, run: str, state: str, seconds: float = 40) -> None:
+        until = time.monotonic() + seconds
+        while self.status(run)["state"] != state:
+            assert time.monotonic() < until, self.status(run)
+            time.sleep(0.1)
 
     def runs(self) -> list[dict[str, Any]]:
         ran = self.call("ps", "--json")
@@ -184,10 +192,6 @@ class Cluster:
                 raise AssertionError(f"after {seconds} s: {left}")
             time.sleep(0.1)
         return True
-
-
-def plain(text: str) -> str:
-    return re.sub(_FREE, "", text)
 
 
 def by_rank(text: str) -> dict[int, list[str]]:

@@ -61,7 +61,7 @@ train()
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"dumplab-{os.getpid()}")), session_dir(tmp_path_factory))
+    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"runlab-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture

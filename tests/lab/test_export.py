@@ -173,12 +173,6 @@ def test_an_inventory_reaches_the_same_hosts(cluster: Cluster, tmp_path: Path) -
     assert (ran.rc, ran.out.split()[-1]) == (0, "node2")
 
 
-def test_what_can_not_be_planned_is_refused_as_run_refuses_it(cluster: Cluster) -> None:
-    ran = cluster.call("export", "slurm", "-H", cluster.lab.hostfile, "nosuch.py")
-    assert (ran.rc, ran.out) == (2, "")
-    assert "nosuch.py" in ran.err
-
-
 def test_what_has_no_place_in_an_export_is_said(cluster: Cluster) -> None:
     cluster.write("who.py", WHO)
     asked = ("-H", cluster.lab.hostfile, "--max-restarts", "3", "--time-limit", "90", "who.py")

@@ -154,9 +154,7 @@ def test_a_detached_run_is_listed_read_attached_to_and_stopped(cluster: Cluster)
     cluster.write("waits.py", WAITS)
     marker = f"mark-{cluster.project.parent.name}"
     run = cluster.run("--ppn", "1", "--detach", "waits.py", marker).out.strip()
-    until = time.monotonic() + 30
-    while cluster.status(run)["state"] != "running":
-        assert time.monotonic() < until, cluster.status(run)
+    cluster.wait_until(run, "running")
     assert len(processes_with(cluster.lab, marker)) >= 3
     logs = cluster.call("logs", run[:-2], "-r", "1")
     assert by_rank(logs.out) == {1: ["here 1"]}
@@ -172,15 +170,14 @@ def test_a_detached_run_is_listed_read_attached_to_and_stopped(cluster: Cluster)
     assert "was stopped" in attached.err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.core
-def test_ctrl_c_stops_it_everywhere(cluster: Cluster, number: signal.Signals, code: int) -> None:
+def test_ctrl_c_stops_it_everywhere(cluster: Cluster) -> None:
     cluster.write("waits.py", WAITS)
     marker = f"mark-{cluster.project.parent.name}"
     running = cluster.begin("--ppn", "1", "waits.py", marker)
     running.wait_for("] here", times=3)
-    running.process.send_signal(number)
-    assert running.end() == code, running.said()
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 130, running.said()
     cluster.gone_within(0.5, marker)
     assert cluster.runs()[0]["state"] == "stopped"
 
@@ -295,15 +292,6 @@ def test_slots_are_kept_and_a_host_with_more_ranks_than_cores_is_named(cluster: 
     ran = here.run("-n", "4", "who.py")
     assert len(said_by(ran)) == 4
     assert "4 ranks don't divide evenly" in ran.err
-
-
-def test_without_slots_every_host_has_as_many_ranks_as_the_others(cluster: Cluster) -> None:
-    cluster.write("who.py", WHO)
-    ran = cluster.run("who.py")
-    hosts = [said["host"] for _, said in sorted(said_by(ran).items())]
-    each = len(hosts) // 3
-    assert hosts == [f"node{number}" for number in (1, 2, 3) for _ in range(each)]
-    assert "NUMA node" in ran.err
 
 
 def test_outputs_stay_where_they_were_written_and_the_next_run_finds_them(cluster: Cluster) -> None:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_helpers import IPEXCTL
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import WAITS, Running, by_rank, lab_with_mpi, new_cluster, session_dir
+from lab_run_helpers import WAITS, by_rank, lab_with_mpi, new_cluster, session_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,31 +45,10 @@ def cluster(lab: Lab, tmp_path: Path) -> Cluster:
     return cluster
 
 
-def attach(cluster: Cluster) -> Running:
-    number = len(list(cluster.state.glob("*.out")))
-    out, err = cluster.state / f"{number}.out", cluster.state / f"{number}.err"
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        process = subprocess.Popen(
-            [*IPEXCTL, "attach", "last"],
-            stdout=stdout,
-            stderr=stderr,
-            env={**os.environ, **cluster.env},
-            start_new_session=True,
-        )
-    return Running(process, out, err)
-
-
-def wait_until(cluster: Cluster, run: str, state: str, seconds: float = 40) -> None:
-    until = time.monotonic() + seconds
-    while cluster.status(run)["state"] != state:
-        assert time.monotonic() < until, cluster.status(run)
-        time.sleep(0.1)
-
-
 def test_over_links_that_break_two_see_every_line_once_and_the_copy_is_node0s_own(cluster: Cluster) -> None:
     run = cluster.run("--ppn", "2", "--detach", "counts.py", "300").out.strip()
-    wait_until(cluster, run, "running")
-    watching = [attach(cluster), attach(cluster)]
+    cluster.wait_until(run, "running")
+    watching = [cluster.begin_call("attach", "last") for _ in range(2)]
     for number in (10, 80, 150):
         for each in watching:
             each.wait_for(f"[3] number {number}\n", times=2)
@@ -105,7 +83,7 @@ def test_while_node0_is_out_of_reach_the_copy_is_read_and_said_to_be_one(cluster
 
 def test_a_run_is_reached_by_any_python_that_is_there_once_its_environment_is_removed(cluster: Cluster) -> None:
     run = cluster.run("--ppn", "1", "--detach", "counts.py", "100000").out.strip()
-    wait_until(cluster, run, "running")
+    cluster.wait_until(run, "running")
     path = cluster.state / "ipexctl" / "runs" / f"{run}.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "python": f"{record['home']}/envs/removed/bin/python"}))
@@ -126,8 +104,8 @@ def test_a_run_is_reached_by_any_python_that_is_there_once_its_environment_is_re
 
 def test_who_cannot_reach_node0_to_stop_the_run_is_told_so_and_leaves(cluster: Cluster) -> None:
     run = cluster.run("--ppn", "1", "--detach", "counts.py", "100000").out.strip()
-    wait_until(cluster, run, "running")
-    watching = attach(cluster)
+    cluster.wait_until(run, "running")
+    watching = cluster.begin_call("attach", "last")
     watching.wait_for("number 5\n")
     break_host(cluster.lab.hosts[0], "sshd-dead")
     try:
@@ -139,21 +117,6 @@ def test_who_cannot_reach_node0_to_stop_the_run_is_told_so_and_leaves(cluster: C
     assert code == 130
     assert f"ipexctl stop {run}" in watching.err.read_text()
     assert cluster.call("stop", run).rc == 0
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_attach_stops_the_run_unless_it_is_a_hangup(cluster: Cluster, number: signal.Signals) -> None:
-    cluster.write("waits.py", WAITS)
-    marker = f"mark-{cluster.project.parent.name}"
-    run = cluster.run("--ppn", "1", "--detach", "waits.py", marker).out.strip()
-    watching = attach(cluster)
-    watching.wait_for("] here", times=2)
-    watching.process.send_signal(number)
-    assert watching.end() == 128 + number
-    if number == signal.SIGHUP:
-        assert cluster.status(run)["state"] == "running"
-        assert cluster.call("stop", run).rc == 0
-    cluster.gone_within(3, marker)
 
 
 def test_ctrl_c_at_any_moment_of_its_start_leaves_no_run(cluster: Cluster) -> None:

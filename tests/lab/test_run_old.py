@@ -112,17 +112,6 @@ def test_what_is_too_old_is_taken_away_and_told_as_such(past: Past) -> None:
     assert runs["old2-16"]["state"] == "unknown"
 
 
-def test_a_copy_here_is_read_where_the_node_has_pruned(past: Past) -> None:
-    copy = past.register.directory / "old0-16"
-    (copy / "ranks").mkdir(parents=True)
-    (copy / "ranks/0000.out").write_text("kept here\n")
-    (copy / "status.json").write_text(json.dumps({"state": "ok", "world_size": 1}))
-    ask(past.lab.hosts[0], "rm -r .ipexctl/runs/old0-16")
-    ran = past.call("logs", "old0-16")
-    assert (ran.rc, ran.out) == (0, "[0] kept here\n")
-    assert "copy" in ran.err
-
-
 def test_limits_of_ones_own(past: Past) -> None:
     past.env["IPEXCTL_KEEP_DAYS"] = "500"
     assert "node1: 0 runs pruned" in past.call("ps", "--prune").out

@@ -19,7 +19,7 @@ import pytest
 from run_helpers import Run
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.local_copy import read_copy
+from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from message_data import missing
 from terminals import Shown
@@ -128,10 +128,9 @@ def test_two_at_once_see_every_line_and_leave_one_whole_copy(attach: Callable[..
         assert process.returncode == 0, err
         assert [of_rank(out, rank) for rank in (0, 1)] == [numbers(120)] * 2
         assert b"ended well" in err
-    copy = read_copy(attached.copies / attached.run.id)
-    assert copy is not None
-    assert copy.is_complete
-    assert (copy.directory / "ranks" / "0001.out").read_bytes().splitlines() == numbers(120)
+    copy = attached.copies / attached.run.id
+    assert read_final_status(copy) is not None
+    assert (copy / "ranks" / "0001.out").read_bytes().splitlines() == numbers(120)
 
 
 def test_a_copy_has_all_ranks_whichever_were_shown_and_serves_where_node0_has_forgotten(

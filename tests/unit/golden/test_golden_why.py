@@ -12,7 +12,6 @@ from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 from ipexctl.ui.why import cause_lines, lines_of
 
 BUSY = "Traceback (most recent call last):\nOSError: [Errno 98] Address already in use"
-RAISED = 'Traceback (most recent call last):\n  File "/p/a.py", line 7, in f\nKeyError: 1'
 
 
 def causes() -> list[Case]:

@@ -9,17 +9,14 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[3])]
 
-from ipexctl.jobs.why.diagnosis import diagnose
+from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.node.common.frames import Chunk
-
-if TYPE_CHECKING:
-    from ipexctl.jobs.why.diagnosis import Diagnosis
 
 HOSTS = ("node1", "node2", "node3")
 

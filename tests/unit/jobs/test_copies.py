@@ -10,8 +10,8 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.follow import Follower, RunEnded, follow_copy
-from ipexctl.jobs.local_copy import LocalCopy, read_copy, remove_copy
+from ipexctl.jobs.follow import Event, Follower, RunEnded, follow_copy
+from ipexctl.jobs.local_copy import LocalCopy, read_final_status, remove_copy
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.files import disk_usage
 from ipexctl.node.common.frames import Chunk, CompressedFrameWriter, encode_chunk, encode_json
@@ -22,7 +22,6 @@ from ipexctl.remote.progress import Notice
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.jobs.follow import Event
 
 HOST = Host(name="node1", address="10.0.0.1")
 TEXT = b"".join(b"line %d \xff\r\n" % number for number in range(500))
@@ -35,8 +34,6 @@ def document(state: str, size: int = 2) -> dict[str, Any]:
 
 
 def kept(directory: Path, rank: int = 0) -> bytes:
-    copy = read_copy(directory)
-    assert copy is not None
     return (directory / "ranks" / f"{rank:04}.out").read_bytes()
 
 
@@ -65,17 +62,14 @@ def test_who_comes_back_goes_on_where_the_copy_ends(tmp_path: Path) -> None:
 
 
 def test_a_copy_is_whole_once_the_end_of_the_run_was_told_and_all_before_it(tmp_path: Path) -> None:
-    assert read_copy(tmp_path / "r1") is None
     copy = LocalCopy(tmp_path / "r1")
     copy.write_status(document("running"))
     copy.write_status(document("ok"))  # the last bytes are still to come
-    half = read_copy(tmp_path / "r1")
-    assert half is not None
-    assert not half.is_complete
+    assert read_final_status(tmp_path / "r1") is None
     copy.finish(document("ok"))
-    whole = read_copy(tmp_path / "r1")
+    whole = read_final_status(tmp_path / "r1")
     assert whole is not None
-    assert whole.is_complete
+    assert whole.state == "ok"
     assert json.loads((tmp_path / "r1" / "status.json").read_text()) == document("ok")
 
 
@@ -173,7 +167,7 @@ def test_a_full_disk_here_is_said_once_and_the_run_is_followed_on(tmp_path: Path
     assert said.warning
     assert "No space left on device" in said.text
     assert isinstance(watched[-1], RunEnded)
-    assert read_copy(tmp_path / "r1") is None
+    assert read_final_status(tmp_path / "r1") is None
 
 
 @pytest.mark.parametrize(

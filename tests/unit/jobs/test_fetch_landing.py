@@ -74,12 +74,6 @@ def test_nothing_is_written_through_a_link_that_the_host_sent_before(tmp_path: P
     assert list(tmp_path.rglob("*")) == [tmp_path / "out", tmp_path / "out/elsewhere"]
 
 
-def test_a_link_that_leads_out_is_left_out_and_told(tmp_path: Path) -> None:
-    giving = heard(tmp_path / "out", entry("out", 0, "l", to="/etc/passwd"), entry("in", 1, "l", to="sub/x"), LISTED)
-    assert [each.name for each in giving.left_out] == ["out"]
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["in"]
-
-
 def file_said(at: int = 0, **more: Any) -> bytes:
     said = {"event": "file", "i": 0, "at": at, "s": 3, "m": 0o644, "mt": 1, **more}
     return json.dumps(said).encode() + b"\n"

@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipexctl.jobs.fetch.manifest import FetchEntry, Requested, is_contents, leads_out, matches, read_entry, wildcards_of
+from ipexctl.jobs.fetch.manifest import (
+    FetchEntry,
+    Kind,
+    Requested,
+    is_contents,
+    leads_out,
+    matches,
+    read_entry,
+    wildcards_of,
+)
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_sender import Listing, list_path, matching
 from ipexctl.remote.outcome import HostError
-
-if TYPE_CHECKING:
-    from ipexctl.jobs.fetch.manifest import Kind
 
 RUN = "train-1120-120000-abcd"
 

@@ -10,21 +10,19 @@ import pytest
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs import follow
-from ipexctl.jobs.follow import Follower, RunEnded
+from ipexctl.jobs.follow import Event, Follower, RunEnded
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import CompressedFrameWriter, encode_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import Ended, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.jobs.follow import Event
     from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Stream
 
 SILENCE = 0.3
 HOST = Host("node1", "node1")

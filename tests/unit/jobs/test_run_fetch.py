@@ -17,7 +17,7 @@ from agent_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run
-from ipexctl.jobs.fetch.manifest import FetchSource, parse_source
+from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
@@ -28,7 +28,6 @@ from message_data import missing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.jobs.fetch.manifest import FetchResult
     from ipexctl.remote.command import Command
     from ipexctl.remote.progress import Event
     from ipexctl.remote.session import Ended, Stream

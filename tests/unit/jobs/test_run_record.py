@@ -51,12 +51,6 @@ def test_last_is_the_newest_and_a_prefix_must_mean_one(register: RunRegistry) ->
         register.find("x")
 
 
-def test_with_no_run_at_all_it_says_how_to_start_one(register: RunRegistry) -> None:
-    with pytest.raises(UserError) as caught:
-        register.find("last")
-    assert "ipexctl run" in caught.value.fix
-
-
 def test_what_is_damaged_or_none_of_ours_is_passed_over(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     for name, text in (("a.json", "{"), ("b.json", "[]"), ("c.json", '{"schema": "ipexctl.record/1"}'), ("d.txt", "")):

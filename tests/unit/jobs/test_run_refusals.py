@@ -78,19 +78,6 @@ def test_a_login_that_fails_is_told_before_ports_and_says_trust() -> None:
     assert said.fix.startswith("ipexctl trust")
 
 
-def test_closed_ports_name_who_closes_them_and_where_to() -> None:
-    shut = {"kind": "back", "text": "no answer on port 4000"}
-    back = ways.evaluate_connectivity("a", ADDRESSES, {"b": shut, "c": shut})
-    assert back is not None
-    assert missing(back.reason, "b,c a 10.0.0.1 4000") == []
-    there = ways.evaluate_connectivity(
-        "a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "refused on port 5000"}}
-    )
-    assert there is not None
-    assert missing(there.reason, "a c 10.0.0.3 5000") == []
-    assert there.fix
-
-
 RECORD = '{"key": "k", "checked": 100.5}'
 
 

@@ -36,14 +36,6 @@ def test_what_the_kernel_says_of_a_process_in_words(rank: SilentRank, data: str)
     assert missing(describe_activity(rank), data) == []
 
 
-def test_a_thousand_odd_ranks_are_not_a_thousand_lines() -> None:
-    ranks = tuple(SilentRank(rank, "a", f"step {rank}") for rank in range(1000))
-    lines = silence_lines("run1", Silence(0.0, 90.0, ranks))
-    assert len(lines) == 10
-    assert missing(lines[0], "90") == []
-    assert missing(lines[-1], "992") == []
-
-
 def test_a_status_of_this_kind_is_read_and_what_is_odd_in_it_is_left_out() -> None:
     document = {
         "id": "r",

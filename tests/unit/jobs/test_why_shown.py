@@ -6,7 +6,7 @@ import json
 
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
-from ipexctl.ui.why import as_json, cause_lines, lines_of
+from ipexctl.ui.why import as_json, lines_of
 from message_data import missing
 
 
@@ -50,9 +50,3 @@ def test_the_document_has_what_the_contract_promises() -> None:
     well = as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
     assert well["first_failure"] is None
     assert well["cause"] is None
-
-
-def test_a_run_somebody_watched_ends_with_its_cause_and_the_way_to_more() -> None:
-    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)])
-    assert missing("\n".join(cause_lines("train-1", verdict.cause)), "node2 frobnicate ipexctl why train-1") == []
-    assert missing("\n".join(cause_lines("train-1", None)), "ipexctl why train-1") == []

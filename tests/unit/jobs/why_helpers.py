@@ -8,12 +8,12 @@ from known_texts import account
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.why.diagnosis import diagnose
+from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.jobs.why.why import Answer
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.why.diagnosis import Diagnosis
+    from ipexctl.jobs.why.patterns.match import Cause
 
 FAILED = {"state": "failed", "exit_code": 1}
 STOPPED = {"state": "stopped", "exit_code": 143, "signal": 15}
@@ -28,6 +28,11 @@ def judged(ranks: list[tuple[dict[str, Any], str]], **more: Any) -> Diagnosis:
 
 def cause_id(verdict: Diagnosis) -> str | None:
     return verdict.cause.id if verdict.cause else None
+
+
+def cause_in(verdict: Diagnosis) -> Cause:
+    assert verdict.cause is not None
+    return verdict.cause
 
 
 def answer(verdict: Diagnosis) -> Answer:

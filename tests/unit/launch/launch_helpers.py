@@ -11,7 +11,7 @@ from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.software import Software
 from ipexctl.facts.system import Batch, Environment
 from ipexctl.hosts.host import Host
-from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
+from ipexctl.launch.plan import LaunchPlan, LaunchRefusal, RankPlan, Setting
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest, RankEnv
 from recorded_probes import recorded
@@ -19,7 +19,6 @@ from recorded_probes import recorded
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.launch.plan import Setting
 
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"
 RUN = "/home/me/.ipexctl/runs/calm-otter"
@@ -165,10 +164,22 @@ def refusal(*machines: Facts, **wishes: Any) -> LaunchRefusal:
     return found
 
 
+def settings_of(found: LaunchPlan, rank: RankPlan) -> list[Setting]:
+    """The settings of one rank, in the order of the plan."""
+    return [one for one in found.settings if one.host in (None, rank.host) and one.rank in (None, rank.rank)]
+
+
 def setting(found: LaunchPlan, name: str, host: str = "node1") -> Setting | None:
     """What the first rank of that host gets; the last word counts."""
     rank = next(one.ranks[0] for one in found.hosts if one.name == host)
-    return next((one for one in reversed(found.settings_of(rank)) if one.name == name), None)
+    return next((one for one in reversed(settings_of(found, rank)) if one.name == name), None)
+
+
+def chosen(found: LaunchPlan, name: str, host: str = "node1") -> Setting:
+    """As `setting`, of a variable that is in the plan."""
+    one = setting(found, name, host)
+    assert one is not None
+    return one
 
 
 def value(found: LaunchPlan, name: str, host: str = "node1") -> str | None:

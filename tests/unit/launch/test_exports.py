@@ -18,7 +18,7 @@ from ipexctl.export.accelerate import to_accelerate
 from ipexctl.export.ansible import to_ansible
 from ipexctl.export.mpijob import to_mpijob
 from ipexctl.export.shell import to_shell
-from ipexctl.export.slurm import LOCAL_RANK_COUNT, to_slurm
+from ipexctl.export.slurm import LOCAL_RANK_COUNT, Launcher, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.request import Export
@@ -27,7 +27,6 @@ from message_data import missing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.export.slurm import Launcher
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
 

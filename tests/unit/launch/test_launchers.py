@@ -9,13 +9,11 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.launch.accelerate_config import AccelerateConfig
 from ipexctl.launch.request import LaunchOptions
-from ipexctl.launch.wrapped_launchers import config_of, of_torchrun, unwrap, without_launcher
+from ipexctl.launch.wrapped_launchers import UnwrappedCommand, config_of, of_torchrun, unwrap, without_launcher
 from message_data import missing
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from ipexctl.launch.wrapped_launchers import UnwrappedCommand
 
 
 def unwrapped(line: str) -> UnwrappedCommand:
@@ -73,12 +71,6 @@ def test_accelerates_options_win_over_its_file() -> None:
     config = config_of(found, file)
     assert (config.processes, config.mixed_precision, config.ccl_workers) == (6, "no", 2)
     assert (config.ipex, config.dynamo) == (True, {"backend": "INDUCTOR"})
-
-
-def test_what_is_not_for_cpus_is_refused() -> None:
-    found = unwrapped("accelerate launch --multi_gpu t.py")
-    with pytest.raises(UserError, match=r"(?i)multi_gpu"):
-        config_of(found, None)
 
 
 def test_a_call_without_a_launcher_stays_as_it_is() -> None:

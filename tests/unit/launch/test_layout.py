@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from launch_helpers import cpu
 
-from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
+from ipexctl.facts.cpu import Cpu, CpuList
 from ipexctl.launch.topology import common_layout, dtype, layout
 from message_data import missing
-
-
-def cpu(cores: int, nodes: int, *, threads: int = 2, allowed: range | None = None, quota: float | None = None) -> Cpu:
-    everything = CpuList(tuple(range(cores * threads)))
-    each = cores // nodes
-    return Cpu(
-        arch="x86_64",
-        cores=cores,
-        threads=cores * threads,
-        online=everything,
-        siblings=tuple(CpuList(tuple(core + cores * t for t in range(threads))) for core in range(cores)),
-        numa=tuple(
-            NumaNode(n, CpuList(tuple(c + cores * t for t in range(threads) for c in range(n * each, (n + 1) * each))))
-            for n in range(nodes)
-        ),
-        affinity=CpuList(tuple(allowed)) if allowed is not None else everything,
-        quota=quota,
-    )
 
 
 @pytest.mark.parametrize(
@@ -37,8 +20,8 @@ def cpu(cores: int, nodes: int, *, threads: int = 2, allowed: range | None = Non
         (cpu(2, 1, threads=1), "ccl", 1, 1),
         (cpu(1, 1, threads=1), "ccl", 1, 1),
         (cpu(4, 4), "gloo", 4, 1),
-        (cpu(64, 2, allowed=range(32)), "ccl", 1, 31),
-        (cpu(64, 2, allowed=range(30, 34)), "gloo", 2, 2),
+        (cpu(64, 2, affinity=CpuList.of(range(32))), "ccl", 1, 31),
+        (cpu(64, 2, affinity=CpuList.of(range(30, 34))), "gloo", 2, 2),
         (cpu(64, 2, quota=3.5), "gloo", 2, 2),
         (cpu(64, 2, quota=0.5), "gloo", 1, 1),
         (Cpu(), "ccl", 1, 1),

@@ -55,13 +55,6 @@ def test_ranks_go_to_hosts_evenly_within_what_the_file_grants(
     assert shared(*hosts, n=n, ppn=ppn).counts == expected
 
 
-def test_what_is_uneven_idle_or_beyond_the_slots_is_said() -> None:
-    assert missing(" ".join(shared(NO, NO, n=3).notes), "3") == []
-    assert missing(" ".join(shared(NO, NO, NO, n=2).notes), "node3 2 3") == []
-    assert missing(" ".join(shared((2, 9), (2, 9), ppn=3).notes), "slots node[1-2]") == []
-    assert shared(NO, NO).notes == ()
-
-
 @pytest.mark.parametrize(
     ("hosts", "n", "ppn", "words"),
     [

@@ -34,30 +34,6 @@ def test_it_fits_the_terminal(width: int) -> None:
         assert len(line) <= width or len(line.strip().removesuffix(" \\").split()) == 1, line
 
 
-def test_every_variable_is_there_with_its_reason() -> None:
-    text = words_of("\n".join(plan_lines(MIXED)))
-    for one in (*MIXED.settings, *MIXED.launcher_env):
-        assert one.name in text
-        assert words_of(one.reason) in text
-    assert "MASTER_PORT=(a free port)" in text
-    for note in MIXED.notes:
-        assert words_of(note) in text
-
-
-def test_what_differs_from_host_to_host_says_where() -> None:
-    lines = list(plan_lines(MIXED))
-    at = lines.index("  GLOO_SOCKET_IFNAME=ens3")
-    assert lines[at + 1].startswith("      on node2: ")
-
-
-def test_ranks_show_their_cores_threads_and_memory() -> None:
-    lines = [line.split() for line in plan_lines(MIXED)]
-    assert ["host", "rank", "cores", "oneCCL", "threads", "memory"] in lines
-    assert ["node1", "0", "0-54", "55", "55", "node", "0-3"] in lines
-    assert ["1", "56-110", "111", "55", "node", "4-7"] in lines
-    assert ["node2", "2", "0-30", "31", "31", "node", "0"] in lines
-
-
 def test_hosts_that_are_alike_share_rows() -> None:
     many = plan(*(machine(SPR, at) for at in range(1, 33)), ppn=2)
     lines = [line.split() for line in plan_lines(many)]
