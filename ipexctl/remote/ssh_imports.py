@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 _lock = threading.Lock()
 
-_UNUSED: Final = {"unittest.mock": ("Mock",), "invoke.vendor.yaml": ()}
-"""Modules that invoke imports for its MockContext and its own config files, with the names it imports from them.
 
-They are a third of the time of `import fabric`: unittest.mock imports asyncio and ssl.
+def _version(name: str) -> str:
+    """The version of a package, by the name of its directory of metadata."""
+    for directory in getattr(sys.modules.get(name), "__path__", ()):
+        for metadata in Path(directory).parent.glob(f"{name}-*.dist-info"):
+            return metadata.name.removeprefix(f"{name}-").removesuffix(".dist-info")
+    raise ImportError(name)
+
+
+_UNUSED: Final[dict[str, dict[str, object]]] = {
+    "unittest.mock": {"Mock": type("Mock", (), {})},
+    "invoke.vendor.yaml": {},
+    "importlib.metadata": {"version": _version},
+}
+"""Modules that invoke imports for its MockContext and its own config files, and paramiko for its version, with the
+names that they import from them.
+
+They are a third of the time of `import fabric`: unittest.mock imports asyncio and ssl, importlib.metadata email.
 """
 
 
@@ -22,7 +37,7 @@ def import_ssh() -> None:
         placeholders = [_placeholder(name) for name in _UNUSED if name not in sys.modules]
         try:
             _import()
-        except ImportError:  # of a version of invoke that needs more
+        except ImportError:  # of a version of invoke or paramiko that needs more
             _remove(placeholders)
             _import()
         finally:
@@ -36,8 +51,7 @@ def _import() -> None:
 
 def _placeholder(name: str) -> ModuleType:
     module = sys.modules[name] = ModuleType(name)
-    for attribute in _UNUSED[name]:
-        setattr(module, attribute, type(attribute, (), {}))
+    module.__dict__.update(_UNUSED[name])
     return module
 
 

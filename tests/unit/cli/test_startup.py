@@ -60,12 +60,16 @@ def test_ssh_sessions_load_no_library_that_only_invoke_would_use() -> None:
     code = "from ipexctl.remote.ssh_imports import import_ssh\nimport_ssh()\n"
     imported = modules_of(code)
     assert {"fabric", "paramiko", "ipexctl.remote.ssh"} <= imported
-    assert not imported & {"unittest.mock", "asyncio", "ssl", "yaml", "invoke.vendor.yaml"}
+    assert not imported & {"unittest.mock", "asyncio", "ssl", "yaml", "invoke.vendor.yaml", "importlib.metadata"}
     # Nothing stays in their place.
     modules_of(code + "import unittest.mock, invoke.vendor.yaml\nunittest.mock.patch, invoke.vendor.yaml.safe_load\n")
+    code += (
+        "import importlib.metadata, paramiko\nassert paramiko.__version__ == importlib.metadata.version('paramiko')\n"
+    )
+    modules_of(code)
 
 
 def test_ssh_sessions_work_if_invoke_needs_more_of_those_libraries() -> None:
-    code = "from ipexctl.remote import ssh_imports\nssh_imports._UNUSED = {'unittest.mock': ()}\n"
+    code = "from ipexctl.remote import ssh_imports\nssh_imports._UNUSED = {'unittest.mock': {}}\n"
     code += "ssh_imports.import_ssh()\n"
     assert {"fabric", "unittest.mock", "ipexctl.remote.ssh"} <= modules_of(code)
