@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import Final
 
 _BLANK: Final = " \t\r\n"
-
-
 _FIX: Final = "JSON needs double quotes around names and texts, and has no comma after the last item"
+_DECODER: Final = json.JSONDecoder()
 
 
-class JsonSyntaxError(Exception):
-    def __init__(self, what: str, at: int, fix: str = _FIX) -> None:
+class FormatError(Exception):
+    """An error at a position of the text, with the fix."""
+
+    def __init__(self, what: str, at: int, fix: str) -> None:
         super().__init__(what)
-        self.fix = fix
         self.what = what
         self.at = at
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,65 +36,47 @@ class JsonNode:
 
 
 def read(text: str) -> JsonNode:
-    """Parse JSON. Raises JsonSyntaxError with the position."""
+    """Parse JSON. Raises FormatError with the position."""
     try:
         json.loads(text)
         return _value(text, _skip(text, 0))[0]
     except json.JSONDecodeError as error:
-        raise JsonSyntaxError(error.msg[:1].lower() + error.msg[1:], error.pos) from None
+        raise FormatError(error.msg[:1].lower() + error.msg[1:], error.pos, _FIX) from None
     except RecursionError:
-        raise JsonSyntaxError("nested too deeply", 0, "write a list of rows, as docs/versions.md shows it") from None
+        raise FormatError("nested too deeply", 0, "write a list of rows, as docs/versions.md shows it") from None
     except ValueError:
-        raise JsonSyntaxError("a number of too many digits", 0, "write a shorter number") from None
+        raise FormatError("a number of too many digits", 0, "write a shorter number") from None
 
 
 def _value(text: str, at: int) -> tuple[JsonNode, int]:
     """The value at this position of valid JSON, and the position after it."""
-    if text[at] == "[":
-        items: list[JsonNode] = []
-        end = _skip(text, at + 1)
-        while text[end] != "]":
+    if text[at] not in "[{":
+        value, end = _DECODER.raw_decode(text, at)
+        return JsonNode(value, at), end
+    items: list[JsonNode] = []
+    nodes: dict[str, JsonNode] = {}
+    end = _skip(text, at + 1)
+    while text[end] not in "]}":
+        if text[at] == "[":
             item, end = _value(text, end)
             items.append(item)
-            end = _after_comma(text, end)
-        return JsonNode(items, at), end + 1
-    if text[at] == "{":
-        nodes: dict[str, JsonNode] = {}
-        end = _skip(text, at + 1)
-        while text[end] != "}":
+        else:
             key_at = end
             key, end = _DECODER.raw_decode(text, end)
-            value, end = _value(text, _skip(text, _skip(text, end) + 1))
+            item, end = _value(text, _skip(text, _skip(text, end) + 1))
             if key in nodes:
-                raise JsonSyntaxError(f"{key!r} is there twice", key_at, "remove one of them")
-            nodes[key] = JsonNode(value.value, value.at, key_at)
-            end = _after_comma(text, end)
-        return JsonNode(nodes, at), end + 1
-    value, end = _DECODER.raw_decode(text, at)
-    return JsonNode(value, at), end
-
-
-_DECODER: Final = json.JSONDecoder()
-
-
-def _after_comma(text: str, at: int) -> int:
-    at = _skip(text, at)
-    return _skip(text, at + 1) if text[at] == "," else at
+                raise FormatError(f"{key!r} is there twice", key_at, "remove one of them")
+            nodes[key] = JsonNode(item.value, item.at, key_at)
+        end = _skip(text, end)
+        if text[end] == ",":
+            end = _skip(text, end + 1)
+    return JsonNode(items if text[at] == "[" else nodes, at), end + 1
 
 
 def _skip(text: str, at: int) -> int:
     while at < len(text) and text[at] in _BLANK:
         at += 1
     return at
-
-
-def to_plain(node: JsonNode) -> object:
-    """The value as json.loads returns it."""
-    if isinstance(node.value, list):
-        return [to_plain(item) for item in node.value]
-    if isinstance(node.value, dict):
-        return {key: to_plain(item) for key, item in node.value.items()}
-    return node.value
 
 
 def line_of(text: str, at: int) -> tuple[int, str, int]:

@@ -110,6 +110,12 @@ class StackSpec:
         return minor(self.torch)
 
     @property
+    def patches(self) -> tuple[str, ...]:
+        """The patches of torch, preferred first."""
+        others = (patch for patch in self.torch_patches if patch != self.torch)
+        return (self.torch, *sorted(others, key=version_key, reverse=True))
+
+    @property
     def title(self) -> str:
         """For messages: `IPEX 2.8`, `torch 2.13`."""
         return f"IPEX {self.line}" if self.ipex_builds else f"torch {self.line}"
@@ -191,8 +197,11 @@ def rows() -> tuple[StackSpec, ...]:
 
 @cache
 def packaged() -> tuple[Mapping[str, Any], ...]:
-    """The rows of rows.json as JSON values."""
-    return tuple(json.loads((files("ipexctl.stack.catalog") / "rows.json").read_text(encoding="utf-8")))
+    """The rows of rows.json as JSON values; a row has the keys that it lacks from the row that it is `like`."""
+    found = json.loads((files("ipexctl.stack.catalog") / "rows.json").read_text(encoding="utf-8"))
+    by_name = {row["name"]: row for row in found}
+    merged = ({**by_name.get(row.get("like"), {}), **row} for row in found)
+    return tuple({key: value for key, value in row.items() if key != "like"} for row in merged)
 
 
 def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
@@ -204,43 +213,15 @@ def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
 
 def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
     """A row from its JSON; docs/versions.md has the defaults."""
-    torch = data["torch"]
-    patches = _texts(data, "torch_patches") or (torch,)
-    pythons = _texts(data, "torch_pythons")
+    torch, pythons = data["torch"], tuple(data["torch_pythons"])
+    patches = tuple(data.get("torch_patches") or (torch,))
+    of_row = {"built_for": torch, "pythons": pythons, "works_with": patches}
     floor = data.get("torch_glibc", "2.28")
-    ipex = [
-        IpexBuild(
-            version=item["version"],
-            built_for=item.get("built_for", torch),
-            pythons=_texts(item, "pythons") or pythons,
-            pypi=item.get("pypi", "absent"),
-            works_with=_texts(item, "works_with") or patches,
-            pypi_pythons=_texts(item, "pypi_pythons"),
-            wheel_tag=item.get("wheel_tag"),
-            glibc=item.get("glibc", floor),
-            isa=item.get("isa", "avx2"),
-            note=item.get("note", ""),
-            source=item.get("source", ""),
-        )
-        for item in data.get("ipex", ())
-    ]
-    oneccl = [
-        OnecclBuild(
-            version=item["version"],
-            built_for=item.get("built_for", torch),
-            pythons=_texts(item, "pythons") or pythons,
-            cpu_wheel=item.get("cpu_wheel", "published"),
-            works_with=_texts(item, "works_with") or patches,
-            oneccl=item.get("oneccl"),
-            mpi=item.get("mpi"),
-            note=item.get("note", ""),
-            source=item.get("source", ""),
-        )
-        for item in data.get("oneccl", ())
-    ]
+    ipex = [IpexBuild(**{**of_row, "glibc": floor, "pypi": "absent", **_given(item)}) for item in data.get("ipex", ())]
+    oneccl = [OnecclBuild(**{**of_row, "cpu_wheel": "published", **_given(item)}) for item in data.get("oneccl", ())]
+    others = ("name", "torch", "requires", "constraints", "module", "setvars", "note", "sources")
     return StackSpec(
-        name=data["name"],
-        torch=torch,
+        **_given({key: data[key] for key in others if key in data}),
         torch_patches=patches,
         torch_pythons=pythons,
         torch_glibc=floor,
@@ -249,17 +230,16 @@ def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
             sorted(oneccl, key=lambda build: (build.cpu_wheel == "published", version_key(build.version)), reverse=True)
         ),
         mpi=tuple(sorted(data.get("mpi", {}).items(), key=lambda item: version_key(item[0]), reverse=True)),
-        requires=_texts(data, "requires"),
-        constraints=_texts(data, "constraints"),
-        indexes=tuple(Index(item["kind"], item["url"]) for item in data.get("indexes", ())),
-        module=data.get("module"),
-        setvars=data.get("setvars"),
+        indexes=tuple(Index(**item) for item in data.get("indexes", ())),
         known_bad=tuple(KnownBad(**item) for item in data.get("known_bad", ())),
         retired=data.get("retired", bool(ipex)),
-        note=data.get("note", ""),
-        sources=_texts(data, "sources"),
         origin=origin,
     )
+
+
+def _given(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are given; an empty list leaves its default."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if value != []}
 
 
 def minor(version: str) -> str:
@@ -271,7 +251,3 @@ def minor(version: str) -> str:
 def version_key(version: str) -> tuple[int, ...]:
     """A sort key: the numbers before a local version."""
     return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdigit())
-
-
-def _texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(data.get(key) or ())

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.catalog.json_positions import JsonNode, JsonSyntaxError, line_of, read, to_plain
-from ipexctl.stack.catalog.schema import ROW
+from ipexctl.stack.catalog.json_positions import FormatError, JsonNode, line_of, read
+from ipexctl.stack.catalog.schema import check_row
 from ipexctl.stack.catalog.table import StackSpec, newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
 
@@ -67,72 +68,61 @@ def rows_digest(rows: Iterable[StackSpec]) -> str | None:
 
 def merged(text: str, path: str) -> tuple[StackSpec, ...]:
     """The packaged rows, with the rows of this text added or merged key by key into those of the same name."""
-    return _Reader(text, path).rows()
+    try:
+        own = _read_rows(text, path)
+    except FormatError as error:
+        line, shown, column = line_of(text, error.at)
+        raise FileError(path, line, error.what, text=shown, column=column, fix=error.fix) from None
+    return newest_first({**{row.name: row for row in rows()}, **own}.values())
 
 
-class _Reader:
-    def __init__(self, text: str, path: str) -> None:
-        self._text = text
-        self._path = path
-        self._ours = {str(row["name"]): row for row in packaged()}
+def _read_rows(text: str, path: str) -> dict[str, StackSpec]:
+    document = read(text)
+    if not isinstance(document.value, list):
+        raise FormatError("the file must be a list of rows", document.at, '[{"name": "ipex-2.8", ...}]')
+    found: dict[str, StackSpec] = {}
+    for node, own in zip(document.value, json.loads(text), strict=True):
+        row = _read_row(node, own, path)
+        if row.name in found:
+            raise FormatError(f"the row {row.name!r} occurs twice", node.at, "")
+        found[row.name] = row
+    return found
 
-    def rows(self) -> tuple[StackSpec, ...]:
-        try:
-            document = read(self._text)
-        except JsonSyntaxError as error:
-            self._fail(error.what, error.at, error.fix)
-        if not isinstance(document.value, list):
-            self._fail("the file must be a list of rows", document.at, '[{"name": "ipex-2.8", ...}]')
-        found = {name: row_from(row) for name, row in self._ours.items()}
-        seen: set[str] = set()
-        for node in document.value:
-            row = self._row(node)
-            if row.name in seen:
-                self._fail(f"the row {row.name!r} occurs twice", node.at)
-            seen.add(row.name)
-            found[row.name] = row
-        return newest_first(found.values())
 
-    def _row(self, node: JsonNode) -> StackSpec:
-        for error in ROW.errors(node, "a row"):
-            self._fail(error.what, error.at, error.fix)
-        keys = node.value if isinstance(node.value, dict) else {}
-        name = str(keys["name"].value)
-        if name in _KINDS:
-            self._fail(
-                f"{name!r} is the name of the newest row of that kind",
-                keys["name"].at,
-                "choose another name for the row",
-            )
-        packaged_row, own = self._ours.get(name, {}), {key: to_plain(value) for key, value in keys.items()}
-        data: dict[str, Any] = {**packaged_row, **own, "requires": _requirements(packaged_row, own)}
-        if name in self._ours and "torch" in keys and "torch_patches" not in keys:
-            data["torch_patches"] = list(dict.fromkeys([*data["torch_patches"], data["torch"]]))
-        for needed in ("torch", "torch_pythons"):
-            if not data.get(needed):
-                near = get_close_matches(name, self._ours, n=1)
-                fix = f"to change a packaged row use its exact name, such as {near[0]!r}" if near else ""
-                self._fail(f"the row {name!r} has no {needed!r}", node.at, fix)
-        row = row_from(data, self._path)
-        self._check_together(row, keys, node)
-        return row
+def _read_row(node: JsonNode, own: Mapping[str, Any], path: str) -> StackSpec:
+    check_row(node, "a row")
+    keys = node.value if isinstance(node.value, dict) else {}
+    name = str(keys["name"].value)
+    if name in _KINDS:
+        what = f"{name!r} is the name of the newest row of that kind"
+        raise FormatError(what, keys["name"].at, "choose another name for the row")
+    by_name = {str(row["name"]): row for row in packaged()}
+    packaged_row = by_name.get(name, {})
+    data: dict[str, Any] = {**packaged_row, **own, "requires": _requirements(packaged_row, own)}
+    if packaged_row and "torch" in keys and "torch_patches" not in keys:
+        data["torch_patches"] = list(dict.fromkeys([*data["torch_patches"], data["torch"]]))
+    for needed in ("torch", "torch_pythons"):
+        if not data.get(needed):
+            near = get_close_matches(name, by_name, n=1)
+            fix = f"to change a packaged row use its exact name, such as {near[0]!r}" if near else ""
+            raise FormatError(f"the row {name!r} has no {needed!r}", node.at, fix)
+    row = row_from(data, path)
+    _check_together(row, keys, node)
+    return row
 
-    def _check_together(self, row: StackSpec, keys: Mapping[str, JsonNode], node: JsonNode) -> None:
-        """Check keys against one another."""
-        if row.torch not in row.torch_patches:
-            at = keys.get("torch_patches", node).at
-            self._fail(f"torch {row.torch} is not among the 'torch_patches'", at)
-        for key, builds in (("ipex", row.ipex_builds), ("oneccl", row.oneccl_builds)):
-            for build in builds:
-                if not set(build.works_with) & set(row.torch_patches):
-                    at = keys.get(key, node).at
-                    self._fail(f"{key} {build.version} works with no torch of this row", at, "see its 'works_with'")
-        if row.oneccl_builds and not row.ipex_builds:
-            self._fail("a row cannot have oneCCL bindings without IPEX", keys.get("oneccl", node).at)
 
-    def _fail(self, what: str, at: int, fix: str = "") -> NoReturn:
-        line, text, column = line_of(self._text, at)
-        raise FileError(self._path, line, what, text=text, column=column, fix=fix)
+def _check_together(row: StackSpec, keys: Mapping[str, JsonNode], node: JsonNode) -> None:
+    """Check keys against one another."""
+    if row.torch not in row.torch_patches:
+        at = keys.get("torch_patches", node).at
+        raise FormatError(f"torch {row.torch} is not among the 'torch_patches'", at, "")
+    for key, builds in (("ipex", row.ipex_builds), ("oneccl", row.oneccl_builds)):
+        for build in builds:
+            if not set(build.works_with) & set(row.torch_patches):
+                what = f"{key} {build.version} works with no torch of this row"
+                raise FormatError(what, keys.get(key, node).at, "see its 'works_with'")
+    if row.oneccl_builds and not row.ipex_builds:
+        raise FormatError("a row cannot have oneCCL bindings without IPEX", keys.get("oneccl", node).at, "")
 
 
 def _requirements(packaged_row: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.stack.catalog.schema import ROW
+from ipexctl.stack.catalog.schema import ROW_KEYS
 from ipexctl.stack.catalog.table import StackSpec, rows
 from ipexctl.stack.catalog.user_table import merged
 
 DOCS = (Path(__file__).parents[3] / "docs" / "versions.md").read_text(encoding="utf-8")
+
+
+def test_the_docs_have_all_rows_newest_first() -> None:
+    assert [row.name for row in rows()] == re.findall(r"^\| `((?:torch|ipex)-[\d.]+)` \|", DOCS, re.MULTILINE)
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
@@ -23,7 +27,9 @@ def test_the_docs_have_every_row_as_it_is(row: StackSpec) -> None:
     assert all(patch in torch for patch in row.torch_patches)
     states = {"available": "there", "yanked": "withdrawn", "absent": "not there"}
     assert {f"{build.version} ({states[build.pypi]})" for build in row.ipex_builds} == set(ipex.split("<br>")) - {"-"}
-    assert {build.version for build in row.oneccl_builds} == {e.split(" ")[0] for e in oneccl.split("<br>")} - {"-"}
+    wheels = {"published": "", "unverified": " (listed, not verified)", "none": " (GPUs only)"}
+    builds = {f"{b.version} → {'/'.join(b.works_with)}{wheels[b.cpu_wheel]}" for b in row.oneccl_builds}
+    assert builds == set(oneccl.split("<br>")) - {"-"}
     assert mpi == (row.bundled_mpi or "from pip")
     assert python == f"{row.pythons[0]}–{row.pythons[-1]}"  # noqa: RUF001
     assert (glibc, cpu) == (row.glibc, row.isa or "any")
@@ -36,4 +42,4 @@ def test_the_example_of_own_rows_is_right() -> None:
 
 def test_every_key_of_a_row_is_explained() -> None:
     explained = DOCS[DOCS.index("| key | meaning") : DOCS.index("## Where this is from")]
-    assert [key for key in ROW.known if f"`{key}`" not in explained] == []
+    assert [key for key in ROW_KEYS if f"`{key}`" not in explained] == []
