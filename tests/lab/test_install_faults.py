@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -127,22 +126,6 @@ def test_the_first_host_fetches_by_itself_where_it_can(
         assert report["bytes"]["downloaded"] >= wheels
 
 
-def test_after_trust_wheels_go_from_host_to_host(cluster: Cluster, wheelhouse: Path) -> None:
-    trusted = ipexctl("trust", "-H", cluster.lab.hostfile, "--home", cluster.home)
-    assert trusted.rc == 0, trusted.err
-    try:
-        report = cluster.report("--wheelhouse", wheelhouse, "--offline")
-        assert set(statuses(report).values()) == {"changed"}
-        assert report["bytes"]["uplink"] < 2 * sum(wheel["size"] for wheel in report["wheels"]) + 70_000_000
-    finally:
-        ipexctl("trust", "--revoke", "-H", cluster.lab.hostfile, "--home", cluster.home)
-
-
-def test_hosts_that_hear_only_us_get_their_wheels_through_us(cluster: Cluster, wheelhouse: Path) -> None:
-    break_host(cluster.hosts[0], "firewall")
-    assert set(statuses(cluster.report("--wheelhouse", wheelhouse, "--offline")).values()) == {"changed"}
-
-
 def test_a_shared_home_is_filled_once_and_proved_on_every_host(
     make_lab: Callable[[LabSpec], Lab], wheelhouse: Path
 ) -> None:
@@ -168,26 +151,3 @@ def test_homes_at_different_paths_are_refused_with_one_that_would_do(
         "install", "-H", apart.hostfile, "--wheelhouse", wheelhouse, "--offline", "--home", proposed, timeout=120
     )
     assert again.rc == 0, again.err
-
-
-@pytest.mark.parametrize(("cpu", "word"), [("sandybridge", "AVX2"), ("graviton3", "aarch64")])
-def test_a_cpu_that_no_row_fits_is_named(
-    make_lab: Callable[[LabSpec], Lab], wheelhouse: Path, cpu: str, word: str
-) -> None:
-    old = make_lab(LabSpec(hosts=1, cpus=(cpu,), name=f"install-{cpu[:8]}-{os.getpid()}"))
-    ran = ipexctl("install", "-H", old.hostfile, "--stack", "ipex", "--wheelhouse", wheelhouse, "--offline")
-    assert ran.rc == 1
-    assert "node1" in ran.err
-    assert word in ran.err
-
-
-def test_this_machine_alone_is_the_smallest_cluster(tmp_path: Path, wheelhouse: Path) -> None:
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    if python != PYTHON:
-        write_stack(wheelhouse, python=python)
-    ran = ipexctl(
-        "install", "--hosts", "localhost", "--home", tmp_path / "ours", "--wheelhouse", wheelhouse, "--offline",
-        "--python", f"{sys.version_info.major}.{sys.version_info.minor}", timeout=120,
-    )  # fmt: skip
-    assert ran.rc == 0, ran.err
-    assert (tmp_path / "ours/envs/default/bin/python").exists()
