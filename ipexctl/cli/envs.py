@@ -55,8 +55,9 @@ def envs_command(
         elif prune:
             report = envs.prune_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
         elif verify:
-            subject = envs.Subject(env, python, setup)
-            report = envs.verify_envs(hosts, pool, subject, home=home_dir, timeout=targets.timeout)
+            report = envs.verify_envs(
+                hosts, pool, env or "default", python=python, setup=setup, home=home_dir, timeout=targets.timeout
+            )
         else:
             report = envs.list_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
     output.print_report(report, as_json, show, options=host_options(targets, home))

@@ -31,17 +31,16 @@ def versions_command(
     Example: ipexctl versions --torch 2.7
     """
     from ipexctl.stack.catalog.user_table import known_rows
+    from ipexctl.stack.choice import VersionsReport, choose_stack, versions_for
     from ipexctl.stack.resolve.model import StackRequest
-    from ipexctl.stack.versions import versions as versions_without_hosts
     from ipexctl.ui.versions import as_json, show_versions
 
     rows = known_rows(os.environ)
     request = StackRequest(**vars(stack))
     if not targets.names_hosts:
-        report = versions_without_hosts(request, rows)
+        report = VersionsReport(rows, choose_stack(request, {}, rows))
     else:
         from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
-        from ipexctl.stack.versions import versions_for
 
         hosts = choose_hosts(targets)
         home_dir = check_home(home)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, NoReturn, TypeVar
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _typeshed import DataclassInstance
+
 Value = TypeVar("Value")
+Instance = TypeVar("Instance", bound="DataclassInstance")
 _MOST_SHOWN: Final = 120
 _LARGEST: Final = 1 << 63
 """No figure of a host is larger; a float takes it."""
@@ -76,6 +83,15 @@ class Reply(dict[str, Any]):
     def records(self, key: str) -> tuple[Reply, ...]:
         return tuple(map(Reply, self._entries(key, self._typed(key, list, "list"), dict)))
 
+    def decode(self, kind: type[Instance], **given: object) -> Instance:
+        """A dataclass with the fields of these names; one that has a default may be missing or null."""
+        found = dict(given)
+        for field in fields(kind):
+            is_optional = field.default is not MISSING or field.default_factory is not MISSING
+            if field.name not in given and not (is_optional and self.get(field.name) is None):
+                found[field.name] = _READERS[str(field.type)](self, field.name)
+        return kind(**found)
+
     def _number(self, key: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
             raise self._error(f"{key} is no number")
@@ -95,3 +111,17 @@ class Reply(dict[str, Any]):
     def _error(self, problem: str) -> MalformedReply:
         shown = json.dumps({**self, "logins": "***"} if "logins" in self else self, ensure_ascii=False)
         return MalformedReply(problem, _CREDENTIALS.sub("//***@", shown))
+
+
+_READERS: Final[dict[str, Callable[[Reply, str], object]]] = {
+    "str": Reply.text,
+    "str | None": Reply.text_or_none,
+    "bool": Reply.flag,
+    "int": Reply.integer,
+    "int | None": Reply.integer_or_none,
+    "float": Reply.number,
+    "tuple[float, ...]": Reply.numbers,
+    "tuple[str, ...]": Reply.texts,
+    "Mapping[str, str]": Reply.texts_by_name,
+}
+"""Type of a field → its reader."""

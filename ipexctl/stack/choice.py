@@ -1,4 +1,4 @@
-"""The stack that these hosts have or would get, for doctor, versions and run: no index is queried.
+"""The stack that hosts have or would get, for doctor, versions and run: no index is queried.
 
 An install queries the indexes and decides in `lock/pipeline.py: lock_stack`, with the same resolver.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.remote.outcome import exit_code
 from ipexctl.stack.catalog.user_table import rows_digest
 from ipexctl.stack.env.record import DEFAULT, EnvRecord, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.facts.gather import HostFacts
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
 
 
@@ -120,3 +124,46 @@ def _last_answer(
             return answer
         found = found or answer
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class VersionsReport:
+    """The version table, and the choice by it, the last answer of the indexes and the hosts, if any are named."""
+
+    rows: tuple[StackSpec, ...]
+    outcome: StackPlan | Undecided | Refusal
+    hosts: tuple[HostFacts, ...] = ()
+    """The inspected hosts; empty if only the table decided."""
+    seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        if isinstance(self.outcome, Refusal) and self.outcome.wrong_call:
+            return 2
+        code = exit_code([host.status for host in self.hosts])
+        return code or (1 if isinstance(self.outcome, Refusal) else 0)
+
+
+def versions_for(
+    hosts: Sequence[Host],
+    request: StackRequest,
+    rows: Sequence[StackSpec],
+    pool: SessionPool,
+    *,
+    home: str | None = None,
+    timeout: float | None = None,
+) -> VersionsReport:
+    """Choose for these hosts; hosts without facts are reported and do not count."""
+    from ipexctl.facts.gather import gather
+
+    began = time.monotonic()
+    wrong = resolve(request, {}, None, rows=rows)
+    if isinstance(wrong, Refusal) and wrong.wrong_call:
+        return VersionsReport(tuple(rows), wrong)
+    answers = {answer.host.name: answer for answer in gather(hosts, pool, home=home, timeout=timeout)}
+    ordered = tuple(answers[host.name] for host in hosts if host.name in answers)
+    facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}
+    outcome: StackPlan | Undecided | Refusal = Refusal("no host answered, so no stack can be chosen")
+    if facts:
+        outcome = choose_stack(request, facts, rows)
+    return VersionsReport(tuple(rows), outcome, ordered, time.monotonic() - began)

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.progress import BytesMoved, Notice, Watch, ignore_event
-from ipexctl.remote.transfer import store_client as stores
+from ipexctl.remote.progress import Notice, Watch, ignore_event
 from ipexctl.remote.transfer.store_client import StoreLocation
-from ipexctl.stack.env.staging import downloads_of, is_intact
-from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_stack, inspect_hosts, summary_of
+from ipexctl.stack.env.staging import download_wheels, is_intact
+from ipexctl.stack.install_context import (
+    InstallContext,
+    InstallReport,
+    InstallRequest,
+    announce_stack,
+    inspect_hosts,
+    summary_of,
+)
 from ipexctl.stack.lock.pipeline import LockedStack, lock_stack
 from ipexctl.stack.resolve.model import Refusal
 
@@ -25,7 +31,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.lock.lock import Wheel
-    from ipexctl.stack.report import InstallReport
 
 LOCK: Final = "ipexctl-lock.json"
 _PARTS: Final = ".ipexctl-parts"
@@ -94,27 +99,20 @@ def _fetch(context: InstallContext, locked: LockedStack, directory: Path) -> Non
 def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Wheel], directory: Path) -> None:
     if not wheels:
         return
-    control, total = context.control, sum(wheel.size or 0 for wheel in wheels) or None
-    parts = directory / _PARTS
+    control, parts = context.control, directory / _PARTS
     location = StoreLocation(control.session.host, control.python, str(parts))
-    fetched = stores.fetch(
-        control.session,
-        location,
-        downloads_of(wheels, locked.index_answer),
-        settings=locked.index_answer.settings.transport(),
-        on_bytes=lambda done: context.watch(BytesMoved("", "downloading", done, total)),
-        cancel=context.pool.cancel,
+    failed = download_wheels(
+        context, control.session, location, wheels, locked.index_answer, cancel=context.pool.cancel
     )
     for wheel in wheels:
         path = parts / wheel.sha256 / wheel.filename
-        if wheel.sha256 in fetched.got:
+        if wheel.url and wheel.sha256 not in failed:
             path.chmod(0o644)
             path.replace(directory / wheel.filename)
-            context.downloaded += wheel.size or 0
-    if fetched.failed:
-        missing = next(wheel for wheel in wheels if wheel.sha256 in fetched.failed)
+    if failed:
+        missing = next(wheel for wheel in wheels if wheel.sha256 in failed)
         raise HostError(
-            f"{missing.filename} cannot be downloaded: {fetched.failed[missing.sha256]}",
+            f"{missing.filename} cannot be downloaded: {failed[missing.sha256]}",
             "run the same command again: complete wheels are kept",
         )
     shutil.rmtree(parts, ignore_errors=True)

@@ -12,8 +12,9 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, Status
 from ipexctl.remote.progress import Notice, Watch, ignore_event
+from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
-from ipexctl.stack.choice import installed_record
+from ipexctl.stack.choice import installed_plan, installed_record
 from ipexctl.stack.env.build import (
     Base,
     EnvSpec,
@@ -28,11 +29,18 @@ from ipexctl.stack.env.build import (
 from ipexctl.stack.env.environment import CheckResult, machine_token, parse_result
 from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import EnvFields, EnvRecord, Existing, env_directory, find_existing, records_of
-from ipexctl.stack.install_context import InstallContext, InstallRequest, announce_stack, inspect_hosts, summary_of
+from ipexctl.stack.install_context import (
+    InstallContext,
+    InstallReport,
+    InstallRequest,
+    InstallResult,
+    announce_stack,
+    inspect_hosts,
+    summary_of,
+)
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import uv_for_node
 from ipexctl.stack.lock.pipeline import LockedStack, lock_stack
-from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackRequest
@@ -196,17 +204,8 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     present = [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].exists]
     if present and all(result.has_failed for _, result in present):
         return None
-    summary = StackSummary(
-        name=record.row,
-        torch=record.packages.get("torch", ""),
-        ipex=record.packages.get("intel-extension-for-pytorch"),
-        oneccl=record.packages.get("oneccl-bind-pt"),
-        mpi=record.mpi,
-        python=record.python,
-        backend=record.backend,
-        why=record.why,
-        retired=bool(spec.record.get("retired")),
-    )
+    plan = installed_plan(record, context.facts, context.request.rows)
+    summary = replace(summary_of(plan, spec.lock), mpi=record.mpi, why=record.why)
     path = f"{context.home}/envs/{context.request.name}"
     broken = {host.name: result.build for host, result in present if not result.ok or result.has_failed}
     intact = [host for host, result in present if host.name not in broken]
@@ -282,7 +281,7 @@ def _host_install(
 
 def _recorded_installer(record: EnvRecord) -> Wheel | None:
     """The uv that built the environment if its URL is known, else the control machine's."""
-    with contextlib.suppress(KeyError, TypeError):
+    with contextlib.suppress(MalformedReply):
         if record.installer and record.installer.get("url"):
             return Wheel.from_json(record.installer)
     return uv_for_node(None, "2.17")

@@ -1,4 +1,4 @@
-"""One call of install: its request, and what is known and done so far."""
+"""One call of install: its request, what is known and done so far, and its report."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.facts.gather import gather
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import HostResult, Report, exit_code
 from ipexctl.remote.progress import Notice, Timed, Watch
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
@@ -19,7 +20,6 @@ from ipexctl.stack.env.record import DEFAULT, EnvRecord, check_env_name
 from ipexctl.stack.lock.indexes import TORCH_CPU
 from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
 from ipexctl.stack.lock.wheels import is_cpu_build
-from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Refusal, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
@@ -84,6 +84,54 @@ def install_request(
         origins=read.origins,
         name=check_env_name(env),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StackSummary:
+    """The stack that was, is or would be installed."""
+
+    name: str
+    """The name of the row."""
+    torch: str
+    ipex: str | None
+    oneccl: str | None
+    mpi: str | None
+    python: str
+    backend: str
+    why: str
+    retired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InstallResult(HostResult):
+    """The result of one host, with its environment and verification."""
+
+    env: str | None = None
+    packages: Mapping[str, str] = field(default_factory=dict, hash=False)
+    verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InstallReport(Report[InstallResult]):
+    stack: StackSummary | None = None
+    refusal: Refusal | None = None
+    """The reason why nothing was done."""
+    lock: Lock | None = None
+    notes: tuple[str, ...] = ()
+    path: str | None = None
+    """The environment's directory on every host; with --download-only the directory on the control machine."""
+    dry_run: bool = False
+    uplink: int = 0
+    """Bytes of wheels sent from the control machine to hosts."""
+    downloaded: int = 0
+    """Bytes of wheels downloaded from indexes, on any machine."""
+
+    @property
+    def exit_code(self) -> int:
+        if self.refusal is not None and self.refusal.wrong_call:
+            return 2
+        code = exit_code([host.status for host in self.hosts])
+        return code or (1 if self.refusal is not None else 0)
 
 
 @dataclass(frozen=True, slots=True)

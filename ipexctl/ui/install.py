@@ -13,7 +13,7 @@ from ipexctl.ui.results import report_json, show_results, value_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.stack.report import InstallReport, InstallResult
+    from ipexctl.stack.install_context import InstallReport, InstallResult
 
 
 def as_json(report: InstallReport) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.stack.resolve.compatibility import span
 from ipexctl.stack.resolve.model import Refusal, StackPlan, Undecided
-from ipexctl.stack.versions import VersionsReport, mpi_of
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.results import value_json
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.choice import VersionsReport
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")
 _DERIVED = ("ipex", "oneccl", "pythons", "glibc", "isa", "backend", "bundled_mpi")
@@ -112,10 +112,7 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
 
 
 def _mpi_text(plan: StackPlan) -> str:
-    mpi = mpi_of(plan)
-    if mpi is None:
-        return ""
-    return mpi if mpi.startswith("impi-rt") else f"Intel MPI {mpi} (inside the bindings)"
+    return f"Intel MPI {plan.mpi} (inside the bindings)" if plan.bundled_mpi else plan.mpi or ""
 
 
 def _wrapped(text: str) -> list[str]:
@@ -124,7 +121,7 @@ def _wrapped(text: str) -> list[str]:
 
 def _choice_json(plan: StackPlan) -> dict[str, Any]:
     fields = value_json(plan, without=("row", "why", "bundled_mpi", "torch_wheel", "notes"))
-    return {"name": plan.row.name, **fields, "mpi": mpi_of(plan), "retired": plan.row.retired}
+    return {"name": plan.row.name, **fields, "mpi": plan.mpi, "retired": plan.row.retired}
 
 
 def _row_json(row: StackSpec) -> dict[str, Any]:

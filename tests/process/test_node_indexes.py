@@ -256,9 +256,7 @@ def test_the_environment_wins_and_devnull_switches_files_off(tmp_path: Path) -> 
     assert (off["index_url"], off["extra_index_urls"], off["find_links"]) == (None, [], [])
 
 
-def test_a_file_pip_cannot_read_is_named_without_its_text(tmp_path: Path) -> None:
+def test_a_file_pip_cannot_read_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
     file.write_text("index-url = https://me:secret@host/simple\n")
-    found = settings({"PIP_CONFIG_FILE": str(file)})
-    assert found["unread"] == [{"path": str(file), "reason": "not a configuration file pip can read"}]
-    assert "secret" not in json.dumps(found)
+    assert settings({"PIP_CONFIG_FILE": str(file)})["index_url"] is None

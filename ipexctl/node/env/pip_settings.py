@@ -42,22 +42,14 @@ def expand_home(path: str) -> str:
         return path
 
 
-def read() -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Option → text as written, and the files that can't be read."""
+def read() -> dict[str, str]:
+    """Option → text as written. Files that can't be read are left out."""
     sections: dict[str, dict[str, str]] = {"global": {}, "download": {}, "install": {}}
-    unreadable = []
     for path in files():
         parser = configparser.RawConfigParser(strict=False)
         try:
             parser.read_string(path.read_text(encoding="utf-8", errors="replace"))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            unreadable.append({"path": str(path), "reason": error.strerror or str(error)})
-            continue
-        except configparser.Error:
-            # The text of the error quotes the line, which may contain a password.
-            unreadable.append({"path": str(path), "reason": "not a configuration file pip can read"})
+        except (OSError, configparser.Error):
             continue
         for section, values in sections.items():
             if parser.has_section(section):
@@ -66,7 +58,7 @@ def read() -> tuple[dict[str, str], list[dict[str, str]]]:
     merged.update(
         (normalize_option(name[4:]), value) for name, value in os.environ.items() if name.startswith("PIP_") and value
     )
-    return merged, unreadable
+    return merged
 
 
 def normalize_option(name: str) -> str:
@@ -76,7 +68,7 @@ def normalize_option(name: str) -> str:
 
 
 def settings() -> Json:
-    values, unreadable = read()
+    values = read()
 
     def get_text(name: str) -> str | None:
         return (values.get(name) or "").strip() or None
@@ -95,7 +87,6 @@ def settings() -> Json:
         "cert": expand_home(cert) if cert else None,
         "client_cert": expand_home(client_cert) if client_cert else None,
         "proxy": get_text("proxy"),
-        "unread": unreadable,
     }
 
 

@@ -10,7 +10,7 @@ from ipexctl.playbook.options import local_path
 from ipexctl.playbook.result import Call, Result, failed, failed_host, host_result
 from ipexctl.remote.progress import Notice
 from ipexctl.stack.env.environment import EnvClient
-from ipexctl.stack.env.envs import Subject, remove_envs, verify_envs
+from ipexctl.stack.env.envs import remove_envs, verify_envs
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 
@@ -88,7 +88,7 @@ def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str
         return _name_env(context, call, hosts, name)
     if call.args["state"] == "absent":
         return _remove_env(context, call, hosts, name)
-    report = verify_envs(hosts, context.pool, Subject(name), home=context.options.home, timeout=call.timeout)
+    report = verify_envs(hosts, context.pool, name, home=context.options.home, timeout=call.timeout)
     return {done.host.name: host_result(done, verify=dict(done.verify)) for done in report.hosts}
 
 

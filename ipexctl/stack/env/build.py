@@ -14,18 +14,17 @@ from ipexctl.remote.outcome import Cancelled, HostError, Status, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
-from ipexctl.stack.env.environment import BuildResult, CheckResult, EnvClient, machine_token, parse_result
+from ipexctl.stack.env.environment import CheckResult, EnvClient, machine_token, parse_result
 from ipexctl.stack.env.preflight import home_obstacle
-from ipexctl.stack.env.staging import WheelDelivery, stage_wheels
+from ipexctl.stack.env.staging import stage_wheels
 from ipexctl.stack.env.verify_errors import explain
-from ipexctl.stack.report import InstallResult
+from ipexctl.stack.install_context import InstallContext, InstallResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
-    from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock, Wheel
 
@@ -50,12 +49,24 @@ class EnvSpec:
     record: Mapping[str, Any] = field(hash=False)
     """The fields of env.json that are the same on every host."""
     interpreters: Mapping[str, str] = field(hash=False)
-    index_answer: IndexAnswer | None = None
+    index_answer: IndexAnswer | None = field(default=None, repr=False)
+    """The answer of the indexes; None if the lock is an older one, read from a host."""
     by_node0: bool = True
+    """Whether the first host downloads the wheels. Then their URLs come from a host."""
     base: Base | None = None
     """The environment that this one extends."""
     broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
     """Host → the build token of an environment there that is damaged or failed, to be replaced."""
+
+    @property
+    def new(self) -> Lock:
+        """The wheels that the base lacks."""
+        return self.lock.without(self.base.wheels) if self.base else self.lock
+
+    @property
+    def files(self) -> tuple[Wheel, ...]:
+        """The wheels that must be in a host's store, and their installer."""
+        return (*self.new.wheels, *((self.installer,) if self.installer else ()))
 
 
 def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
@@ -77,24 +88,23 @@ def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Hos
     def moved(host: Host, done: int, total: int | None) -> None:
         context.watch(BytesMoved(host.name, "receiving", done, total))
 
-    files = [wheel.stored_file for wheel in _files(spec)]
-    built: dict[str, BuildResult] = {}
+    files = [wheel.stored_file for wheel in spec.files]
+    built: set[str] = set()
     with Distributor(context.pool, source, files, on_progress=moved) as distributor:
 
-        def build_one(host: Host, session: Session) -> BuildResult:
+        def build_one(host: Host, session: Session) -> None:
             if needs_build(context, spec, host):
                 with context.timed(host.name, "got the wheels"):
                     route = distributor.bring(locations[host.name], session, timeout=context.request.timeout)
                 if route == "here" and not isinstance(session, LocalSession):
                     context.uplink += sum(file.size or 0 for file in files)
             with context.timed(host.name, "built the environment"):
-                result = _build(context, spec, host, session)
-            built[host.name] = result
-            if result.state == "there":
+                is_new = _build(context, spec, host, session)
+            built.add(host.name)
+            if not is_new:
                 # so that the next call with this request needs no index
                 env_client(context, spec, host, session).add_request(spec.name, context.request.to_json())
-            _verify(context, spec, host, session, changed=result.state == "built")
-            return result
+            _verify(context, spec, host, session, changed=is_new)
 
         for done in context.pool.each(leaders, build_one):
             if done.error is not None:
@@ -135,11 +145,10 @@ def _stage(
 ) -> StoreLocation | None:
     """Bring all wheels to the first host, or to the next one if it cannot store them; None if no host can."""
     first = context.first
-    delivery = WheelDelivery(_files(spec), spec.index_answer, spec.by_node0)
     is_fit = first.name not in context.done or context.done[first.name].status in ("ok", "changed")
     for host in [*([first] if is_fit else []), *(host for host in tuple(ready) if host != first)]:
         try:
-            stage_wheels(context, context.pool.session(host), locations[host.name], delivery)
+            stage_wheels(context, spec, context.pool.session(host), locations[host.name])
         except (Cancelled, TimedOut, NotInStore, Damaged) as error:
             for other in ready:
                 is_its_own = other == host or isinstance(error, NotInStore)
@@ -177,15 +186,13 @@ def _drop_wheels(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) 
 def remove_superseded(context: InstallContext, spec: EnvSpec, name: str) -> None:
     """Remove an environment that has lost its name on every host, unless a process of a host uses it."""
     hosts = [host for host in context.hosts if host.name in context.facts and _has_env(context, name, host)]
-    stores: dict[str, list[Host]] = {}
-    for host in hosts:
-        stores.setdefault(_store(context, host), []).append(host)
 
     def is_used(host: Host, session: Session) -> bool:
         return env_client(context, spec, host, session).is_used(name, [context.request.name])
 
     used = {done.host.name for done in context.pool.each(hosts, is_used) if done.result is not False}
-    leaders = [group[0] for group in stores.values() if not any(host.name in used for host in group)]
+    used_stores = {_store(context, host) for host in hosts if host.name in used}
+    leaders = [host for host in _leaders(context, hosts) if _store(context, host) not in used_stores]
 
     def remove(host: Host, session: Session) -> None:
         env_client(context, spec, host, session).remove([name])
@@ -203,7 +210,7 @@ def _verify_followers(
     spec: EnvSpec,
     hosts: Sequence[Host],
     leaders: Sequence[Host],
-    built: Mapping[str, BuildResult],
+    built: Collection[str],
 ) -> None:
     """Verify on the hosts that share the home of a leader, which has built the environment."""
     leader_names = {leader.name for leader in leaders}
@@ -235,8 +242,7 @@ def verify_on_hosts(
 def _check_room(context: InstallContext, spec: EnvSpec, host: Host) -> bool:
     if not needs_build(context, spec, host):
         return True
-    new = spec.lock.without(spec.base.wheels) if spec.base else spec.lock
-    found = find_obstacle(context, host, new, spec.interpreters.get(host.name))
+    found = find_obstacle(context, host, spec.new, spec.interpreters.get(host.name))
     if found is not None:
         context.end(host, HostError(*found))
     return found is None
@@ -293,17 +299,12 @@ def _store_locations(context: InstallContext, spec: EnvSpec) -> dict[str, StoreL
     }
 
 
-def _files(spec: EnvSpec) -> tuple[Wheel, ...]:
-    new = spec.lock.without(spec.base.wheels) if spec.base else spec.lock
-    return (*new.wheels, *((spec.installer,) if spec.installer else ()))
-
-
 def env_client(context: InstallContext, spec: EnvSpec, host: Host, session: Session) -> EnvClient:
     python = context.python(host, spec.interpreters.get(host.name))
     return EnvClient(session, python, context.home, context.pool.cancel)
 
 
-def _build(context: InstallContext, spec: EnvSpec, host: Host, session: Session, *, drop: bool = False) -> BuildResult:
+def _build(context: InstallContext, spec: EnvSpec, host: Host, session: Session, *, drop: bool = False) -> bool:
     def on_event(event: dict[str, Any]) -> None:
         context.watch(Stepped(host.name, str(event.get("what") or "building")))
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 
 if TYPE_CHECKING:
@@ -23,19 +24,6 @@ if TYPE_CHECKING:
 
 _BUILD_TIME = 3600.0
 _CHECK_TIME = 120.0
-
-
-def _ignore(event: dict[str, Any]) -> None:
-    """The default for `on_event`."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuildResult:
-    state: str
-    """built, or there: nothing was to be done."""
-    path: str
-    """The environment's directory on the host."""
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +131,6 @@ class EnvListing:
 @dataclass(frozen=True, slots=True)
 class Removed:
     removed: tuple[str, ...]
-    failed: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Name → the reason why it was not removed."""
     bytes: int = 0
     """Bytes of removed wheels and leftovers."""
 
@@ -175,10 +161,10 @@ class EnvClient:
         drop_wheels: bool = False,
         replace: str | None = None,
         base: str | None = None,
-        on_event: Callable[[dict[str, Any]], None] = _ignore,
+        on_event: Callable[[dict[str, Any]], None],
         timeout: float | None = _BUILD_TIME,
-    ) -> BuildResult:
-        """Build the environment for `interpreter` from wheels in the host's store, unless it exists.
+    ) -> bool:
+        """Build the environment for `interpreter` from wheels in the host's store; False if it exists.
 
         `replace` is the build token of a damaged environment to be replaced; `base` an environment that has
         packages of the lock, whose wheels need not be in the store.
@@ -207,7 +193,7 @@ class EnvClient:
             timeout=timeout,
             cancel=self.cancel,
         )
-        return BuildResult(reply.text("state"), reply.text("path"), reply.number("seconds"))
+        return reply.text("state") == "built"
 
     def check(
         self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = _CHECK_TIME
@@ -253,7 +239,7 @@ class EnvClient:
         """All environments of the home, with their size on disk."""
         reply = self._call("list", cached=False)
         return EnvListing(
-            tuple(_env_entry(env) for env in reply.records("envs")),
+            tuple(env.decode(EnvEntry) for env in reply.records("envs")),
             reply.record("leftovers").integer("count"),
             reply.record("leftovers").integer("bytes"),
             reply.record("wheels").integer("count"),
@@ -261,9 +247,10 @@ class EnvClient:
         )
 
     def remove(self, names: Sequence[str]) -> Removed:
-        """Remove environments, given by directory or name; one in use stays and is reported as failed."""
+        """Remove environments, given by directory or name; one in use stays, which is an error."""
         reply = self._call("remove", timeout=_BUILD_TIME, names=list(names))
-        return Removed(reply.texts("removed"), reply.texts_by_name("failed"))
+        _raise_failed(reply)
+        return Removed(reply.texts("removed"))
 
     def is_used(self, name: str, former: Sequence[str]) -> bool:
         """Whether an environment has a name, or is used by a process of this host, also by a name that it had."""
@@ -272,7 +259,8 @@ class EnvClient:
     def prune(self) -> Removed:
         """Remove leftovers, wheels, and environments without a name."""
         reply = self._call("prune", timeout=_BUILD_TIME)
-        return Removed(reply.texts("removed"), reply.texts_by_name("failed"), reply.integer("bytes"))
+        _raise_failed(reply)
+        return Removed(reply.texts("removed"), reply.integer("bytes"))
 
     def link(self, name: str, links: Sequence[str]) -> None:
         """Make these names point at an environment."""
@@ -300,6 +288,11 @@ class EnvClient:
             timeout=timeout,
             cancel=self.cancel,
         )
+
+
+def _raise_failed(reply: Reply) -> None:
+    for name, reason in reply.texts_by_name("failed").items():
+        raise HostError(f"{name} was not removed: {reason}")
 
 
 def verify(
@@ -338,34 +331,7 @@ def verify(
 
 
 def verify_result(reply: Reply) -> VerifyResult:
-    """The agent's reply as a value."""
-    return VerifyResult(
-        ok=reply.flag("ok"),
-        phases=tuple(_phase(phase) for phase in reply.records("phases")),
-        seconds=reply.number("seconds"),
-        torch=reply.text_or_none("torch"),
-        ipex=reply.text_or_none("ipex"),
-        oneccl=reply.text_or_none("oneccl"),
-        python=reply.text_or_none("python"),
-        capability=reply.text_or_none("capability"),
-        bf16=reply.text_or_none("bf16"),
-        bf16_why=reply.text_or_none("bf16_why") or "",
-        backend=reply.text_or_none("backend"),
-        launcher=reply.text_or_none("launcher"),
-        allreduce_ms=reply.numbers("allreduce_ms") if "allreduce_ms" in reply else (),
-    )
-
-
-def _phase(reply: Reply) -> Phase:
-    return Phase(
-        reply.text("name"),
-        reply.flag("ok"),
-        reply.number("seconds"),
-        reply.integer_or_none("rc"),
-        reply.integer_or_none("signal"),
-        reply.get("timed_out") is True,
-        reply.text_or_none("text") or "",
-    )
+    return reply.decode(VerifyResult, phases=tuple(phase.decode(Phase) for phase in reply.records("phases")))
 
 
 def parse_result(reply: Mapping[str, Any] | None) -> VerifyResult | None:
@@ -375,18 +341,3 @@ def parse_result(reply: Mapping[str, Any] | None) -> VerifyResult | None:
     except MalformedReply:
         return None
     return result if result.ok else None
-
-
-def _env_entry(reply: Reply) -> EnvEntry:
-    return EnvEntry(
-        name=reply.text("name"),
-        names=reply.texts("names"),
-        path=reply.text("path"),
-        row=reply.text_or_none("row"),
-        python=reply.text_or_none("python"),
-        backend=reply.text_or_none("backend"),
-        created=reply.text_or_none("created"),
-        packages=reply.texts_by_name("packages"),
-        bytes=reply.integer("bytes"),
-        complete=reply.flag("complete"),
-    )

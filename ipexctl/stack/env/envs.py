@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.gather import HostFacts, gather
 from ipexctl.remote.outcome import HostError, HostResult, Report, Status
-from ipexctl.stack.env.environment import EnvClient, EnvListing, Removed, machine_token, verify
+from ipexctl.stack.env.environment import EnvClient, EnvListing, machine_token, verify
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.text import readable
@@ -30,7 +30,6 @@ class EnvsResult(HostResult):
     removed: tuple[str, ...] = ()
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
     home: str | None = None
-    store: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,7 @@ class _Target:
         return EnvClient(session, self.python, self.home, pool.cancel)
 
     def result(self, status: Status, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
-        store = self.facts.home.store if self.facts.home else None
-        return EnvsResult(self.host, status, reason, fix, home=self.home, store=store, **found)
+        return EnvsResult(self.host, status, reason, fix, home=self.home, **found)
 
 
 def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
@@ -75,7 +73,6 @@ def remove_envs(
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
         present = [name for name in names if name in known]
         outcome = target.client(session, pool).remove(present)
-        _raise_failed(outcome)
         missing = [name for name in names if name not in known]
         reason = f"no such environment: {', '.join(missing)}" if missing else ""
         return target.result("changed" if outcome.removed else "ok", reason, removed=outcome.removed)
@@ -88,7 +85,6 @@ def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: 
 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
         outcome = target.client(session, pool).prune()
-        _raise_failed(outcome)
         reason = f"wheels and leftovers removed, {readable(outcome.bytes)}" if outcome.bytes else ""
         status: Status = "changed" if outcome.removed or outcome.bytes else "ok"
         return target.result(status, reason, removed=outcome.removed)
@@ -96,30 +92,25 @@ def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: 
     return _on_hosts(hosts, pool, prune_one, home=home, timeout=timeout, verb="prune", once_per_store=True)
 
 
-def _raise_failed(outcome: Removed) -> None:
-    for name, reason in outcome.failed.items():
-        raise HostError(f"{name} was not removed: {reason}")
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The environment to verify: by name, or a Python of the user with a file to source."""
-
-    name: str | None = None
-    python: str | None = None
-    setup: str | None = None
-
-
 def verify_envs(
-    hosts: Sequence[Host], pool: SessionPool, subject: Subject, *, home: str, timeout: float | None = None
+    hosts: Sequence[Host],
+    pool: SessionPool,
+    name: str,
+    *,
+    python: str | None = None,
+    setup: str | None = None,
+    home: str,
+    timeout: float | None = None,
 ) -> EnvsReport:
-    """Verify an environment on every host. The result is recorded beside it, and the next install reads it."""
-    name = subject.name or "default"
+    """Verify an environment on every host. The result is recorded beside it, and the next install reads it.
+
+    `python` is one of the user, verified in its place, and `setup` a file to source before it.
+    """
 
     def verify_one(target: _Target, session: Session) -> EnvsResult:
-        if subject.python is not None:
-            result = verify(session, subject.python, setup=subject.setup, timeout=timeout, cancel=pool.cancel)
-            problem = explain(result, env=subject.python)
+        if python is not None:
+            result = verify(session, python, setup=setup, timeout=timeout, cancel=pool.cancel)
+            problem = explain(result, env=python)
         else:
             client = target.client(session, pool)
             found = client.check(name, timeout=timeout)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
@@ -73,38 +74,22 @@ class EnvRecord(EnvFields):
     name: str
     interpreter: str
     digest: str
-    packages: dict[str, str]
-    variables: dict[str, str]
+    packages: Mapping[str, str]
+    variables: Mapping[str, str]
     prepended: tuple[str, ...]
 
 
 def read_record(text: str) -> EnvRecord | None:
     """The record; None if the text, which comes from a host, is not a valid record."""
     try:
-        data = json.loads(text)
-        texts = {key: data[key] for key in ("name", "row", "python", "interpreter", "digest", "backend")}
-        optional = {key: data.get(key) for key in ("module", "mpi")}
-        packages, variables, prepended = dict(data["packages"]), dict(data["variables"]), tuple(data["prepended"])
-        is_valid = (
-            data["schema"] == SCHEMA
-            and all(isinstance(value, str) for value in (*texts.values(), *packages.values(), *prepended))
-            and all(value is None or isinstance(value, str) for value in optional.values())
-            and all(is_variable_name(name) and isinstance(value, str) for name, value in variables.items())
-        )
-        if not is_valid:
+        data = Reply(json.loads(text))
+        variables = data.texts_by_name("variables")
+        if data.text("schema") != SCHEMA or not all(map(is_variable_name, variables)):
             return None
-        return EnvRecord(
-            **texts,
-            **optional,
-            requests=tuple(request for request in data["requests"] if isinstance(request, dict)),
-            packages=packages,
-            variables=variables,
-            prepended=prepended,
-            retired=bool(data.get("retired")),
-            why=str(data.get("why", "")),
-            installer=data["installer"] if isinstance(data.get("installer"), dict) else None,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError):
+        requests = tuple(request for request in data["requests"] if isinstance(request, dict))
+        installer = data["installer"] if isinstance(data.get("installer"), dict) else None
+        return data.decode(EnvRecord, requests=requests, variables=variables, installer=installer)
+    except (MalformedReply, ValueError, TypeError):
         return None
 
 

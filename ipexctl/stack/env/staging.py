@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import shutil
 from concurrent import futures
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from ipexctl.node.common.files import make_private_directory
+from ipexctl.node.common.files import make_private_directory, sha256_of
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
@@ -29,43 +28,33 @@ from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, pip_settings, 
 from ipexctl.stack.lock.pipeline import query_here
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ipexctl.remote.session import Session
+    from ipexctl.stack.env.build import EnvSpec
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.lock import Wheel
     from ipexctl.stack.resolve.model import EnvRequest, Sources
 
 
-@dataclass(frozen=True, slots=True)
-class WheelDelivery:
-    """The wheels that the first host needs, and where they come from."""
-
-    wheels: tuple[Wheel, ...]
-    index_answer: IndexAnswer | None = field(default=None, repr=False)
-    """The answer of the indexes; None if the lock is an older one, read from a host."""
-    by_node0: bool = True
-    """Whether the host downloads first. Then the URLs of the wheels come from a host."""
-
-
-def stage_wheels(context: InstallContext, session: Session, location: StoreLocation, delivery: WheelDelivery) -> None:
+def stage_wheels(context: InstallContext, spec: EnvSpec, session: Session, location: StoreLocation) -> None:
     """Complete the host's store. Wheels that have arrived stay there for the next call.
 
     Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
     """
     cancel, sources = context.pool.cancel, context.request.sources
-    files = {wheel.sha256: wheel.stored_file for wheel in delivery.wheels}
+    files = {wheel.sha256: wheel.stored_file for wheel in spec.files}
     missing = {file.sha256 for file in store_client.missing(session, location, tuple(files.values()), cancel=cancel)}
-    wanted = [wheel for wheel in delivery.wheels if wheel.sha256 in missing]
-    if delivery.index_answer is None:
+    wanted = [wheel for wheel in spec.files if wheel.sha256 in missing]
+    if spec.index_answer is None:
         wanted = [_find_in_directories(wheel, sources) for wheel in wanted]
     reasons: dict[str, str] = {}
-    if delivery.by_node0 and not sources.offline:
+    if spec.by_node0 and not sources.offline:
         by_url = [wheel for wheel in wanted if wheel.url and not wheel.path]
-        reasons = _download_on_host(context, session, location, by_url, delivery.index_answer)
+        reasons = _download_on_host(context, session, location, by_url, spec.index_answer)
         wanted = [wheel for wheel in wanted if wheel not in by_url or wheel.sha256 in reasons]
     if wanted:
-        _send_from_here(context, session, location, wanted, delivery, reasons)
+        _send_from_here(context, spec, session, location, wanted, reasons)
 
 
 def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
@@ -82,13 +71,9 @@ def is_intact(path: Path, wheel: Wheel) -> bool:
     try:
         if not path.is_file() or (wheel.size is not None and path.stat().st_size != wheel.size):
             return False
-        with path.open("rb") as file:
-            digest = hashlib.sha256()
-            while block := file.read(1 << 20):
-                digest.update(block)
+        return sha256_of(path) == wheel.sha256
     except OSError:
         return False
-    return digest.hexdigest() == wheel.sha256
 
 
 def _download_on_host(
@@ -104,15 +89,41 @@ def _download_on_host(
     if index_answer is None:
         settings = pip_settings(session, location.python, cancel=context.pool.cancel)
         index_answer = unqueried(context.request.sources, settings)
-    total, name = _total(wheels), location.host.name
+    return download_wheels(
+        context,
+        session,
+        location,
+        wheels,
+        index_answer,
+        name=location.host.name,
+        timeout=context.request.timeout,
+        cancel=context.pool.cancel,
+    )
+
+
+def download_wheels(
+    context: InstallContext,
+    session: Session,
+    location: StoreLocation,
+    wheels: Sequence[Wheel],
+    index_answer: IndexAnswer,
+    *,
+    name: str = "",
+    on_got: Callable[[str], None] = lambda _: None,
+    timeout: float | None = None,
+    cancel: Cancel,
+) -> dict[str, str]:
+    """Let the machine of that name download into its store; returns hash → reason for each wheel that failed."""
+    total = _total(wheels)
     result = store_client.fetch(
         session,
         location,
-        downloads_of(wheels, index_answer),
+        [Download(w.stored_file, w.url, index_answer.headers_for(w.url)) for w in wheels if w.url],
         settings=index_answer.settings.transport(),
         on_bytes=lambda done: context.watch(BytesMoved(name, "downloading", done, total)),
-        timeout=context.request.timeout,
-        cancel=context.pool.cancel,
+        on_got=on_got,
+        timeout=timeout,
+        cancel=cancel,
     )
     context.downloaded += sum(wheel.size or 0 for wheel in wheels if wheel.sha256 in result.got)
     return dict(result.failed)
@@ -120,18 +131,18 @@ def _download_on_host(
 
 def _send_from_here(
     context: InstallContext,
+    spec: EnvSpec,
     session: Session,
     location: StoreLocation,
     wheels: Sequence[Wheel],
-    delivery: WheelDelivery,
     reasons: Mapping[str, str],
 ) -> None:
     """Send wheels from the control machine; those it has to download are sent while others are still arriving."""
     to_send = [(wheel.stored_file, Path(wheel.path)) for wheel in wheels if wheel.path]
-    to_download, index_answer = [wheel for wheel in wheels if not wheel.path], delivery.index_answer
+    to_download, index_answer = [wheel for wheel in wheels if not wheel.path], spec.index_answer
     if context.request.sources.offline:
         to_download = [replace(wheel, url=None) for wheel in to_download]
-    elif to_download and (delivery.by_node0 or index_answer is None):
+    elif to_download and (spec.by_node0 or index_answer is None):
         to_download, index_answer = _find_in_own_indexes(context, to_download)
     unknown = [wheel.filename for wheel in to_download if not wheel.url]
     if unknown:
@@ -142,7 +153,7 @@ def _send_from_here(
         )
     total, name = _total(wheels), location.host.name
     with (
-        _Transit(Path(context.control.location.store)) as transit,
+        _transit(Path(context.control.location.store), clears=bool(to_download)),
         _downloading(context, to_download, index_answer, reasons) as arriving,
     ):
         store_client.push(
@@ -156,8 +167,6 @@ def _send_from_here(
         context.watch(BytesMoved(name, "receiving", total or 0, total))
         if not isinstance(session, LocalSession):
             context.uplink += sum(wheel.size or 0 for wheel in wheels)
-        if to_download:
-            transit.clear()
 
 
 def _find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
@@ -165,7 +174,7 @@ def _find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tu
 
     A URL or a proxy that a host names is not used here: the host could reach any server of this machine's network.
     """
-    index_answer = query_here(context, context.request.sources, tuple(wheel.name for wheel in wheels))
+    index_answer = query_here(context, tuple(wheel.name for wheel in wheels))
     urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
     direct = direct_urls(context.request.env)
     found = [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels]
@@ -181,31 +190,24 @@ def direct_urls(env: EnvRequest) -> frozenset[str]:
     return frozenset(found - {""})
 
 
-class _Transit:
-    """The control machine's store, shared by all calls at work; the last one that succeeds removes it."""
-
-    def __init__(self, store: Path) -> None:
-        self._store = store
-        self._lock: int | None = None
-
-    def __enter__(self) -> _Transit:
-        with contextlib.suppress(OSError):  # without the lock, other calls may have to download again
-            make_private_directory(self._store.parent)
-            self._lock = os.open(self._store.with_name("transit.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-
-    def clear(self) -> None:
-        try:
-            if self._lock is not None:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return
-        shutil.rmtree(self._store, ignore_errors=True)
+@contextmanager
+def _transit(store: Path, *, clears: bool) -> Iterator[None]:
+    """Share the control machine's store with all calls at work; the last one that succeeds removes it."""
+    lock = None
+    with contextlib.suppress(OSError):  # without the lock, other calls may have to download again
+        make_private_directory(store.parent)
+        lock = os.open(store.with_name("transit.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    try:
+        yield
+        if clears:
+            with contextlib.suppress(OSError):
+                if lock is not None:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(store, ignore_errors=True)
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 @contextmanager
@@ -250,37 +252,25 @@ def _download_here(
     arriving: ArrivingFiles,
     cancel: Cancel,
 ) -> None:
-    here, total = context.control, _total(wheels)
+    here = context.control
     # An earlier call that failed may have left some of them.
     files = [wheel.stored_file for wheel in wheels]
     missing = store_client.missing(here.session, here.location, files, verify=True, cancel=cancel)
     for file in set(files) - set(missing):
         arriving.add(file.sha256)
-    result = store_client.fetch(
-        here.session,
-        here.location,
-        downloads_of([wheel for wheel in wheels if wheel.stored_file in missing], index_answer),
-        settings=index_answer.settings.transport(),
-        on_bytes=lambda done: context.watch(BytesMoved("", "downloading", done, total)),
-        on_got=arriving.add,
-        cancel=cancel,
+    absent = [wheel for wheel in wheels if wheel.stored_file in missing]
+    failed = download_wheels(
+        context, here.session, here.location, absent, index_answer, on_got=arriving.add, cancel=cancel
     )
-    context.downloaded += sum(wheel.size or 0 for wheel in wheels if wheel.sha256 in result.got)
-    if result.failed:
-        sha256, reason = next(iter(result.failed.items()))
+    if failed:
+        sha256, reason = next(iter(failed.items()))
         name = next(wheel.filename for wheel in wheels if wheel.sha256 == sha256)
-        more = f" (and {len(result.failed) - 1} more)" if len(result.failed) > 1 else ""
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         on_host = f"; on the first host: {reasons[sha256]}" if sha256 in reasons else ""
         raise NotInStore(
             f"{name}{more} can't be downloaded: {reason}{on_host}", "run it again: wheels that have arrived are kept"
         )
     context.watch(HostFinished("", "downloaded", ok=True))
-
-
-def downloads_of(wheels: Sequence[Wheel], index_answer: IndexAnswer) -> list[Download]:
-    return [
-        Download(wheel.stored_file, wheel.url, index_answer.headers_for(wheel.url)) for wheel in wheels if wheel.url
-    ]
 
 
 def _total(wheels: Sequence[Wheel]) -> int | None:

@@ -50,6 +50,11 @@ class _Failure:
     def fix(self) -> str:
         return _OWN_PYTHON if self.record is None else _INSTALL_AGAIN
 
+    def sentences(self, reason: str, fix: str, groups: Sequence[str | None] = ()) -> _Explanation:
+        values = {"env": self.env, "action": self.action, "fix": self.fix}
+        texts = [group or "" for group in groups]
+        return reason.format(*texts, **values), fix.format(*texts, **values)
+
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
@@ -60,13 +65,6 @@ class _Rule:
     fix: str = "{fix}"
     explain: Callable[[_Failure, re.Match[str]], _Explanation] | None = None
     """Returns the sentences if they depend on more."""
-
-    def sentences(self, failure: _Failure, found: re.Match[str]) -> _Explanation:
-        if self.explain is not None:
-            return self.explain(failure, found)
-        values = {"env": failure.env, "action": failure.action, "fix": failure.fix}
-        groups = [group or "" for group in found.groups()]
-        return self.reason.format(*groups, **values), self.fix.format(*groups, **values)
 
 
 def explain(verify: VerifyResult, *, env: str, record: Mapping[str, Any] | None = None) -> tuple[str, str] | None:
@@ -86,7 +84,9 @@ def explain(verify: VerifyResult, *, env: str, record: Mapping[str, Any] | None 
 def _by_text(failure: _Failure, rules: Sequence[_Rule]) -> _Explanation | None:
     for rule in rules:
         if found := re.search(rule.pattern, failure.phase.text, re.MULTILINE):
-            return rule.sentences(failure, found)
+            if rule.explain is not None:
+                return rule.explain(failure, found)
+            return failure.sentences(rule.reason, rule.fix, found.groups())
     return None
 
 
@@ -103,15 +103,8 @@ def _by_signal(failure: _Failure) -> _Explanation | None:
             "measure the disk of its home, which may be slow: ipexctl doctor --smoke; then run ipexctl install again",
         )
     number = phase.signal or (phase.rc - 128 if phase.rc is not None and 128 < phase.rc < 160 else None)
-    if number == signal.SIGILL:
-        return _illegal_instruction(failure)
-    if number == signal.SIGBUS:
-        return _bus_error(failure)
-    if number == signal.SIGKILL:
-        return (
-            f"{subject} was killed (SIGKILL); the kernel does this when memory runs out",
-            "free memory (ipexctl doctor shows memory and limits), then run ipexctl install again",
-        )
+    if number in _SIGNALS:
+        return failure.sentences(*_SIGNALS[number])
     if number == signal.SIGSEGV and phase.name == "allreduce" and failure.backend == "ccl":
         return (
             f"{failure.env} crashes at the first collective (SIGSEGV): its oneCCL is older than its bindings need",
@@ -137,22 +130,20 @@ _ACTIONS: Final = {
 }
 
 
-def _illegal_instruction(failure: _Failure, _: re.Match[str] | None = None) -> _Explanation:
-    return (
-        f"{failure.action} in {failure.env} uses instructions that this CPU lacks (Illegal instruction)",
+_SIGNALS: Final[Mapping[int, tuple[str, str]]] = {
+    signal.SIGILL: (
+        "{action} in {env} uses instructions that this CPU lacks (Illegal instruction)",
         "choose a stack for this CPU with --stack: ipexctl versions shows what each stack needs",
-    )
-
-
-def _bus_error(failure: _Failure, _: re.Match[str] | None = None) -> _Explanation:
-    return (
-        f"{failure.action} in {failure.env} ended with a bus error: /dev/shm is too small or full",
+    ),
+    signal.SIGBUS: (
+        "{action} in {env} ended with a bus error: /dev/shm is too small or full",
         "make room in /dev/shm (ipexctl doctor shows its size); start a container with a larger --shm-size",
-    )
-
-
-def _other_torch(failure: _Failure, found: re.Match[str]) -> _Explanation:
-    return f"IPEX in {failure.env} is built for torch {found[1]}, but torch {found[2]} is installed", failure.fix
+    ),
+    signal.SIGKILL: (
+        "{action} in {env} was killed (SIGKILL); the kernel does this when memory runs out",
+        "free memory (ipexctl doctor shows memory and limits), then run ipexctl install again",
+    ),
+}
 
 
 def _undefined_symbol(failure: _Failure, found: re.Match[str]) -> _Explanation:
@@ -229,7 +220,10 @@ _PACKAGES: Final = {
 }
 
 _CAUSES: Final[Sequence[_Rule]] = (
-    _Rule(r"needs to work with PyTorch ([\d.]+)\.\*,? but PyTorch (\S+) is found", explain=_other_torch),
+    _Rule(
+        r"needs to work with PyTorch ([\d.]+)\.\*,? but PyTorch (\S+) is found",
+        "IPEX in {env} is built for torch {0}, but torch {1} is installed",
+    ),
     _Rule(
         r"module 'os' has no attribute 'exit'|name 'exit' is not defined",
         "IPEX in {env} is built for another torch than the installed one",
@@ -328,8 +322,8 @@ _CAUSES: Final[Sequence[_Rule]] = (
         "{action} in {env} has a wrong result: {0}",
         "test the machine: ipexctl doctor --smoke; then {fix}",
     ),
-    _Rule(r"Illegal instruction", explain=_illegal_instruction),
-    _Rule(r"KILLED BY SIGNAL: 7\b|Bus error", explain=_bus_error),
+    _Rule(r"Illegal instruction", *_SIGNALS[signal.SIGILL]),
+    _Rule(r"KILLED BY SIGNAL: 7\b|Bus error", *_SIGNALS[signal.SIGBUS]),
     _Rule(
         r"MemoryError|[Cc]annot allocate memory|can't allocate memory|bad_alloc",
         "{action} in {env} got no memory from this host",

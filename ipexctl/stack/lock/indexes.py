@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-import re
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+from packaging.utils import canonicalize_name
 
 from ipexctl.remote.node_call import call
 from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure, Sources
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 PYPI: Final = "https://pypi.org/simple"
@@ -71,8 +71,6 @@ class PipSettings:
     cert: str | None = None
     client_cert: str | None = None
     proxy: str | None = field(default=None, repr=False)
-    unread: tuple[str, ...] = ()
-    """Errors of unreadable configuration files."""
 
     def transport(self) -> dict[str, Any]:
         """The settings for the machine's own http requests."""
@@ -104,17 +102,7 @@ class IndexAnswer:
 def pip_settings(session: Session, python: str, *, timeout: float = 20, cancel: Cancel | None = None) -> PipSettings:
     """Read pip's settings on that machine. Raises a HostError."""
     reply = call(session, "env.pip_settings", "read", {}, python=python, timeout=timeout, cancel=cancel)
-    return PipSettings(
-        index_url=reply.text_or_none("index_url"),
-        extra_index_urls=reply.optional_texts("extra_index_urls"),
-        find_links=reply.optional_texts("find_links"),
-        no_index=bool(reply.get("no_index")),
-        trusted_hosts=reply.optional_texts("trusted_hosts"),
-        cert=reply.text_or_none("cert"),
-        client_cert=reply.text_or_none("client_cert"),
-        proxy=reply.text_or_none("proxy"),
-        unread=tuple(f"{item.text('path')}: {item.text('reason')}" for item in reply.records("unread")),
-    )
+    return reply.decode(PipSettings)
 
 
 def sources_for(
@@ -174,7 +162,7 @@ def query_indexes(
     """Query the sources for these projects from that machine. Raises a HostError."""
     queried = tuple(sources)
     request = {
-        "projects": sorted({normal(project) for project in projects}),
+        "projects": sorted(set(map(canonicalize_name, projects))),
         "sources": [source.to_json() for source in queried],
         "settings": settings.transport(),
         "timeout": timeout,
@@ -183,11 +171,13 @@ def query_indexes(
     candidates = reply.record("candidates")
     availability = Availability(
         {
-            project: _from_first_index_with_version(map(_candidate, candidates.records(project)), queried)
+            project: _from_first_index_with_version(
+                (item.decode(Candidate) for item in candidates.records(project)), queried
+            )
             for project in candidates
         },
         reply.texts("answered"),
-        tuple(SourceFailure(item.text("source"), item.text("reason")) for item in reply.records("silent")),
+        tuple(item.decode(SourceFailure) for item in reply.records("silent")),
     )
     answered = set(reply.texts("answered"))
     logins = reply.texts_by_name("logins") if reply.get("logins") else {}
@@ -202,11 +192,6 @@ def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
         if at:
             logins[origin_of(source.url)] = "Basic " + base64.b64encode(unquote(user).encode()).decode()
     return IndexAnswer(Availability({}, ()), (), settings, logins)
-
-
-def normal(project: str) -> str:
-    """The normalised name of a project."""
-    return re.sub(r"[-_.]+", "-", project).lower()
 
 
 def without_credentials(url: str) -> str:
@@ -269,18 +254,3 @@ def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
             label, number = f"{source.label} ({number})", number + 1
         found[label] = Source(source.kind, source.url, label)
     return tuple(found.values())
-
-
-def _candidate(item: Reply) -> Candidate:
-    return Candidate(
-        project=item.text("project"),
-        version=item.text("version"),
-        filename=item.text("filename"),
-        source=item.text("source"),
-        size=item.integer_or_none("size"),
-        yanked=bool(item.get("yanked")),
-        requires_python=item.text_or_none("requires_python"),
-        url=item.text_or_none("url"),
-        sha256=item.text_or_none("sha256"),
-        mpi=item.text_or_none("mpi"),
-    )

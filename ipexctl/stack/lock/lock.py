@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.transfer.store_client import StoredFile
 
 if TYPE_CHECKING:
@@ -38,15 +39,11 @@ class Wheel:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Wheel:
-        """From a host's record: a path in it is ignored. Raises a KeyError or a TypeError if it is no wheel."""
-        texts = [data["name"], data["version"], data["filename"], data["sha256"], data.get("url") or ""]
-        size = data.get("size")
-        if not all(isinstance(text, str) for text in texts) or not isinstance(size, (int, type(None))):
-            raise TypeError("a field of the wheel has another type")
-        name, version, filename, sha256, url = texts
-        if "/" in filename:
-            raise TypeError(f"{filename!r} is no file name")
-        return cls(name, version, filename, sha256, size, url or None)
+        """From a host's record: a path in it is ignored. Raises a MalformedReply if it is no wheel."""
+        wheel = Reply(data).decode(cls, path=None)
+        if "/" in wheel.filename:
+            raise MalformedReply("a wheel's name is no file name", wheel.filename)
+        return wheel
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +82,5 @@ class Lock:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lock:
-        """Raises a KeyError or a TypeError if it is no lock."""
+        """Raises a KeyError, a TypeError or a MalformedReply if it is no lock."""
         return cls(data["python"], tuple(Wheel.from_json(wheel) for wheel in data["wheels"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import sys
 from dataclasses import dataclass, replace
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
+from ipexctl.node.common.files import sha256_of
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -21,16 +20,14 @@ from ipexctl.stack.lock import pylock
 from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.solver_errors import explain, no_index_error
-from ipexctl.stack.lock.wheels import tag_ranks
+from ipexctl.stack.lock.wheels import Target, Wheels
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
-
-    from packaging.tags import Tag
+    from collections.abc import Iterable, Mapping
 
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-    from ipexctl.stack.resolve.model import Availability, Candidate, StackPlan
+    from ipexctl.stack.resolve.model import Availability, StackPlan
 
 _OLDEST_UV: Final = Version("0.13")
 """Older versions leave out hashes that an index does not give."""
@@ -50,10 +47,10 @@ class LockMaker:
     """A path there, or a file of its store."""
     name: str = "the control machine"
     """For messages."""
+    cancel: Cancel | None = None
 
-    @property
-    def store(self) -> str:
-        return f"{self.home.rstrip('/')}/wheels"
+    def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
+        return call(self.session, command, action, request, python=self.python, timeout=timeout, cancel=self.cancel)
 
 
 def uv_here() -> str | None:
@@ -68,21 +65,21 @@ def uv_here() -> str | None:
 
 def uv_for_node(availability: Availability | None, glibc: str) -> Wheel | None:
     """uv for a node: the newest of its indexes, else that of the control machine; None if neither runs on the node."""
-    fitting = tag_ranks("3.8", glibc)
-    candidates = availability.of("uv") if availability else ()
-    found = [candidate for candidate in candidates if _is_usable(candidate, fitting)]
+    # Its wheels fit every Python, so only the platform is compared.
+    found = [
+        (version, candidate)
+        for candidate, version in Wheels(availability).runnable("uv", Target("3.8", glibc))
+        if candidate.filename.startswith("uv-") and not (candidate.yanked or version.is_prerelease)
+        # Not a file on the disk of one machine.
+        if version >= _OLDEST_UV and candidate.sha256 and (candidate.url or "").startswith("http")
+    ]
     if found:
-        newest = max(found, key=lambda candidate: Version(candidate.version))
+        newest = max(found, key=lambda item: item[0])[1]
         return Wheel("uv", newest.version, newest.filename, newest.sha256 or "", newest.size, newest.url)
     binary = uv_here() if (sys.platform, platform.machine()) == ("linux", "x86_64") else None
     if binary is None:
         return None
-    path = Path(binary)
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return Wheel("uv", "", "uv", digest.hexdigest(), path.stat().st_size, path=str(path))
+    return Wheel("uv", "", "uv", sha256_of(binary), Path(binary).stat().st_size, path=binary)
 
 
 def make_lock(
@@ -93,7 +90,6 @@ def make_lock(
     extras: Iterable[str] = (),
     constraints: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
-    cancel: Cancel | None = None,
 ) -> Lock:
     """The exact wheels of this plan, from the sources that answered on that machine. Raises a HostError.
 
@@ -113,7 +109,7 @@ def make_lock(
         "home": maker.home,
         "timeout": _TIME,
     }
-    reply = _run(maker, "env.lock", "compile", request, cancel=cancel, timeout=_TIME + 30)
+    reply = maker.call("env.lock", "compile", request, timeout=_TIME + 30)
     if reply.get("pylock") is None:
         raise explain(str(reply.get("said") or ""), plan, wanted, origins or {}, index_answer, maker.name)
     try:
@@ -126,7 +122,7 @@ def make_lock(
         raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index: --index-url URL")
     if not isinstance(maker.session, LocalSession):
         wheels = tuple(_without_path(wheel) for wheel in wheels)
-    return Lock(plan.python, sized(maker, wheels, index_answer, cancel))
+    return Lock(plan.python, sized(maker, wheels, index_answer))
 
 
 def _without_path(wheel: Wheel) -> Wheel:
@@ -136,9 +132,7 @@ def _without_path(wheel: Wheel) -> Wheel:
     return replace(wheel, path=None, url=f"file://{quote(wheel.path)}")
 
 
-def sized(
-    maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer, cancel: Cancel | None = None
-) -> tuple[Wheel, ...]:
+def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer) -> tuple[Wheel, ...]:
     """Add sizes that the indexes did not give, by HTTP HEAD requests; some may stay unknown."""
     known = {
         c.url: c.size for items in index_answer.availability.candidates.values() for c in items if c.size is not None
@@ -147,41 +141,14 @@ def sized(
     urls = [wheel.url for wheel in wheels if wheel.size is None and wheel.url]
     if not urls:
         return wheels
-    found = _run(
-        maker, "env.indexes", "sizes", {"urls": urls, "timeout": 5, **_transport(index_answer)}, cancel=cancel
-    ).record("sizes")
+    settings, logins = index_answer.settings.transport(), dict(index_answer.logins)
+    request = {"urls": urls, "timeout": 5, "settings": settings, "logins": logins}
+    found = maker.call("env.indexes", "sizes", request).record("sizes")
     return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
-
-
-def _run(
-    maker: LockMaker,
-    command: str,
-    action: str,
-    request: Mapping[str, Any],
-    *,
-    cancel: Cancel | None = None,
-    timeout: float | None = None,
-) -> Reply:
-    return call(maker.session, command, action, request, python=maker.python, timeout=timeout, cancel=cancel)
-
-
-def _transport(index_answer: IndexAnswer) -> dict[str, Any]:
-    return {"settings": index_answer.settings.transport(), "logins": dict(index_answer.logins)}
 
 
 def _uv_request(maker: LockMaker) -> str | dict[str, str]:
     if isinstance(maker.uv, str):
         return maker.uv
-    return {"store": maker.store, "sha256": maker.uv.sha256, "name": maker.uv.filename}
-
-
-def _is_usable(candidate: Candidate, fitting: Container[Tag]) -> bool:
-    try:
-        name, version, _, named = parse_wheel_filename(candidate.filename)
-    except (InvalidWheelFilename, InvalidVersion):
-        return False
-    if not candidate.sha256 or not (candidate.url or "").startswith("http"):
-        return False  # a file on the disk of one machine
-    usable = not candidate.yanked and not version.is_prerelease and version >= _OLDEST_UV
-    # Its wheels fit every Python, so only the platform is compared.
-    return usable and name == "uv" and any(tag in fitting for tag in named)
+    store = f"{maker.home.rstrip('/')}/wheels"
+    return {"store": store, "sha256": maker.uv.sha256, "name": maker.uv.filename}

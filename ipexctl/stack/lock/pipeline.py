@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.transfer import store_client as stores
@@ -38,6 +38,7 @@ from ipexctl.stack.resolve.model import Availability, Refusal, SourceFailure, So
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.remote.session import Session
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.lock import Lock, Wheel
 
@@ -75,11 +76,11 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     sources = context.request.sources
     from_wheelhouse: LockedStack | Refusal | HostError | None = None
     if sources.wheelhouse is not None:
-        from_wheelhouse = _from_directories(context, sources, projects)
+        from_wheelhouse = _from_directories(context, projects)
         if isinstance(from_wheelhouse, LockedStack):
             return from_wheelhouse
     if sources.offline:
-        found = _from_directories(context, sources, projects, and_pips=True)
+        found = _from_directories(context, projects, and_pips=True)
         if isinstance(found, LockedStack):
             return found
         failure = found if from_wheelhouse is None else from_wheelhouse  # the failure of the named directory first
@@ -90,15 +91,15 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     here_only = not node0_may or any(directory_of(source) is not None for source in named)
     with context.timed("", "queried the indexes"):
         if here_only:
-            index_answer, by_node0 = query_here(context, sources, projects), False
+            index_answer, by_node0 = query_here(context, projects), False
         else:
-            index_answer, by_node0 = _query_both(context, sources, projects)
+            index_answer, by_node0 = _query_both(context, projects)
     _report_failures(context, index_answer.availability, by_node0=by_node0)
     _keep_answer(context, index_answer)
     plan = _plan(context, index_answer)
     if by_node0 and not isinstance(plan, Refusal) and uv_for_node(index_answer.availability, plan.glibc) is None:
         # node0 can't run uv; uv on this machine does not go to indexes that a host names.
-        index_answer, by_node0 = query_here(context, sources, projects), False
+        index_answer, by_node0 = query_here(context, projects), False
         plan = _plan(context, index_answer)
     if isinstance(plan, Refusal):
         return plan
@@ -116,7 +117,7 @@ def _keep_answer(context: InstallContext, index_answer: IndexAnswer) -> None:
 
 
 def _from_directories(
-    context: InstallContext, sources: Sources, projects: tuple[str, ...], *, and_pips: bool = False
+    context: InstallContext, projects: tuple[str, ...], *, and_pips: bool = False
 ) -> LockedStack | Refusal | HostError:
     """Lock from the directories of the call, and with `and_pips` those of pip's settings, without any index."""
     control = context.control
@@ -124,7 +125,7 @@ def _from_directories(
         settings = PipSettings()
         if and_pips:
             settings = pip_settings(control.session, control.python, cancel=context.pool.cancel)
-        sources_here = sources_for(sources, replace(settings, no_index=True))
+        sources_here = sources_for(context.request.sources, replace(settings, no_index=True))
         index_answer = query_indexes(
             control.session, control.python, sources_here, projects, PipSettings(), cancel=context.pool.cancel
         )
@@ -144,54 +145,51 @@ def _plan(context: InstallContext, index_answer: IndexAnswer) -> StackPlan | Ref
     return resolver.resolve(context.request.env.stack, context.facts, index_answer.availability, rows=rows)
 
 
-def query_here(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:
+def query_here(context: InstallContext, projects: tuple[str, ...]) -> IndexAnswer:
     """The answer of the control machine's indexes."""
-    control, cancel = context.control, context.pool.cancel
-    settings = pip_settings(control.session, control.python, cancel=cancel)
-    wanted = sources_for(sources, settings, besides=_stack_sources(context))
-    index_answer = query_indexes(control.session, control.python, wanted, projects, settings, cancel=cancel)
-    if sources == Sources():
+    index_answer = _query(context, context.control.session, context.control.python, projects, here=True)
+    if context.request.sources == Sources():
         IndexCache(os.environ).save(CONTROL_MACHINE, index_answer.availability)
     return index_answer
 
 
-def _query_node0(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> IndexAnswer:
-    host, cancel = context.first, context.pool.cancel
-    session, python = context.pool.session(host), context.python(host)
-    settings = pip_settings(session, python, cancel=cancel)
-    wanted = sources_for(sources, settings, here=False, besides=_stack_sources(context))
-    return query_indexes(session, python, wanted, projects, settings, cancel=cancel)
+def _query(
+    context: InstallContext, session: Session, python: str, projects: tuple[str, ...], *, here: bool
+) -> IndexAnswer:
+    settings = pip_settings(session, python, cancel=context.pool.cancel)
+    wanted = sources_for(context.request.sources, settings, here=here, besides=_stack_sources(context))
+    return query_indexes(session, python, wanted, projects, settings, cancel=context.pool.cancel)
 
 
-def _query_both(context: InstallContext, sources: Sources, projects: tuple[str, ...]) -> tuple[IndexAnswer, bool]:
+def _query_both(context: InstallContext, projects: tuple[str, ...]) -> tuple[IndexAnswer, bool]:
     """Query from node0 and the control machine concurrently; prefer node0 if it reaches an index."""
-    from_node0: list[IndexAnswer] = []
 
-    def at_node0() -> None:
+    def query_node0() -> IndexAnswer | None:
+        host = context.first
         try:
-            from_node0.append(_query_node0(context, sources, projects))
+            return _query(context, context.pool.session(host), context.python(host), projects, here=False)
         except HostError as error:
-            context.notes.append(f"{context.first.name} could not query the indexes: {error.reason}")
+            context.notes.append(f"{host.name} could not query the indexes: {error.reason}")
+            return None
 
-    other = threading.Thread(target=at_node0, name="query-node0", daemon=True)
-    other.start()
+    querying = run_in_background(query_node0, "query-node0")
     try:
-        own: IndexAnswer | HostError = query_here(context, sources, projects)
+        own: IndexAnswer | HostError = query_here(context, projects)
     except HostError as error:
         own = error
-    other.join()
+    from_node0 = querying.result()
     if context.request.dry_run and not isinstance(own, HostError) and own.availability.of(resolver.TORCH):
         return own, False  # a lock made on node0 would leave uv there
-    if from_node0 and (
-        isinstance(own, HostError)
-        or (
-            from_node0[0].availability.of(resolver.TORCH)
-            and (not _unanswered(sources, from_node0[0]) or _unanswered(sources, own))
-        )
-    ):
-        return from_node0[0], True
     if isinstance(own, HostError):
-        raise own
+        if from_node0 is None:
+            raise own
+        return from_node0, True
+    if (
+        from_node0 is not None
+        and from_node0.availability.of(resolver.TORCH)
+        and (not _unanswered(context, from_node0) or _unanswered(context, own))
+    ):
+        return from_node0, True
     return own, False
 
 
@@ -205,9 +203,9 @@ def _stack_sources(context: InstallContext) -> tuple[Source, ...]:
     )
 
 
-def _unanswered(sources: Sources, index_answer: IndexAnswer) -> list[SourceFailure]:
+def _unanswered(context: InstallContext, index_answer: IndexAnswer) -> list[SourceFailure]:
     """The failures of the indexes that the call names, if others answered."""
-    named = call_labels(sources)
+    named = call_labels(context.request.sources)
     return [f for f in index_answer.availability.failures if f.source in named and index_answer.sources]
 
 
@@ -223,7 +221,7 @@ def _report_failures(context: InstallContext, availability: Availability, *, by_
 def _locked(context: InstallContext, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack:
     """The lock, made on the machine that asked the indexes."""
     request = context.request
-    if failures := _unanswered(request.sources, index_answer):
+    if failures := _unanswered(context, index_answer):
         raise HostError(
             f"{failures[0].source} gives no answer ({failures[0].reason}), and other indexes may have other packages "
             "under the same names",
@@ -237,7 +235,7 @@ def _locked(context: InstallContext, plan: StackPlan, index_answer: IndexAnswer,
     with context.timed("", "made the lock"):
         lock = _lock_wheels(context, maker, plan, index_answer)
     if uv is not None and uv.size is None:
-        (uv,) = sized(maker, (uv,), index_answer, context.pool.cancel)
+        (uv,) = sized(maker, (uv,), index_answer)
     return LockedStack(plan, lock, uv, index_answer, by_node0)
 
 
@@ -253,7 +251,6 @@ def _lock_wheels(context: InstallContext, maker: LockMaker, plan: StackPlan, ind
             extras=request.env.extras,
             constraints=(*request.env.constraints, *kept),
             origins=request.origins,
-            cancel=context.pool.cancel,
         )
 
     if context.extended is not None:
@@ -276,17 +273,12 @@ def _maker(context: InstallContext, uv: Wheel | None, index_answer: IndexAnswer,
             if fetched.failed:
                 raise HostError(f"{uv.filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
         elif uv.path:
-            stores.push(
-                session,
-                location,
-                [(uv.stored_file, Path(uv.path))],
-                cancel=context.pool.cancel,
-            )
-        return LockMaker(session, python, context.home, uv, host.name)
+            stores.push(session, location, [(uv.stored_file, Path(uv.path))], cancel=context.pool.cancel)
+        return LockMaker(session, python, context.home, uv, host.name, context.pool.cancel)
     binary = uv_here()
     if binary is None:
         raise HostError(
             "there is no uv on the control machine, which makes the lock",
             "install it beside ipexctl: pip install uv",
         )
-    return LockMaker(control.session, control.python, control.home, binary)
+    return LockMaker(control.session, control.python, control.home, binary, cancel=context.pool.cancel)

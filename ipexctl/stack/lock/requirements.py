@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.stack.lock.indexes import directory_of, normal
+from ipexctl.stack.lock.indexes import directory_of
 from ipexctl.stack.resolve.model import Refusal, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 
@@ -81,23 +82,13 @@ def requirement(text: str) -> str:
 _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'"
 
 
-def add_sources(sources: Sources, result: PackageRequest) -> Sources:
-    """The sources of a call, then those of a file; the call's --index-url wins."""
-    return replace(
-        sources,
-        index_url=sources.index_url or result.sources.index_url,
-        extra_index_urls=(*sources.extra_index_urls, *result.sources.extra_index_urls),
-        find_links=(*sources.find_links, *result.sources.find_links),
-    )
-
-
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
     """The error for a requirement that excludes torch, IPEX or the bindings of the plan; None if there is none."""
     held = {"torch": plan.torch, "intel-extension-for-pytorch": plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
         requirement = Requirement(line)
-        version = held.get(normal(requirement.name))
-        if version is None and normal(requirement.name) in held:
+        version = held.get(canonicalize_name(requirement.name))
+        if version is None and canonicalize_name(requirement.name) in held:
             return UserError(
                 f"{line} (from {origins.get(line, '--with')}): {plan.row.name} has no {requirement.name}, and "
                 "one built for another torch fails at import",
@@ -109,7 +100,7 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
         if requirement.url or not any(requirement.specifier.contains(v, prereleases=True) for v in (version, public)):
             where = origins.get(line, "--with")
             fix = "remove its versions: the row decides them"
-            if normal(requirement.name) == "torch" and len(requirement.specifier) == 1:
+            if canonicalize_name(requirement.name) == "torch" and len(requirement.specifier) == 1:
                 fix += f"; or choose that torch: --torch {next(iter(requirement.specifier)).version}"
             return UserError(
                 f"{line} (from {where}) excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix
@@ -142,7 +133,10 @@ def _read(path: Path, above: tuple[Path, ...], *, constraining: bool) -> Package
         raise UserError(f"{path} can't be read: {error.strerror or error}") from None
     found = PackageRequest()
     for line in _lines(path, text):
-        found = _merge(found, _parse_line(line, (*above, path.resolve()), constraining=constraining))
+        part = _parse_line(line, (*above, path.resolve()), constraining=constraining)
+        found = _merge(found, part)
+        if part.sources.index_url:  # as for pip, the last one of a file counts
+            found = replace(found, sources=replace(found.sources, index_url=part.sources.index_url))
     return found
 
 
@@ -171,17 +165,16 @@ def _parse_line(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> 
     try:
         made = str(Requirement(text))
     except InvalidRequirement as error:
-        place = line.raw.find(text) + _caret_column(error, text) if text in line.raw else 0
+        span = getattr(error.__cause__, "span", (0,))  # of packaging's parser
+        place = line.raw.find(text) + span[0] if text in line.raw else 0
         fault = FileError(
             str(line.path), line.number, _syntax_problem(text), text=line.raw, column=place + 1, fix=_EXAMPLE
         )
         raise fault from None
     origins = {made: f"{line.path.name}:{line.number}"}
-    return (
-        PackageRequest(constraints=(made,), origins=origins)
-        if constraining
-        else PackageRequest(lines=(made,), origins=origins)
-    )
+    if constraining:
+        return PackageRequest(constraints=(made,), origins=origins)
+    return PackageRequest(lines=(made,), origins=origins)
 
 
 def _option(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
@@ -233,7 +226,7 @@ def _unquoted(value: str) -> str:
 def _second_mpi(text: str) -> tuple[str, str] | None:
     """Refuse a second MPI: it would overwrite bin/mpirun of Intel MPI, which every stack has."""
     found = _NAME.match(text)
-    mpi = _MPIS.get(normal(found[0])) if found else None
+    mpi = _MPIS.get(canonicalize_name(found[0])) if found else None
     if mpi is None:
         return None
     return (
@@ -266,15 +259,6 @@ def _refusal(text: str) -> tuple[str, str] | None:
     return None
 
 
-def _caret_column(error: InvalidRequirement, text: str) -> int:
-    """The column of the caret in packaging's error."""
-    for line in str(error).splitlines():
-        if set(line.strip()) <= {"~", "^"} and "^" in line:
-            tilde = len(line) - len(line.lstrip())
-            return min(max(0, tilde - 4), len(text))
-    return 0
-
-
 def _syntax_problem(text: str) -> str:
     if re.match(r"[\w.\[\],-]+\s*=[^=]", text):
         return "versions are compared with ==, not ="
@@ -283,13 +267,9 @@ def _syntax_problem(text: str) -> str:
 
 def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
     return PackageRequest(
-        (*first.lines, *second.lines),
-        (*first.constraints, *second.constraints),
-        Sources(
-            index_url=second.sources.index_url or first.sources.index_url,
-            extra_index_urls=(*first.sources.extra_index_urls, *second.sources.extra_index_urls),
-            find_links=(*first.sources.find_links, *second.sources.find_links),
-        ),
+        tuple(dict.fromkeys((*first.lines, *second.lines))),
+        tuple(dict.fromkeys((*first.constraints, *second.constraints))),
+        first.sources.with_more(second.sources),
         {**first.origins, **second.origins},
     )
 
@@ -298,13 +278,7 @@ def read_package_request(packages: Sequence[str], files: Sequence[Path]) -> Pack
     """The packages of --with, then those of requirements files."""
     result = PackageRequest(tuple(requirement(package) for package in packages))
     for file in files:
-        read = read_requirements(file)
-        result = PackageRequest(
-            lines=tuple(dict.fromkeys((*result.lines, *read.lines))),
-            constraints=tuple(dict.fromkeys((*result.constraints, *read.constraints))),
-            sources=add_sources(result.sources, read),
-            origins={**result.origins, **read.origins},
-        )
+        result = _merge(result, read_requirements(file))
     return result
 
 
@@ -323,13 +297,12 @@ def sources_of(given: Sources, from_files: Sources) -> Sources:
                 f"{quoted(url)} is not the URL of an index",
                 fix="such as https://host/simple; for a directory: --find-links DIR",
             )
-    return Sources(
-        index_url=given.index_url or from_files.index_url,
-        extra_index_urls=(*given.extra_index_urls, *from_files.extra_index_urls),
-        find_links=(*(_absolute(location, "--find-links") for location in given.find_links), *from_files.find_links),
+    absolute = replace(
+        given,
+        find_links=tuple(_absolute(location, "--find-links") for location in given.find_links),
         wheelhouse=_absolute(given.wheelhouse, "--wheelhouse") if given.wheelhouse is not None else None,
-        offline=given.offline,
     )
+    return absolute.with_more(from_files)
 
 
 def _absolute(location: str, option: str) -> str:

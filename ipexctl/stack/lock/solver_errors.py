@@ -6,10 +6,11 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.lock.indexes import IndexAnswer, normal, without_credentials
+from ipexctl.stack.lock.indexes import IndexAnswer, without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -98,8 +99,8 @@ def no_index_error(index_answer: IndexAnswer) -> HostError:
 
 
 def _mentions(text: str, requirement: str) -> bool:
-    name = normal(Requirement(requirement).name)
-    return any(normal(word.rstrip(".")) == name for word in re.findall(r"[A-Za-z0-9][\w.-]*", text))
+    name = canonicalize_name(Requirement(requirement).name)
+    return any(canonicalize_name(word.rstrip(".")) == name for word in re.findall(r"[A-Za-z0-9][\w.-]*", text))
 
 
 def _quote(messages: str) -> str:

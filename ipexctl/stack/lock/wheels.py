@@ -60,7 +60,7 @@ class Wheels:
         wanted = _version(version)
         found = [
             (candidate, known)
-            for candidate, known in self._runnable(project, target)
+            for candidate, known in self.runnable(project, target)
             if wanted is not None and Version(known.public) == wanted
         ]
         for local in _LOCALS:
@@ -77,7 +77,7 @@ class Wheels:
         exact = "==" in str(specifier) and "*" not in str(specifier)
         return any(
             specifier.contains(known, prereleases=known.is_prerelease and exact)
-            for candidate, known in self._runnable(project, target)
+            for candidate, known in self.runnable(project, target)
             if exact or not candidate.yanked
         )
 
@@ -99,7 +99,8 @@ class Wheels:
         found = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
         return tuple(sorted(found, key=version_key))
 
-    def _runnable(self, project: str, target: Target) -> Iterator[tuple[Candidate, Version]]:
+    def runnable(self, project: str, target: Target) -> Iterator[tuple[Candidate, Version]]:
+        """The wheels for this target, with their versions."""
         if self.availability is None:
             return
         fitting = tag_ranks(target.python, target.glibc)

@@ -128,7 +128,7 @@ def _pythons(title: str, host: HostProfile, pythons: Sequence[str]) -> str | Non
 def _no_python(host: HostProfile) -> str:
     if not host.others:
         return "has no Python 3 that runs"
-    if all(version_key(version) < version_key(OLDEST_PYTHON) for version in host.others):
+    if not _supported(host.others):
         return f"has only Python {' and '.join(host.others)}; ipexctl needs {OLDEST_PYTHON} or newer on a node"
     return f"has only Python {' and '.join(host.others)}, and not for x86_64 with glibc"
 
@@ -139,8 +139,12 @@ def _only(pythons: Collection[str]) -> str:
 
 
 def _built_for(pythons: Sequence[str]) -> str:
-    known = [python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)]
-    return span(known or pythons)
+    return span(_supported(pythons) or pythons)
+
+
+def _supported(pythons: Sequence[str]) -> list[str]:
+    """The Pythons that run the agent."""
+    return [python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)]
 
 
 def span(pythons: Sequence[str]) -> str:
@@ -167,7 +171,7 @@ def incompatibilities(
         problem = _grouped({names: (why, fix) if why else None for names, why in lacking.items()})
     if problem is not None:
         return problem, ()
-    common = {python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)}
+    common = set(_supported(pythons))
     for kind in host_groups:
         if kind.pythons is not None:
             common &= kind.pythons
@@ -193,18 +197,19 @@ def _grouped(problems: Mapping[tuple[str, ...], tuple[str, str] | None]) -> Inco
 
 def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> str:
     """The Python that most hosts have; the newest of equals."""
-    known = [python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)] or list(pythons)
 
     def having(python: str) -> int:
         return sum(max(1, len(names)) for kind, names in host_groups.items() if kind.pythons and python in kind.pythons)
 
-    return max(known, key=lambda python: (having(python), version_key(python)), default=OLDEST_PYTHON)
+    return max(
+        _supported(pythons) or pythons, key=lambda python: (having(python), version_key(python)), default=OLDEST_PYTHON
+    )
 
 
 def _none_common(
     title: str, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]
 ) -> Incompatibility:
-    if not any(version_key(python) >= version_key(OLDEST_PYTHON) for python in pythons):
+    if not _supported(pythons):
         return Incompatibility(
             f"{title} is built for Python {span(pythons)}; ipexctl needs {OLDEST_PYTHON} or newer on a node"
         )

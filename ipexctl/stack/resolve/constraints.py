@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.stack.catalog.table import OnecclBuild, StackSpec, minor, version_key
+from ipexctl.stack.catalog.table import IpexBuild, OnecclBuild, StackSpec, minor, version_key
 from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON, span
 from ipexctl.stack.resolve.model import Refusal, StackRequest
 
@@ -51,10 +51,17 @@ class Constraints:
 
 def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Refusal:
     """Read the constraints of a request, or the refusal that needs no host."""
-    for check in (_check_stack, _check_torch, _check_ipex, _check_oneccl, _check_python):
-        if problem := check(request, table):
-            return problem
-    chosen = _of_stack(request, table)
+    checks = (
+        _check_stack(request, table),
+        _check_torch(request, table),
+        _check_version("IPEX", request.ipex, [build.version for row in table for build in row.ipex_builds]),
+        _check_version("oneccl_bind_pt", request.oneccl, [b.version for row in table for b in row.oneccl_builds]),
+        _check_python(request, table),
+    )
+    if problem := next(filter(None, checks), None):
+        return problem
+    is_any = request.stack is None or request.stack in KINDS
+    chosen = tuple(table) if request.stack is None or is_any else (stacks(table)[request.stack],)
     for narrow in (_narrow_torch, _narrow_ipex, _narrow_oneccl, _narrow_kind):
         narrowed = narrow(request, chosen, table)
         if isinstance(narrowed, Refusal):
@@ -120,16 +127,6 @@ def _check_torch(request: StackRequest, table: Sequence[StackSpec]) -> Refusal |
     return _unknown(reason, _near(requested, lines), f"it has {table[-1].line} to {table[0].line}: ipexctl versions")
 
 
-def _check_ipex(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
-    known = [build.version for row in table for build in row.ipex_builds]
-    return _check_version("IPEX", request.ipex, known)
-
-
-def _check_oneccl(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
-    known = [build.version for row in table for build in row.oneccl_builds]
-    return _check_version("oneccl_bind_pt", request.oneccl, known)
-
-
 def _check_version(what: str, requested: str | None, known: Sequence[str]) -> Refusal | None:
     if requested is None or any(_is(requested, version) for version in known):
         return None
@@ -165,12 +162,6 @@ def _check_python(request: StackRequest, table: Sequence[StackSpec]) -> Refusal 
     )
 
 
-def _of_stack(request: StackRequest, table: Sequence[StackSpec]) -> tuple[StackSpec, ...]:
-    if request.stack is None or request.stack in KINDS:
-        return tuple(table)
-    return (stacks(table)[request.stack],)
-
-
 def _narrow_torch(
     request: StackRequest, rows: Sequence[StackSpec], table: Sequence[StackSpec]
 ) -> tuple[StackSpec, ...] | Refusal:
@@ -197,8 +188,7 @@ def _narrow_ipex(
         return tuple(rows)
     found = []
     for row in rows:
-        builds = tuple(build for build in row.ipex_builds if _is(request.ipex, build.version))
-        good = tuple(build for build in builds if set(build.works_with) & set(row.torch_patches))
+        good = tuple(b for b in row.ipex_builds if _is(request.ipex, b.version) and _works(b, row))
         if good:
             found.append(replace(row, ipex_builds=good))
     if found and request.stack != "torch":
@@ -206,16 +196,11 @@ def _narrow_ipex(
     home = next(row for row in table if any(_is(request.ipex, build.version) for build in row.ipex_builds))
     if request.stack is not None and request.stack in ("torch", rows[0].name) and not rows[0].ipex_builds:
         return Refusal(f"the stack {request.stack} is PyTorch without IPEX", f"--stack {home.name}")
-    has = request.torch or rows[0].line
+    has, fits = request.torch or rows[0].line, next((row.ipex for row in rows if row.ipex), None)
     return Refusal(
         f"IPEX {request.ipex} does not work with torch {has}: it is built for torch {home.line}",
-        _instead(has, home, rows),
+        f"--torch {home.line}" + (f", or --ipex {fits} for torch {has}" if fits else ""),
     )
-
-
-def _instead(has: str, home: StackSpec, rows: Sequence[StackSpec]) -> str:
-    fits = next((row.ipex for row in rows if row.ipex), None)
-    return f"--torch {home.line}" + (f", or --ipex {fits} for torch {has}" if fits else "")
 
 
 def _narrow_oneccl(
@@ -225,8 +210,7 @@ def _narrow_oneccl(
         return tuple(rows)
     found = []
     for row in rows:
-        builds = tuple(build for build in row.oneccl_builds if _is(request.oneccl, build.version))
-        good = tuple(build for build in builds if set(build.works_with) & set(row.torch_patches))
+        good = tuple(b for b in row.oneccl_builds if _is(request.oneccl, b.version) and _works(b, row))
         if good and row.ipex:
             patches = tuple(p for p in row.torch_patches if any(p in build.works_with for build in good))
             torch = row.torch if row.torch in patches else patches[-1]
@@ -236,22 +220,17 @@ def _narrow_oneccl(
     home = next(row for row in table if any(_is(request.oneccl, build.version) for build in row.oneccl_builds))
     if request.stack == "torch" or (request.stack is not None and not any(row.oneccl_builds for row in rows)):
         return Refusal(f"the stack {request.stack} has no oneCCL bindings", f"--stack {home.name}")
-    has = request.torch or rows[0].torch
-    better = [build for row in rows for build in row.oneccl_builds if set(build.works_with) & set(row.torch_patches)]
-    return Refusal(
-        f"oneccl_bind_pt {request.oneccl} does not work with torch {has}{_does(better)}",
-        _pair(request.oneccl, home, better),
-    )
+    reason = f"oneccl_bind_pt {request.oneccl} does not work with torch {request.torch or rows[0].torch}"
+    fits = next(build.works_with[0] for build in home.oneccl_builds if _is(request.oneccl, build.version))
+    fix = f"--torch {fits} with --oneccl {request.oneccl}"
+    better = next((build for row in rows for build in row.oneccl_builds if _works(build, row)), None)
+    if better and better.cpu_wheel == "published":
+        return Refusal(f"{reason}; {better.version} does", f"--oneccl {better.version}, or {fix}")
+    return Refusal(reason, fix)
 
 
-def _does(better: Sequence[OnecclBuild]) -> str:
-    return f"; {better[0].version} does" if better and better[0].cpu_wheel == "published" else ""
-
-
-def _pair(requested: str, home: StackSpec, better: Sequence[OnecclBuild]) -> str:
-    fits = next(build.works_with[0] for build in home.oneccl_builds if _is(requested, build.version))
-    first = f"--oneccl {better[0].version}, or " if _does(better) else ""
-    return f"{first}--torch {fits} with --oneccl {requested}"
+def _works(build: IpexBuild | OnecclBuild, row: StackSpec) -> bool:
+    return bool(set(build.works_with) & set(row.torch_patches))
 
 
 def _narrow_kind(

@@ -52,17 +52,13 @@ def why(
         text += f" ({newer})"
     if row.ipex and not chosen.ccl:
         text += ", over gloo"
-    if constraints.is_default and not row.ipex and (best := _best_with_oneccl(tried)):
+    best = next(((variant, problem) for variant, problem in tried if variant.ccl and variant.row.oneccl), None)
+    if constraints.is_default and not row.ipex and best is not None:
         variant, problem = best
         text += f"; not {variant.row.name}, the newest with oneCCL: {problem.brief or problem.reason}"
     if otherwise:
         text += "; over gloo if no index has its bindings"
     return text
-
-
-def _best_with_oneccl(tried: Sequence[tuple[Variant, Incompatibility]]) -> tuple[Variant, Incompatibility] | None:
-    """The newest stack with published oneCCL bindings that was not taken, with the reason."""
-    return next(((variant, problem) for variant, problem in tried if variant.ccl and variant.row.oneccl), None)
 
 
 def _first_newer(chosen: Variant, tried: Sequence[tuple[Variant, Incompatibility]]) -> str:
@@ -222,8 +218,7 @@ def _other_wheels(built_for: Sequence[str], targets: Sequence[Target]) -> str:
 
 def _parts(variant: Variant) -> dict[str, list[str]]:
     row = variant.row
-    others = sorted((patch for patch in row.torch_patches if patch != row.torch), key=version_key, reverse=True)
-    parts = {"torch": [row.torch, *others]}
+    parts = {"torch": list(row.patches)}
     if row.ipex_builds:
         parts["intel-extension-for-pytorch"] = [build.version for build in row.ipex_builds]
     if variant.ccl:

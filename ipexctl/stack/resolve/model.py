@@ -37,6 +37,15 @@ class Sources:
     """An absolute directory on the control machine, or a URL."""
     offline: bool = False
 
+    def with_more(self, other: Sources) -> Sources:
+        """These sources, then those of a requirements file; the own index wins."""
+        return replace(
+            self,
+            index_url=self.index_url or other.index_url,
+            extra_index_urls=(*self.extra_index_urls, *other.extra_index_urls),
+            find_links=(*self.find_links, *other.find_links),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class EnvRequest:
@@ -138,6 +147,11 @@ class StackPlan:
     """None if no index was queried."""
     notes: tuple[str, ...] = ()
     """Sentences for the user: IPEX is retired, gloo instead of ccl, a yanked wheel."""
+
+    @property
+    def mpi(self) -> str | None:
+        """The Intel MPI inside the bindings (`2021.14`), else the requirement; None for the hosts' own MPI."""
+        return self.bundled_mpi or next((line for line in self.requirements if line.startswith("impi-rt")), None)
 
 
 @dataclass(frozen=True, slots=True)

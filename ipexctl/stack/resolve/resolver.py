@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.lock.wheels import Target, Wheels, is_cpu_build, split_requirement
-from ipexctl.stack.resolve import explanations as explanations
+from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import (
     HostProfile,
     Incompatibility,
     has_isa,
     incompatibilities,
-    incompatibility,
     interpreters_for,
     profiles,
     span,
     without_python,
 )
-from ipexctl.stack.resolve.constraints import Constraints, Variant, read_constraints, stacks
+from ipexctl.stack.resolve.constraints import Constraints, Variant, read_constraints
 from ipexctl.stack.resolve.model import Availability, Candidate, Refusal, StackPlan, StackRequest, Undecided
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ipexctl.facts.cpu import Tier
     from ipexctl.facts.facts import Facts
@@ -37,16 +36,6 @@ TORCH: Final = "torch"
 IPEX: Final = "intel-extension-for-pytorch"
 ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
-__all__ = [
-    "Pick",
-    "indexes",
-    "interpreters_for",
-    "incompatibility",
-    "projects",
-    "resolve",
-    "resolve_by_table",
-    "row_named",
-]
 OPTIONAL: Final = ("intel-openmp", "numpy")
 """Packages that a stack can do without."""
 
@@ -70,8 +59,9 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """Builds that work together, and their wheels; without an answer of indexes no wheels."""
+    """Builds of a row that work together, and their wheels; without an answer of indexes no wheels."""
 
+    variant: Variant
     torch: str
     ipex: IpexBuild | None
     oneccl: OnecclBuild | None
@@ -94,12 +84,6 @@ class Pick:
         """The version of the found wheel: `2.8.0+cpu`."""
         found = self.wheels.get(project)
         return found.version if found else version
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    variant: Variant
-    pick: Pick
 
 
 def resolve(
@@ -143,7 +127,7 @@ def _first_fit(
     tried: list[tuple[Variant, Incompatibility]] = []
     for variant in constraints.variants:
         found = _fit(variant, constraints, cluster)
-        if isinstance(found, _Fit):
+        if isinstance(found, Pick):
             if better := _for_cpus(found, constraints, cluster, table):
                 tried.append((variant, Incompatibility("only its CUDA build is available")))
             return _plan(better or found, tried, constraints, cluster, table)
@@ -151,22 +135,17 @@ def _first_fit(
     return _refuse(request, tried, constraints, cluster, table)
 
 
-def row_named(name: str, rows: Sequence[StackSpec] | None = None) -> StackSpec | None:
-    """The row of that name: from the table, or the torch of an IPEX row alone."""
-    return stacks(packaged_rows() if rows is None else rows).get(name)
-
-
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
     """The projects to query, with `uv`, which builds environments."""
-    constraints = read_constraints(request, packaged_rows() if rows is None else rows)
-    if isinstance(constraints, Refusal):
+    variants = _variants(request, rows)
+    if not variants:
         return ()
     found = [TORCH]
-    if any(variant.row.ipex for variant in constraints.variants):
+    if any(variant.row.ipex for variant in variants):
         found.append(IPEX)
-    if any(variant.ccl for variant in constraints.variants):
+    if any(variant.ccl for variant in variants):
         found.append(ONECCL)
-    for variant in constraints.variants:
+    for variant in variants:
         queried = [*(requirement for _, requirement in variant.row.mpi), *variant.row.requires]
         found += [split_requirement(requirement)[0] for requirement in queried]
     return tuple(dict.fromkeys([*found, UV]))
@@ -174,14 +153,16 @@ def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> 
 
 def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
     """The indexes of the candidate rows, those of the best row first and PyPI last."""
-    constraints = read_constraints(request, packaged_rows() if rows is None else rows)
-    if isinstance(constraints, Refusal):
-        return ()
-    found = dict.fromkeys(index for variant in constraints.variants for index in variant.row.indexes)
+    found = dict.fromkeys(index for variant in _variants(request, rows) for index in variant.row.indexes)
     return tuple(sorted(found, key=lambda index: "//pypi.org/" in index.url))
 
 
-def _fit(variant: Variant, constraints: Constraints, cluster: _Cluster) -> _Fit | Incompatibility:
+def _variants(request: StackRequest, rows: Sequence[StackSpec] | None) -> tuple[Variant, ...]:
+    constraints = read_constraints(request, packaged_rows() if rows is None else rows)
+    return () if isinstance(constraints, Refusal) else constraints.variants
+
+
+def _fit(variant: Variant, constraints: Constraints, cluster: _Cluster) -> Pick | Incompatibility:
     row = variant.row
     pythons = row.pythons
     narrower = variant.ccl and row.oneccl and pythons != row.without_oneccl().pythons
@@ -205,23 +186,22 @@ def _fit(variant: Variant, constraints: Constraints, cluster: _Cluster) -> _Fit 
             return Incompatibility(f"only the CUDA build of torch {row.line} is available")
     # A build for CPUs on an older Python is better than gigabytes of CUDA.
     pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
-    return _missing_extra(row, pick, cluster.wheels) or _Fit(variant, pick)
+    return _missing_extra(row, pick, cluster.wheels) or pick
 
 
-def _for_cpus(found: _Fit, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]) -> _Fit | None:
+def _for_cpus(found: Pick, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]) -> Pick | None:
     """A maintained torch for CPUs instead of a newer one with gigabytes of CUDA, if no torch was named."""
-    if constraints.named or found.variant.row.ipex or found.pick.is_for_cpus or not cluster.wheels.queried:
+    if constraints.named or found.variant.row.ipex or found.is_for_cpus or not cluster.wheels.queried:
         return None
     maintained = {row.name for row in table if not (row.ipex or row.retired)}
     others = (_fit(variant, constraints, cluster) for variant in constraints.variants if variant.row.name in maintained)
-    return next((other for other in others if isinstance(other, _Fit) and other.pick.is_for_cpus), None)
+    return next((other for other in others if isinstance(other, Pick) and other.is_for_cpus), None)
 
 
 def _picks(variant: Variant, constraints: Constraints, target: Target, cluster: _Cluster) -> Iterator[Pick]:
     """All available combinations that work together, best first."""
     row = variant.row
-    others = sorted((patch for patch in row.torch_patches if patch != row.torch), key=version_key, reverse=True)
-    for torch in (row.torch, *others):
+    for torch in row.patches:
         for ipex in row.ipex_builds or (None,):
             if ipex and not _ipex_runs(ipex, torch, target, cluster):
                 continue
@@ -230,7 +210,7 @@ def _picks(variant: Variant, constraints: Constraints, target: Target, cluster: 
                     continue
                 found = _wheels(torch, ipex, oneccl, target, cluster.wheels)
                 if found is not None:
-                    yield Pick(torch, ipex, oneccl, target, found)
+                    yield Pick(variant, torch, ipex, oneccl, target, found)
 
 
 def _ipex_runs(build: IpexBuild, torch: str, target: Target, cluster: _Cluster) -> bool:
@@ -280,20 +260,20 @@ def _missing_extra(row: StackSpec, pick: Pick, wheels: Wheels) -> Incompatibilit
 
 
 def _plan(
-    found: _Fit,
+    pick: Pick,
     tried: Sequence[tuple[Variant, Incompatibility]],
     constraints: Constraints,
     cluster: _Cluster,
     table: Sequence[StackSpec],
 ) -> StackPlan:
-    row, pick, wheels = found.variant.row, found.pick, cluster.wheels
+    row, wheels = pick.variant.row, cluster.wheels
     torch = pick.pin(TORCH, pick.torch)
     ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
     oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
     mpi, mpi_note = _mpi(row, pick, cluster)
     extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
     notes = [
-        *explanations.instead_of_what(found.variant, tried, constraints, cluster.wheels),
+        *explanations.instead_of_what(pick.variant, tried, constraints, cluster.wheels),
         *explanations.retired(row, *_maintained(constraints, cluster, table)),
         *explanations.withdrawn(pick),
         *explanations.made_by_hand(row, pick),
@@ -318,11 +298,11 @@ def _plan(
         backend="ccl" if oneccl else "gloo",
         glibc=pick.target.glibc,
         why=explanations.why(
-            found.variant,
+            pick.variant,
             tried,
             constraints,
             any_hosts=bool(cluster.hosts),
-            otherwise=_runs_without_bindings(found, constraints, cluster),
+            otherwise=_runs_without_bindings(pick, constraints, cluster),
         ),
         bundled_mpi=pick.bundled_mpi,
         torch_wheel=pick.wheels.get(TORCH),
@@ -341,9 +321,9 @@ def _mpi(row: StackSpec, pick: Pick, cluster: _Cluster) -> tuple[str | None, str
     return None, explanations.no_mpi([each for _, each in row.mpi][-1:], cluster.hosts, cluster.wheels)
 
 
-def _runs_without_bindings(found: _Fit, constraints: Constraints, cluster: _Cluster) -> bool:
+def _runs_without_bindings(pick: Pick, constraints: Constraints, cluster: _Cluster) -> bool:
     """Whether the indexes, which were not queried, may lack the bindings of the requested stack."""
-    return not cluster.wheels.queried and found.variant.ccl and constraints.named and not constraints.require_oneccl
+    return not cluster.wheels.queried and pick.variant.ccl and constraints.named and not constraints.require_oneccl
 
 
 def _maintained(
@@ -355,7 +335,7 @@ def _maintained(
     of_torch = replace(constraints, variants=maintained, kind="torch", named=False, python=None)
     for variant in maintained:
         found = _fit(variant, of_torch, cluster)
-        if isinstance(found, _Fit):
+        if isinstance(found, Pick):
             return (_for_cpus(found, of_torch, cluster, table) or found).variant.row, ""
         why_not = why_not or found.reason
     return None, why_not
@@ -369,23 +349,19 @@ def _refuse(
     table: Sequence[StackSpec],
 ) -> Refusal:
     variant, problem = explanations.simplest_refusal(tried, cluster.host_groups, cluster.wheels)
-    fits = (
-        _newest_that_fits(variant.row, constraints, cluster, table)
-        if constraints.named or constraints.kind == "ipex"
-        else None
-    )
-    stock = None
-    if variant.row.ipex and not constraints.require_oneccl:
-        alike = [row for row in table if request.torch and row.line == variant.row.line]
-        stock = next(
-            (
-                row.stock()
-                for row in (*alike, *table)
-                if isinstance(_fit(Variant(row.stock(), False), constraints, cluster), _Fit)
-            ),
-            None,
-        )
-    gloo = _newest_gloo(constraints, cluster, table) if constraints.require_oneccl else None
+    row, must = variant.row, constraints.require_oneccl
+
+    def first_fitting(variants: Iterable[Variant]) -> StackSpec | None:
+        return next((each.row for each in variants if isinstance(_fit(each, constraints, cluster), Pick)), None)
+
+    fits, stock, gloo = None, None, None
+    if constraints.named or constraints.kind == "ipex":
+        fits = first_fitting(_others_alike(row, table, ccl=must))
+    if row.ipex and not must:
+        same_torch = [other for other in table if request.torch and other.line == row.line]
+        stock = first_fitting(Variant(other.stock(), False) for other in (*same_torch, *table))
+    if must:
+        gloo = first_fitting(Variant(other.without_oneccl(), False) for other in table if other.ipex)
     return explanations.refusal(
         problem,
         variant,
@@ -398,25 +374,9 @@ def _refuse(
     )
 
 
-def _newest_that_fits(
-    row: StackSpec, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]
-) -> StackSpec | None:
-    """The newest row of the same kind that these hosts can have."""
+def _others_alike(row: StackSpec, table: Sequence[StackSpec], *, ccl: bool) -> Iterator[Variant]:
+    """The rows of the same kind for another torch, newest first."""
     for other in table:
         alike = other if row.ipex else other.stock()
-        if bool(alike.ipex) != bool(row.ipex) or alike.line == row.line:
-            continue
-        variants = [Variant(alike, True)] if constraints.require_oneccl else [Variant(alike.without_oneccl(), False)]
-        if any(
-            isinstance(_fit(each, constraints, cluster), _Fit) for each in variants if each.row.ipex or not row.ipex
-        ):
-            return alike
-    return None
-
-
-def _newest_gloo(constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]) -> StackSpec | None:
-    for row in table:
-        variant = Variant(row.without_oneccl(), False)
-        if row.ipex and isinstance(_fit(variant, constraints, cluster), _Fit):
-            return row
-    return None
+        if bool(alike.ipex) == bool(row.ipex) and alike.line != row.line:
+            yield Variant(alike, True) if ccl else Variant(alike.without_oneccl(), False)

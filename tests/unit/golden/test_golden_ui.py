@@ -11,7 +11,7 @@ from test_run_screen import plain, status
 
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
-from ipexctl.stack.report import InstallReport
+from ipexctl.stack.install_context import InstallReport
 from ipexctl.stack.resolve.model import Refusal
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps

@@ -10,7 +10,7 @@ from env_helpers import PYTHON, Home
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.env.environment import BuildResult, EnvClient
+from ipexctl.stack.env.environment import EnvClient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,19 +26,18 @@ def client(home: Home) -> EnvClient:
     return EnvClient(LocalSession(Host("localhost", "localhost")), PYTHON, str(home.path))
 
 
-def build(client: EnvClient, home: Home, **more: Any) -> BuildResult:
+def build(client: EnvClient, home: Home, **more: Any) -> bool:
     record = {"schema": "ipexctl.env/1", "row": "ipex-2.8", "python": home.python, "backend": "gloo", "module": None}
-    options = {"interpreter": PYTHON, "lock": home.lock, "record": record, "installer": None}
+    options = {"interpreter": PYTHON, "lock": home.lock, "record": record, "installer": None, "on_event": print}
     return client.build(home.name, **{**options, **more})
 
 
 def test_from_wheels_to_a_verified_environment_and_back(client: EnvClient, home: Home, tmp_path: Path) -> None:
     home.add_stack(tmp_path / "source")
     events: list[dict[str, Any]] = []
-    built = build(client, home, on_event=events.append)
-    assert (built.state, built.path) == ("built", str(home.env))
+    assert build(client, home, on_event=events.append)
     assert [event["event"] for event in events] == ["step"] * 3
-    assert build(client, home).state == "there"
+    assert not build(client, home)
     client.link(home.name, ["default"])
 
     checked = client.check("default", digest=home.lock.digest)
@@ -63,9 +62,7 @@ def test_from_wheels_to_a_verified_environment_and_back(client: EnvClient, home:
     removed = client.remove(["default"])
     assert removed.removed == ("default", home.name)
     assert not client.check("default").exists
-    pruned = client.prune()
-    assert pruned.failed == {}
-    assert pruned.bytes > 0
+    assert client.prune().bytes > 0
     assert client.listing().wheels == 0
 
 

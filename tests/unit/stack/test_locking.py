@@ -24,6 +24,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import is_running, partial_name
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import indexes
 from ipexctl.stack.lock.indexes import PYPI_SOURCE, IndexAnswer, PipSettings, query_indexes, sources_for
 from ipexctl.stack.lock.lock import Lock, Wheel
@@ -468,5 +469,5 @@ def test_a_recorded_wheel_of_another_shape_is_refused(changed: dict[str, object]
     wheel = {"name": "torch", "version": "2.8.0", "filename": "torch-2.8.0-py3-none-any.whl", "sha256": "0" * 64}
     record = {**wheel, "size": 1, "url": "https://host/t.whl", "path": "/home/me/.ssh/id_rsa"}
     assert Wheel.from_json(record).path is None
-    with pytest.raises(TypeError):
+    with pytest.raises(MalformedReply):
         Wheel.from_json({**record, **changed})

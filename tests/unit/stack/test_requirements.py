@@ -8,7 +8,7 @@ import pytest
 from lock_helpers import plan
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.lock.requirements import add_sources, contradiction, read_requirements, requirement
+from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement
 from ipexctl.stack.resolve.model import Sources
 from message_data import missing
 
@@ -50,9 +50,7 @@ def test_sources_in_a_file_are_honoured_and_the_calls_index_wins(tmp_path: Path,
     )
     found = read_requirements(file).sources
     assert found == Sources("https://mine/simple", ("https://a/simple",), (str(tmp_path / "wheels"), "https://page/"))
-    both = add_sources(
-        Sources(index_url="https://call/simple", extra_index_urls=("https://b/simple",)), read_requirements(file)
-    )
+    both = Sources(index_url="https://call/simple", extra_index_urls=("https://b/simple",)).with_more(found)
     assert both.index_url == "https://call/simple"
     assert both.extra_index_urls == ("https://b/simple", "https://a/simple")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from stack_helpers import (
@@ -22,16 +23,13 @@ from stack_helpers import (
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
 from ipexctl.stack.catalog.table import StackSpec, rows, version_key
-from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest
-from ipexctl.stack.resolve.resolver import (
-    indexes,
-    interpreters_for,
-    projects,
-    resolve,
-    resolve_by_table,
-    row_named,
-)
+from ipexctl.stack.resolve.compatibility import interpreters_for
+from ipexctl.stack.resolve.model import Availability, Refusal, StackPlan, StackRequest
+from ipexctl.stack.resolve.resolver import indexes, projects, resolve, resolve_by_table
 from message_data import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 
@@ -91,22 +89,61 @@ def test_the_bindings_of_a_named_stack_may_be_missing() -> None:
     assert "gloo" in planned(resolve(StackRequest(torch="2.7"), {"n1": host()}, None)).why
 
 
-def test_without_bindings_in_reach_it_is_the_newest_maintained_torch_and_says_why() -> None:
-    plan = planned(resolve(NEWEST, {"n1": host()}, index(*PYPI, failures=("pytorch-extension.intel.com",))))
-    assert (plan.row.name, plan.torch, plan.ipex, plan.backend) == ("torch-2.15", "2.15.0", None, "gloo")
-    assert missing(plan.why, "ipex-2.7 oneccl_bind_pt") == []
+BINDINGS_2_1 = (
+    "oneccl_bind_pt-2.1.0+cpu-cp311-cp311-linux_x86_64.whl",
+    "torch-2.1.1+cpu-cp311-cp311-linux_x86_64.whl",
+    "intel_extension_for_pytorch-2.1.100-cp311-cp311-manylinux2014_x86_64.whl!",
+)
+OLD = (
+    "torch-1.12.1-cp38-cp38-manylinux1_x86_64.whl",
+    "torch-1.12.0-cp38-cp38-manylinux1_x86_64.whl",
+    "intel_extension_for_pytorch-1.12.300-cp38-cp38-manylinux2014_x86_64.whl!",
+    "oneccl_bind_pt-1.12.0+cpu-cp38-cp38-linux_x86_64.whl",
+    "setuptools-75.3.2-py3-none-any.whl",
+)
 
 
-def test_ipex_without_bindings_is_for_those_who_request_ipex() -> None:
-    plan = planned(resolve(StackRequest(stack="ipex"), {"n1": host()}, AMONG_PYPI))
-    assert (plan.row.name, plan.torch, plan.ipex, plan.oneccl) == ("ipex-2.8", "2.8.0", "2.8.0", None)
-    assert missing(plan.notes[0], "gloo oneCCL oneccl_bind_pt pypi.org ipex-2.7") == []
+@pytest.mark.parametrize(
+    ("request_", "facts", "wheels", "row", "torch", "oneccl", "why"),
+    [
+        (NEWEST, host(), PYPI, "torch-2.15", "2.15.0", None, "ipex-2.7 oneccl_bind_pt"),
+        (NEWEST, host("2.36", "3.11", "3.12"), PYPI, "torch-2.15", "2.15.0", None, "ipex-2.7"),
+        (NEWEST, host(), (*PYPI, BINDINGS_2_7, TORCH_2_7_CPU), "ipex-2.7", "2.7.0+cpu", "2.7.0+cpu", ""),
+        (NEWEST, host(), (*PYPI, *BINDINGS_2_1), "ipex-2.1", "2.1.1+cpu", "2.1.0+cpu", "ipex-2.7 oneccl_bind_pt 2.7.0"),
+        (NEWEST, host(), [name for name in PYPI if "2.15" not in name], "ipex-2.8", "2.8.0", None, ""),
+        (StackRequest(stack="ipex"), host(), PYPI, "ipex-2.8", "2.8.0", None, ""),
+        (StackRequest(torch="2.7"), host(), PYPI, "ipex-2.7", "2.7.0", None, ""),
+        (StackRequest(torch="2.7"), host(), [name for name in PYPI if not name.startswith("torch-2.7.0")],
+         "ipex-2.7", "2.7.1", None, ""),
+        (StackRequest(torch="2.8"), host(), (*PYPI, "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"),
+         "ipex-2.8", "2.8.0+cpu", None, ""),
+        (StackRequest(stack="ipex-1.12"), host("2.31", "3.8"), OLD, "ipex-1.12", "1.12.0", "1.12.0+cpu", ""),
+    ],
+)  # fmt: skip
+def test_the_wheels_in_reach_decide_which_of_them_is_taken(
+    request_: StackRequest, facts: Facts, wheels: Sequence[str], row: str, torch: str, oneccl: str | None, why: str
+) -> None:
+    plan = planned(resolve(request_, {"n1": facts}, index(*wheels)))
+    assert (plan.row.name, plan.torch, plan.oneccl) == (row, torch, oneccl)
+    assert (plan.ipex is None) == row.startswith("torch")
+    assert (plan.backend, plan.python) == ("ccl" if oneccl else "gloo", "3.8" if row == "ipex-1.12" else "3.11")
+    assert oneccl is None or not any("impi-rt" in requirement for requirement in plan.requirements)
+    assert missing(plan.why, why) == []
 
 
-def test_with_bindings_and_a_torch_for_cpus_in_reach_it_is_their_stack() -> None:
-    plan = planned(resolve(NEWEST, {"n1": host()}, index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
-    assert (plan.row.name, plan.torch, plan.oneccl) == ("ipex-2.7", "2.7.0+cpu", "2.7.0+cpu")
-    assert not any("impi-rt" in requirement for requirement in plan.requirements)
+@pytest.mark.parametrize(
+    ("request_", "wheels", "note"),
+    [
+        (StackRequest(stack="ipex"), AMONG_PYPI, "gloo oneCCL oneccl_bind_pt pypi.org ipex-2.7"),
+        (StackRequest(torch="2.7"), AMONG_PYPI, "gloo oneCCL oneccl_bind_pt"),
+        (StackRequest(torch="2.8"), None, "gloo oneCCL 2.8"),
+        (NEWEST, index(*(name for name in PYPI if "2.15" not in name)), "retired 2.15"),
+    ],
+)
+def test_a_stack_without_bindings_says_so(request_: StackRequest, wheels: Availability | None, note: str) -> None:
+    plan = planned(resolve(request_, {"n1": host()}, wheels))
+    assert plan.backend == "gloo"
+    assert any(missing(text, note) == [] for text in plan.notes)
 
 
 def test_bindings_with_the_cuda_build_of_torch_are_for_those_who_request_them() -> None:
@@ -126,42 +163,6 @@ def test_a_plain_torch_that_is_too_small_for_cuda_is_a_build_for_cpus(size: int 
     sized = tuple(replace(torch, size=size) for torch in wheels.of("torch"))
     wheels = replace(wheels, candidates={**wheels.candidates, "torch": sized})
     assert planned(resolve(NEWEST, {"n1": host()}, wheels)).row.name == name
-
-
-def test_where_no_maintained_torch_is_in_reach_it_is_ipex_over_gloo() -> None:
-    wheels = index(*(wheel for wheel in PYPI if "torch-2.15" not in wheel))
-    plan = planned(resolve(NEWEST, {"n1": host()}, wheels))
-    assert (plan.row.name, plan.backend) == ("ipex-2.8", "gloo")
-    assert any(missing(note, "retired 2.15") == [] for note in plan.notes)
-
-
-def test_older_bindings_in_reach_come_before_newer_rows_without() -> None:
-    found = index(
-        *PYPI,
-        "oneccl_bind_pt-2.1.0+cpu-cp311-cp311-linux_x86_64.whl",
-        "torch-2.1.1+cpu-cp311-cp311-linux_x86_64.whl",
-        "intel_extension_for_pytorch-2.1.100-cp311-cp311-manylinux2014_x86_64.whl!",
-    )
-    plan = planned(resolve(NEWEST, {"n1": host()}, found))
-    assert (plan.row.name, plan.torch, plan.oneccl) == ("ipex-2.1", "2.1.1+cpu", "2.1.0+cpu")
-    assert missing(plan.why, "ipex-2.7 oneccl_bind_pt 2.7.0") == []
-
-
-@pytest.mark.parametrize(("kind", "name"), [("torch", "torch-2.15"), ("ipex", "ipex-2.8")])
-def test_a_kind_is_its_newest(kind: str, name: str) -> None:
-    assert planned(resolve(StackRequest(stack=kind), {"n1": host()}, AMONG_PYPI)).row.name == name
-
-
-def test_a_row_asked_for_without_its_bindings_is_the_same_row_with_gloo_and_says_so() -> None:
-    plan = planned(resolve(StackRequest(torch="2.7"), {"n1": host()}, AMONG_PYPI))
-    assert (plan.row.name, plan.backend, plan.row.oneccl) == ("ipex-2.7", "gloo", None)
-    assert missing(plan.notes[0], "gloo oneCCL oneccl_bind_pt") == []
-
-
-def test_ipex_2_8_has_no_bindings_for_cpus() -> None:
-    plan = planned(resolve(StackRequest(torch="2.8"), {"n1": host()}, None))
-    assert (plan.row.name, plan.backend) == ("ipex-2.8", "gloo")
-    assert missing(plan.notes[0], "gloo oneCCL 2.8") == []
 
 
 def test_bindings_built_by_hand_count_where_somebody_has_them() -> None:
@@ -229,32 +230,10 @@ def test_every_version_of_ipex_and_of_the_bindings_can_be_asked_for(row: StackSp
 # What goes into it
 
 
-def test_the_build_for_cpus_is_preferred_to_a_plain_one() -> None:
-    both = index(*PYPI, "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl")
-    assert planned(resolve(StackRequest(torch="2.8"), {"n1": host()}, both)).torch == "2.8.0+cpu"
-
-
 @pytest.mark.parametrize("other", ["torch-2.8.0+cu126-cp311-cp311-manylinux_2_28_x86_64.whl"])
 def test_a_build_for_gpus_is_no_answer(other: str) -> None:
     without = index(other, *(wheel for wheel in PYPI if not wheel.startswith("torch-2.8.0")))
     assert missing(refused(resolve(StackRequest(torch="2.8"), {"n1": host()}, without)).reason, "torch 2.8.0 CPU") == []
-
-
-def test_another_patch_where_the_recommended_one_cannot_be_had() -> None:
-    without = index(*(wheel for wheel in PYPI if not wheel.startswith("torch-2.7.0")))
-    assert planned(resolve(StackRequest(torch="2.7"), {"n1": host()}, without)).torch == "2.7.1"
-
-
-def test_a_patch_the_bindings_do_not_work_with_is_not_taken() -> None:
-    old = index(
-        "torch-1.12.1-cp38-cp38-manylinux1_x86_64.whl",
-        "torch-1.12.0-cp38-cp38-manylinux1_x86_64.whl",
-        "intel_extension_for_pytorch-1.12.300-cp38-cp38-manylinux2014_x86_64.whl!",
-        "oneccl_bind_pt-1.12.0+cpu-cp38-cp38-linux_x86_64.whl",
-        "setuptools-75.3.2-py3-none-any.whl",
-    )
-    plan = planned(resolve(StackRequest(stack="ipex-1.12"), {"n1": host("2.31", "3.8")}, old))
-    assert (plan.torch, plan.oneccl) == ("1.12.0", "1.12.0+cpu")
 
 
 def test_ipex_1_12_0_is_not_for_cpus_without_avx512() -> None:
@@ -350,11 +329,6 @@ def test_the_newest_python_they_all_have() -> None:
     assert plan.interpreters == {"a": "/usr/bin/python3.11", "b": "/usr/bin/python3.11"}
 
 
-def test_an_older_python_where_the_wheels_are_for_that_one() -> None:
-    plan = planned(resolve(NEWEST, {"a": host("2.36", "3.11", "3.12")}, AMONG_PYPI))
-    assert plan.python == "3.11"
-
-
 def test_an_older_python_where_the_newer_ones_only_have_the_cuda_build() -> None:
     wheels = index(
         "torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl", "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
@@ -437,13 +411,6 @@ def test_where_a_row_publishes_its_wheels() -> None:
     ]
     assert indexes(NEWEST)[-1].url == "https://pypi.org/simple"
     assert indexes(StackRequest(torch="1.10"))[0].kind == "links"
-
-
-def test_a_row_by_its_name() -> None:
-    found = row_named("torch-2.7")
-    assert found is not None
-    assert found.ipex is None
-    assert row_named("ipex-2.9") is None
 
 
 def test_holes_are_no_reason_to_refuse() -> None:

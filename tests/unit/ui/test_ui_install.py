@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped
+from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.report import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.resolve.model import Refusal
 from ipexctl.ui.install import as_json, show
 from ipexctl.ui.progress_view import ProgressView
