@@ -32,7 +32,7 @@ def check_value(param: Param, value: Any) -> None:
         check_request(RunRequest("script", ("",), LaunchOptions(), **given))
     elif name in _OF_STACK or name == "python":
         from ipexctl.stack.catalog.user_table import known_rows
-        from ipexctl.stack.lock.requirements import check_request as check_stack
+        from ipexctl.stack.choice import check_request as check_stack
         from ipexctl.stack.resolve.model import StackRequest
 
         check_stack(StackRequest(**given), known_rows(os.environ))

@@ -85,12 +85,13 @@ class Reply(dict[str, Any]):
 
     def decode(self, kind: type[Instance], **given: object) -> Instance:
         """A dataclass with the fields of these names; one that has a default may be missing or null."""
+        make: Callable[..., Instance] = kind
         found = dict(given)
         for field in fields(kind):
             is_optional = field.default is not MISSING or field.default_factory is not MISSING
             if field.name not in given and not (is_optional and self.get(field.name) is None):
                 found[field.name] = _READERS[str(field.type)](self, field.name)
-        return kind(**found)
+        return make(**found)
 
     def _number(self, key: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import exit_code
 from ipexctl.stack.catalog.user_table import rows_digest
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 
 _PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")
 """The packages of a stack that other packages may not change."""
+
+
+def check_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
+    """Raise a UserError for a stack or version that does not exist, before any host is contacted."""
+    decided = resolve(request, {}, None, rows=rows)
+    if isinstance(decided, Refusal) and decided.wrong_call:
+        raise UserError(decided.reason, fix=decided.fix)
 
 
 def choose_stack(

@@ -17,11 +17,10 @@ from ipexctl.stack.install_context import (
     InstallContext,
     InstallReport,
     InstallRequest,
-    announce_stack,
     inspect_hosts,
     summary_of,
 )
-from ipexctl.stack.lock.pipeline import LockedStack, lock_stack
+from ipexctl.stack.lock.pipeline import LockedStack, announce_stack, lock_stack
 from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:

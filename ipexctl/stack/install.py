@@ -34,13 +34,10 @@ from ipexctl.stack.install_context import (
     InstallReport,
     InstallRequest,
     InstallResult,
-    announce_stack,
     inspect_hosts,
     summary_of,
 )
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.lock.make_lock import uv_for_node
-from ipexctl.stack.lock.pipeline import LockedStack, lock_stack
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackRequest
@@ -50,8 +47,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
-
-__all__ = ["InstallRequest", "install"]
+    from ipexctl.stack.lock.pipeline import LockedStack
 
 
 def install(
@@ -79,6 +75,8 @@ def install(
         context.extended = None
     if not context.pending:
         return context.report()
+    from ipexctl.stack.lock.pipeline import lock_stack  # slow to import, and not needed where nothing is to be done
+
     try:
         locked = lock_stack(context)
     except Cancelled as error:
@@ -103,6 +101,8 @@ def _has_name(context: InstallContext, record: EnvRecord) -> bool:
 
 def _install_locked(context: InstallContext, locked: LockedStack) -> InstallReport:
     """Install a new lock on all hosts."""
+    from ipexctl.stack.lock.pipeline import announce_stack
+
     plan, lock = locked.plan, locked.lock
     context.notes += plan.notes
     name = env_directory(plan.row.name, lock.digest)
@@ -281,6 +281,8 @@ def _host_install(
 
 def _recorded_installer(record: EnvRecord) -> Wheel | None:
     """The uv that built the environment if its URL is known, else the control machine's."""
+    from ipexctl.stack.lock.make_lock import uv_for_node
+
     with contextlib.suppress(MalformedReply):
         if record.installer and record.installer.get("url"):
             return Wheel.from_json(record.installer)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.gather import gather
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostResult, Report, exit_code
-from ipexctl.remote.progress import Notice, Timed, Watch
+from ipexctl.remote.progress import Timed, Watch
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
+from ipexctl.stack.choice import check_request
 from ipexctl.stack.env.preflight import takes_wheels
 from ipexctl.stack.env.record import DEFAULT, EnvRecord, check_env_name
-from ipexctl.stack.lock.indexes import TORCH_CPU
-from ipexctl.stack.lock.requirements import check_request, read_package_request, sources_of
-from ipexctl.stack.lock.wheels import is_cpu_build
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Refusal, Sources, StackPlan, StackRequest
-from ipexctl.stack.resolve.resolver import resolve
-from ipexctl.text import readable
 from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:
@@ -36,10 +32,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
     from ipexctl.stack.lock.lock import Lock
-    from ipexctl.stack.lock.pipeline import LockedStack
-
-_LARGE = 2_000_000_000
-"""Bytes of a download that is announced with a smaller stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +66,19 @@ def install_request(
     environ: Mapping[str, str],
 ) -> InstallRequest:
     """The request for these packages and requirements files. Raises a UserError, before any host is contacted."""
-    read = read_package_request(packages, files)
     rows = known_rows(environ)
     check_request(stack, rows)
-    return InstallRequest(
+    request = InstallRequest(EnvRequest(stack), sources, rows, name=check_env_name(env))
+    if not (packages or files) and sources == Sources():
+        return request
+    from ipexctl.stack.lock.requirements import read_package_request, sources_of  # slow to import
+
+    read = read_package_request(packages, files)
+    return replace(
+        request,
         env=EnvRequest(stack, read.lines, read.constraints),
         sources=sources_of(sources, read.sources),
-        rows=rows,
         origins=read.origins,
-        name=check_env_name(env),
     )
 
 
@@ -272,46 +268,3 @@ def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:
         why=plan.why,
         retired=plan.row.retired,
     )
-
-
-def announce_stack(
-    context: InstallContext, locked: LockedStack, *, by: str, shared: frozenset[str] = frozenset()
-) -> None:
-    """Announce the stack, its reason, the size and the route of its download; a large one with a smaller stack.
-
-    The wheels of `shared` hashes are on the hosts already.
-    """
-    plan, lock = locked.plan, locked.lock.without(shared)
-    count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
-    unknown = " plus wheels of unknown size" if any(wheel.size is None for wheel in lock.wheels) else ""
-    is_default = context.request.env.stack == StackRequest() and plan.ipex is None
-    insist = "; with IPEX: --stack ipex" if is_default else ""
-    context.watch(
-        Notice(
-            f"{plan.row.name} for Python {plan.python}: {count}, {readable(lock.size)}{unknown}; "
-            f"{by}; {plan.why}{insist}"
-        )
-    )
-    if not lock.is_cuda and lock.size <= _LARGE:
-        return
-    text = f"{readable(lock.size)} to download"
-    if lock.is_cuda:
-        cuda = sum(wheel.size or 0 for wheel in lock.wheels if wheel.name.startswith(("nvidia-", "triton")))
-        text = (
-            f"only the CUDA build of torch {plan.torch} is available: {text}, of which {readable(cuda)} are useless "
-            "on a CPU"
-        )
-    text += f"; {_smaller_stack(context, locked)}"
-    context.notes.append(text)
-    context.watch(Notice(text, warning=True))
-
-
-def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
-    """The newest PyTorch without IPEX if it is available as a build for CPUs, else the place of such builds."""
-    request = StackRequest(stack="torch", python=context.request.env.stack.python)
-    other = resolve(request, context.facts, locked.index_answer.availability, rows=context.request.rows)
-    if isinstance(other, StackPlan) and other.torch_wheel is not None and is_cpu_build(other.torch_wheel):
-        size = f", about {readable(other.torch_wheel.size)}" if other.torch_wheel.size else ""
-        if other.row.name != locked.plan.row.name:
-            return f"smaller: --stack {other.row.name}, a build for CPUs{size}"
-    return f"the builds for CPUs, about 200 MB, are at {TORCH_CPU}"

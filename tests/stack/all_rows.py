@@ -54,7 +54,7 @@ def _arguments() -> argparse.Namespace:
 
 def _rows(env: dict[str, str]) -> list[str]:
     """The rows with IPEX from 2.0 on, oldest first, as `ipexctl versions` has them."""
-    _, out, _ = _ipexctl(env, "versions", "--json")
+    _, out = _ipexctl(env, "versions", "--json")
     names = [row["name"] for row in json.loads(out)["rows"]]
     numbers = {name: tuple(map(int, re.findall(r"\d+", name))) for name in names if name.startswith("ipex-")}
     return sorted((name for name, number in numbers.items() if number >= (2, 0)), key=numbers.__getitem__)
@@ -64,7 +64,7 @@ def _walk(row: str, python: str, home: Path, env: dict[str, str]) -> tuple[list[
     """Install, look, remove: the table's line, and whether all of it went well."""
     there = ("--hosts", "localhost", "--home", str(home))
     begun = time.monotonic()
-    code, out, _ = _ipexctl(env, "install", *there, "--stack", row, "--python", python, "--json")
+    code, out = _ipexctl(env, "install", *there, "--stack", row, "--python", python, "--json")
     seconds = time.monotonic() - begun
     report = json.loads(out) if out else {}
     host = (report.get("hosts") or [{}])[0]
@@ -72,28 +72,20 @@ def _walk(row: str, python: str, home: Path, env: dict[str, str]) -> tuple[list[
     size = ""
     if code == 0:
         size = _megabytes(Path(report["path"]))
-        code, _, err = _ipexctl(env, "envs", *there, "--remove", "default")
+        code, _ = _ipexctl(env, "envs", *there, "--remove", "default")
         if code != 0 or list((home / "envs").iterdir()):
-            trouble = f"not removed: {err.strip()}"
+            trouble = "not removed"
     else:
         trouble = host.get("reason") or (report.get("refused") or {}).get("reason") or f"exit {code}"
     shutil.rmtree(home, ignore_errors=True)
     return _cells(row, report, host.get("verify") or {}, size, seconds, trouble), not trouble
 
 
-def _ipexctl(env: dict[str, str], *words: str) -> tuple[int, str, str]:
-    """Its exit code, stdout and stderr; the latter is shown as well, for these take minutes."""
-    said = []
-    with tempfile.TemporaryFile("w+") as out:
-        with subprocess.Popen(
-            [*IPEXCTL, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, text=True, env=env
-        ) as process:
-            assert process.stderr
-            for line in process.stderr:
-                sys.stderr.write(line)
-                said.append(line)
-        out.seek(0)
-        return process.returncode, out.read(), "".join(said)
+def _ipexctl(env: dict[str, str], *words: str) -> tuple[int, str]:
+    """Its exit code and stdout; what it writes to stderr is shown, for these take minutes."""
+    argv = [*IPEXCTL, *words]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env, check=False)
+    return done.returncode, done.stdout
 
 
 def _cells(

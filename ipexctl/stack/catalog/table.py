@@ -215,7 +215,7 @@ def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
     """A row from its JSON; docs/versions.md has the defaults."""
     torch, pythons = data["torch"], tuple(data["torch_pythons"])
     patches = tuple(data.get("torch_patches") or (torch,))
-    of_row = {"built_for": torch, "pythons": pythons, "works_with": patches}
+    of_row: dict[str, Any] = {"built_for": torch, "pythons": pythons, "works_with": patches}
     floor = data.get("torch_glibc", "2.28")
     ipex = [IpexBuild(**{**of_row, "glibc": floor, "pypi": "absent", **_given(item)}) for item in data.get("ipex", ())]
     oneccl = [OnecclBuild(**{**of_row, "cpu_wheel": "published", **_given(item)}) for item in data.get("oneccl", ())]

@@ -12,12 +12,9 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Status, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
-from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
 from ipexctl.stack.env.environment import CheckResult, EnvClient, machine_token, parse_result
 from ipexctl.stack.env.preflight import home_obstacle
-from ipexctl.stack.env.staging import stage_wheels
-from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.install_context import InstallContext, InstallResult
 
 if TYPE_CHECKING:
@@ -71,6 +68,8 @@ class EnvSpec:
 
 def build_everywhere(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
     """Deliver the wheels, build once per store and verify on every host; results go to the context."""
+    from ipexctl.remote.transfer.distribute import Distributor  # slow to import, as those below
+
     if spec.base is not None and not all(_has_env(context, spec.base.name, host) for host in hosts):
         spec = replace(spec, base=None)  # a host needs all wheels, so they are all brought to the first one
     ready = [host for host in hosts if _check_room(context, spec, host)]
@@ -144,6 +143,8 @@ def _stage(
     context: InstallContext, spec: EnvSpec, locations: Mapping[str, StoreLocation], ready: list[Host]
 ) -> StoreLocation | None:
     """Bring all wheels to the first host, or to the next one if it cannot store them; None if no host can."""
+    from ipexctl.stack.env.staging import stage_wheels
+
     first = context.first
     is_fit = first.name not in context.done or context.done[first.name].status in ("ok", "changed")
     for host in [*([first] if is_fit else []), *(host for host in tuple(ready) if host != first)]:
@@ -308,16 +309,11 @@ def _build(context: InstallContext, spec: EnvSpec, host: Host, session: Session,
     def on_event(event: dict[str, Any]) -> None:
         context.watch(Stepped(host.name, str(event.get("what") or "building")))
 
-    interpreter = spec.interpreters[host.name]
     return env_client(context, spec, host, session).build(
-        spec.name,
-        interpreter=interpreter,
-        lock=spec.lock,
-        record={**spec.record, "interpreter": interpreter},
-        installer=spec.installer,
+        spec,
+        spec.interpreters[host.name],
         drop_wheels=drop,
         replace=None if drop else spec.broken.get(host.name),
-        base=spec.base.name if spec.base else None,
         on_event=on_event,
         timeout=context.request.timeout or 3600.0,
     )
@@ -341,6 +337,8 @@ def _verify(
     context: InstallContext, spec: EnvSpec, host: Host, session: Session, *, changed: bool, shares_home: bool = False
 ) -> None:
     """Verify the environment on this host, and record the host's result; only a good environment gets the name."""
+    from ipexctl.stack.env.verify_errors import explain
+
     began = time.monotonic()
     context.watch(Stepped(host.name, "verifying"))
     found = check_env(context, spec, host, session)

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-    from ipexctl.stack.lock.lock import Lock, Wheel
+    from ipexctl.stack.env.build import EnvSpec
 
 _BUILD_TIME = 3600.0
 _CHECK_TIME = 120.0
+_PHASE_TIME = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,34 +153,30 @@ class EnvClient:
 
     def build(
         self,
-        name: str,
-        *,
+        spec: EnvSpec,
         interpreter: str,
-        lock: Lock,
-        record: Mapping[str, Any],
-        installer: Wheel | None,
+        *,
         drop_wheels: bool = False,
         replace: str | None = None,
-        base: str | None = None,
         on_event: Callable[[dict[str, Any]], None],
         timeout: float | None = _BUILD_TIME,
     ) -> bool:
         """Build the environment for `interpreter` from wheels in the host's store; False if it exists.
 
-        `replace` is the build token of a damaged environment to be replaced; `base` an environment that has
-        packages of the lock, whose wheels need not be in the store.
+        `replace` is the build token of a damaged environment to be replaced.
         """
+        lock, uv = spec.lock, spec.installer
         request = {
             "home": self.home,
-            "name": name,
+            "name": spec.name,
             "python": interpreter,
             "files": [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in lock.wheels],
-            "installer": {"sha256": installer.sha256, "name": installer.filename} if installer else None,
-            "record": {"digest": lock.digest, "packages": lock.packages, **record},
+            "installer": {"sha256": uv.sha256, "name": uv.filename} if uv else None,
+            "record": {"digest": lock.digest, "packages": lock.packages, **spec.record, "interpreter": interpreter},
             "lock": lock.to_json(),
             "drop_wheels": drop_wheels,
             "replace": replace,
-            "base": base,
+            "base": spec.base.name if spec.base else None,
         }
         reply = call(
             self.session,
@@ -211,13 +208,7 @@ class EnvClient:
         )
 
     def verify(
-        self,
-        name: str,
-        record: Mapping[str, Any],
-        *,
-        machine: str | None = None,
-        limit: float = 300.0,
-        timeout: float | None = None,
+        self, name: str, record: Mapping[str, Any], *, machine: str, timeout: float | None = None
     ) -> VerifyResult:
         """Verify an environment by its directory and env.json; the result is recorded under the name `machine`."""
         path = f"{self.home}/envs/{name}"
@@ -229,8 +220,7 @@ class EnvClient:
             backend=record["backend"],
             module=record.get("module"),
             ipex="intel-extension-for-pytorch" in record["packages"],
-            keep=f"{path}/verified/{machine}.json" if machine else None,
-            limit=limit,
+            keep=f"{path}/verified/{machine}.json",
             timeout=timeout,
             cancel=self.cancel,
         )
@@ -306,14 +296,12 @@ def verify(
     ipex: bool = False,
     setup: str | None = None,
     keep: str | None = None,
-    limit: float = 300.0,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> VerifyResult:
     """Use the environment of an interpreter: imports, a training step in bf16, an all-reduce of two ranks.
 
-    With `ipex` a missing IPEX is a failure. `limit` is the time for each phase. `keep` is a file on the host for
-    the result.
+    With `ipex` a missing IPEX is a failure. `keep` is a file on the host for the result.
     """
     request = {
         "python": python,  # verified even if another interpreter runs the agent
@@ -324,7 +312,7 @@ def verify(
         "ipex": ipex,
         "setup": setup,
         "keep": keep,
-        "timeout": limit,
+        "timeout": _PHASE_TIME,
     }
     reply = call(session, "env.verify", "verify", request, python=python, timeout=timeout, cancel=cancel)
     return verify_result(reply)

@@ -19,6 +19,7 @@ from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
     PYPI,
     STACK_SOURCES,
+    TORCH_CPU,
     IndexAnswer,
     PipSettings,
     Source,
@@ -31,9 +32,11 @@ from ipexctl.stack.lock.indexes import (
 )
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
+from ipexctl.stack.lock.wheels import is_cpu_build
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.compatibility import join_names
 from ipexctl.stack.resolve.model import Availability, Refusal, SourceFailure, Sources, StackPlan, StackRequest
+from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 
 TORCH_LIBRARIES: Final = ("torchaudio", "torchtext", "torchvision")
 """Packages that PyTorch's index has in a build for its CPU build of torch, and that other packages require."""
+_LARGE: Final = 2_000_000_000
+"""Bytes of a download that is announced with a smaller stack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,3 +287,46 @@ def _maker(context: InstallContext, uv: Wheel | None, index_answer: IndexAnswer,
             "install it beside ipexctl: pip install uv",
         )
     return LockMaker(control.session, control.python, control.home, binary, cancel=context.pool.cancel)
+
+
+def announce_stack(
+    context: InstallContext, locked: LockedStack, *, by: str, shared: frozenset[str] = frozenset()
+) -> None:
+    """Announce the stack, its reason, the size and the route of its download; a large one with a smaller stack.
+
+    The wheels of `shared` hashes are on the hosts already.
+    """
+    plan, lock = locked.plan, locked.lock.without(shared)
+    count = f"{len(lock.wheels)} {'new ' if shared else ''}wheel{'s' * (len(lock.wheels) != 1)}"
+    unknown = " plus wheels of unknown size" if any(wheel.size is None for wheel in lock.wheels) else ""
+    is_default = context.request.env.stack == StackRequest() and plan.ipex is None
+    insist = "; with IPEX: --stack ipex" if is_default else ""
+    context.watch(
+        Notice(
+            f"{plan.row.name} for Python {plan.python}: {count}, {readable(lock.size)}{unknown}; "
+            f"{by}; {plan.why}{insist}"
+        )
+    )
+    if not lock.is_cuda and lock.size <= _LARGE:
+        return
+    text = f"{readable(lock.size)} to download"
+    if lock.is_cuda:
+        cuda = sum(wheel.size or 0 for wheel in lock.wheels if wheel.name.startswith(("nvidia-", "triton")))
+        text = (
+            f"only the CUDA build of torch {plan.torch} is available: {text}, of which {readable(cuda)} are useless "
+            "on a CPU"
+        )
+    text += f"; {_smaller_stack(context, locked)}"
+    context.notes.append(text)
+    context.watch(Notice(text, warning=True))
+
+
+def _smaller_stack(context: InstallContext, locked: LockedStack) -> str:
+    """The newest PyTorch without IPEX if it is available as a build for CPUs, else the place of such builds."""
+    request = StackRequest(stack="torch", python=context.request.env.stack.python)
+    other = resolver.resolve(request, context.facts, locked.index_answer.availability, rows=context.request.rows)
+    if isinstance(other, StackPlan) and other.torch_wheel is not None and is_cpu_build(other.torch_wheel):
+        size = f", about {readable(other.torch_wheel.size)}" if other.torch_wheel.size else ""
+        if other.row.name != locked.plan.row.name:
+            return f"smaller: --stack {other.row.name}, a build for CPUs{size}"
+    return f"the builds for CPUs, about 200 MB, are at {TORCH_CPU}"

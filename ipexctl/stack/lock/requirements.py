@@ -18,13 +18,10 @@ from packaging.version import Version
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.stack.lock.indexes import directory_of
-from ipexctl.stack.resolve.model import Refusal, Sources, StackPlan, StackRequest
-from ipexctl.stack.resolve.resolver import resolve
+from ipexctl.stack.resolve.model import Sources, StackPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from ipexctl.stack.catalog.table import StackSpec
 
 
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")
@@ -280,13 +277,6 @@ def read_package_request(packages: Sequence[str], files: Sequence[Path]) -> Pack
     for file in files:
         result = _merge(result, read_requirements(file))
     return result
-
-
-def check_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
-    """Raise a UserError for a stack or version that does not exist, before any host is contacted."""
-    decided = resolve(request, {}, None, rows=rows)
-    if isinstance(decided, Refusal) and decided.wrong_call:
-        raise UserError(decided.reason, fix=decided.fix)
 
 
 def sources_of(given: Sources, from_files: Sources) -> Sources:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.software import Mpi, Python, Software
+from ipexctl.facts.software import Env, Mpi, Python, Software
 from ipexctl.facts.system import Disk, HomeDirectory, System
 from ipexctl.stack.resolve.model import (
     Availability,
     Candidate,
+    EnvRequest,
     Refusal,
     SourceFailure,
     StackPlan,
@@ -93,3 +97,26 @@ PYPI = (
 BINDINGS_2_7 = "oneccl_bind_pt-2.7.0+cpu-cp311-cp311-linux_x86_64.whl"
 TORCH_2_7_CPU = "torch-2.7.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 AMONG_PYPI = index(*PYPI)
+
+
+def env_record(name: str, *requests: EnvRequest) -> dict[str, Any]:
+    """The env.json of an environment made for these requests."""
+    return {
+        "schema": "ipexctl.env/1",
+        "name": name,
+        "row": name.rpartition("-")[0],
+        "python": "3.11",
+        "interpreter": "/usr/bin/python3.11",
+        "digest": "1234567890",
+        "backend": "gloo",
+        "requests": [request.to_json() for request in requests],
+        "packages": {"torch": "2.8.0"},
+        "variables": {"PATH": "/h/envs/x/bin"},
+        "prepended": ["PATH"],
+    }
+
+
+def installed(record: dict[str, Any], *names: str) -> Env:
+    """An environment with that record, as a host reports it."""
+    path = f"/h/envs/{record['name']}"
+    return Env(name=record["name"], path=path, runs=True, record=json.dumps(record), names=names)

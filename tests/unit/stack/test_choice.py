@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from stack_helpers import BINDINGS_2_7, NEWEST, PYPI, TORCH_2_7_CPU, host, index, planned, refused
+from stack_helpers import (
+    BINDINGS_2_7,
+    NEWEST,
+    PYPI,
+    TORCH_2_7_CPU,
+    env_record,
+    host,
+    index,
+    installed,
+    planned,
+    refused,
+)
 
-from ipexctl.facts.software import Env
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.choice import choose_stack
@@ -34,21 +43,8 @@ def cache(tmp_path: Path) -> IndexCache:
 
 def with_env(facts: Facts, row: str, request: StackRequest = NEWEST, *names: str, runs: bool = True) -> Facts:
     """The host with an environment of that stack."""
-    record = {
-        "schema": "ipexctl.env/1",
-        "name": f"{row}-12345678",
-        "row": row,
-        "python": "3.11",
-        "interpreter": "/usr/bin/python3.11",
-        "digest": "12345678",
-        "backend": "gloo",
-        "requests": [EnvRequest(request).to_json()],
-        "packages": {"torch": "2.13.0+cpu"},
-        "variables": {},
-        "prepended": [],
-    }
-    directory = f"{row}-12345678"
-    env = Env(directory, f"/envs/{directory}", runs=runs, record=json.dumps(record), names=names or ("default",))
+    record = {**env_record(f"{row}-12345678", EnvRequest(request)), "packages": {"torch": "2.13.0+cpu"}}
+    env = installed(record, *(names or ("default",)))._replace(runs=runs)
     return facts._replace(software=facts.software._replace(envs=(env,)))
 
 

@@ -10,9 +10,11 @@ from env_helpers import PYTHON, Home
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
+from ipexctl.stack.env.build import EnvSpec
 from ipexctl.stack.env.environment import EnvClient
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -26,10 +28,10 @@ def client(home: Home) -> EnvClient:
     return EnvClient(LocalSession(Host("localhost", "localhost")), PYTHON, str(home.path))
 
 
-def build(client: EnvClient, home: Home, **more: Any) -> bool:
+def build(client: EnvClient, home: Home, on_event: Callable[[dict[str, Any]], None] = print) -> bool:
     record = {"schema": "ipexctl.env/1", "row": "ipex-2.8", "python": home.python, "backend": "gloo", "module": None}
-    options = {"interpreter": PYTHON, "lock": home.lock, "record": record, "installer": None, "on_event": print}
-    return client.build(home.name, **{**options, **more})
+    spec = EnvSpec(home.name, home.lock, None, record, {})
+    return client.build(spec, PYTHON, on_event=on_event)
 
 
 def test_from_wheels_to_a_verified_environment_and_back(client: EnvClient, home: Home, tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_from_wheels_to_a_verified_environment_and_back(client: EnvClient, home:
     assert checked.ok
     assert (checked.name, checked.record["row"]) == (home.name, "ipex-2.8")
 
-    verified = client.verify(home.name, checked.record, machine="m1", limit=30)
+    verified = client.verify(home.name, checked.record, machine="m1")
     assert verified.ok
     assert verified.to_json()["backend"] == "gloo"
     again = client.check("default")

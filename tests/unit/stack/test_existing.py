@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from stack_helpers import env_record, installed
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Software
@@ -16,22 +17,7 @@ from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 
 ASKED = EnvRequest(StackRequest(torch="2.8"), ("peft==1.0",))
-
-
-def record(name: str = "ipex-2.8-12345678", *requests: EnvRequest) -> dict[str, Any]:
-    return {
-        "schema": "ipexctl.env/1",
-        "name": name,
-        "row": "ipex-2.8",
-        "python": "3.11",
-        "interpreter": "/usr/bin/python3.11",
-        "digest": "1234567890",
-        "backend": "gloo",
-        "requests": [request.to_json() for request in requests or (ASKED,)],
-        "packages": {"torch": "2.8.0"},
-        "variables": {"PATH": "/h/envs/x/bin"},
-        "prepended": ["PATH"],
-    }
+RECORD = env_record("ipex-2.8-12345678", ASKED)
 
 
 NO_VARIABLES = ({"X=1; touch marker #": "v"}, {"1X": "v"}, {"X": 1}, {"X": None}, {"": "v"})
@@ -45,20 +31,16 @@ NO_VARIABLES = ({"X=1; touch marker #": "v"}, {"1X": "v"}, {"X": 1}, {"X": None}
     ],
 )
 def test_a_record_with_a_field_of_another_type_is_none(field: str, value: object) -> None:
-    assert read_record(json.dumps(record())) is not None
-    assert read_record(json.dumps({**record(), field: value})) is None
+    assert read_record(json.dumps(RECORD)) is not None
+    assert read_record(json.dumps({**RECORD, field: value})) is None
 
 
 def host(*envs: Env) -> Facts:
     return Facts(software=Software(envs=envs))
 
 
-def env(data: dict[str, Any], *names: str) -> Env:
-    return Env(name=data["name"], path=f"/h/envs/{data['name']}", runs=True, record=json.dumps(data), names=names)
-
-
 def test_an_environment_made_for_the_same_request_is_found_with_who_has_it() -> None:
-    hosts = {"a": host(env(record(), "default")), "b": host(env(record())), "c": host()}
+    hosts = {"a": host(installed(RECORD, "default")), "b": host(installed(RECORD)), "c": host()}
     found = find_existing(ASKED.to_json(), "default", hosts)
     assert found is not None
     assert (found.record.name, found.hosts) == ("ipex-2.8-12345678", ("a", "b"))
@@ -68,18 +50,18 @@ def test_an_environment_made_for_the_same_request_is_found_with_who_has_it() -> 
     "other", [EnvRequest(StackRequest(torch="2.8")), EnvRequest(StackRequest(torch="2.8", python="3.11"), ASKED.extras)]
 )
 def test_another_request_is_another_environment(other: EnvRequest) -> None:
-    assert find_existing(other.to_json(), "default", {"a": host(env(record(), "default"))}) is None
+    assert find_existing(other.to_json(), "default", {"a": host(installed(RECORD, "default"))}) is None
 
 
 def test_one_environment_may_answer_several_requests() -> None:
     other = EnvRequest(StackRequest(stack="ipex-2.8"))
-    hosts = {"a": host(env(record("ipex-2.8-12345678", ASKED, other), "default"))}
+    hosts = {"a": host(installed(env_record("ipex-2.8-12345678", ASKED, other), "default"))}
     assert find_existing(ASKED.to_json(), "default", hosts) == find_existing(other.to_json(), "default", hosts)
 
 
 def test_of_two_the_one_with_the_name_is_taken() -> None:
-    first, second = record("ipex-2.8-11111111"), record("ipex-2.8-22222222")
-    hosts = {"a": host(env(first), env(second, "mine")), "b": host(env(first))}
+    first, second = env_record("ipex-2.8-11111111", ASKED), env_record("ipex-2.8-22222222", ASKED)
+    hosts = {"a": host(installed(first), installed(second, "mine")), "b": host(installed(first))}
     found = find_existing(ASKED.to_json(), "mine", hosts)
     assert found is not None and found.record.name == second["name"]
 
@@ -90,7 +72,7 @@ def test_what_is_no_record_is_none(text: str) -> None:
 
 
 def test_a_record_that_was_carried_under_another_directory_is_not_believed() -> None:
-    moved = Env(name="copy", path="/h/envs/copy", runs=True, record=json.dumps(record()))
+    moved = Env(name="copy", path="/h/envs/copy", runs=True, record=json.dumps(RECORD))
     assert find_existing(ASKED.to_json(), "default", {"a": host(moved)}) is None
 
 

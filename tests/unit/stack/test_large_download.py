@@ -10,9 +10,9 @@ from lock_helpers import plan
 from stack_helpers import PYPI, host, index
 
 from ipexctl.stack.catalog.table import rows
-from ipexctl.stack.install_context import InstallRequest, announce_stack
+from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.lock.pipeline import LockedStack
+from ipexctl.stack.lock.pipeline import LockedStack, announce_stack
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from ipexctl.text import readable
 from message_data import missing
