@@ -124,5 +124,6 @@ _READERS: Final[dict[str, Callable[[Reply, str], object]]] = {
     "tuple[float, ...]": Reply.numbers,
     "tuple[str, ...]": Reply.texts,
     "Mapping[str, str]": Reply.texts_by_name,
+    "dict[str, str]": Reply.texts_by_name,
 }
 """Type of a field → its reader."""

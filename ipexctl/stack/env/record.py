@@ -74,8 +74,8 @@ class EnvRecord(EnvFields):
     name: str
     interpreter: str
     digest: str
-    packages: Mapping[str, str]
-    variables: Mapping[str, str]
+    packages: dict[str, str]
+    variables: dict[str, str]
     prepended: tuple[str, ...]
 
 

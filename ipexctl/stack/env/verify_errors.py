@@ -103,7 +103,7 @@ def _by_signal(failure: _Failure) -> _Explanation | None:
             "measure the disk of its home, which may be slow: ipexctl doctor --smoke; then run ipexctl install again",
         )
     number = phase.signal or (phase.rc - 128 if phase.rc is not None and 128 < phase.rc < 160 else None)
-    if number in _SIGNALS:
+    if number is not None and number in _SIGNALS:
         return failure.sentences(*_SIGNALS[number])
     if number == signal.SIGSEGV and phase.name == "allreduce" and failure.backend == "ccl":
         return (

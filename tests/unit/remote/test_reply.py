@@ -40,7 +40,7 @@ ENVS = {"envs": [ENV], "dangling": [], "leftovers": {"count": 0, "bytes": 0}, "w
 CHECKED = {"ok": True, "wrong": [], "there": True, "name": "x", "build": None, "record": {}, "verified": {}}
 CANDIDATE = {"project": "torch", "version": "2.8", "filename": "t.whl", "source": "PyPI", "size": 1, "url": None}
 INDEXES = {"candidates": {"torch": [CANDIDATE]}, "answered": ["PyPI"], "silent": [], "logins": {"https://h": "Basic"}}
-SETTINGS = {"index_url": None, "extra_index_urls": []}
+SETTINGS: dict[str, Any] = {"index_url": None, "extra_index_urls": []}
 BLOB = StoredFile("0" * 64, "a.whl", 3)
 LOCATION = StoreLocation(HOST, "python3", "/h/wheels")
 
