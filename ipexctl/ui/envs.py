@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def as_json(report: EnvsReport) -> dict[str, Any]:
-    hosts = [
-        host_json(result, without=("listing",), **_listing_json(result.listing)) for result in report.hosts
-    ]
+    hosts = [host_json(result, without=("listing",), **_listing_json(result.listing)) for result in report.hosts]
     return report_json("envs", report, without=("verb",), hosts=hosts)
 
 

@@ -11,7 +11,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch.manifest import FetchResult
 from ipexctl.jobs.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
-from ipexctl.stack.report import InstallReport, InstallResult
+from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.ui import envs, fetch, install, sync, uninstall
 
