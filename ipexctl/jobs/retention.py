@@ -66,7 +66,7 @@ def _read_number(environ: Mapping[str, str], name: str, default: float) -> float
 
 def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
     """Shell code that prunes in the background if there are many runs; it follows the creation of a run's directory."""
-    argv = ["nice", python, "-I", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
+    argv = ["nice", python, "-IS", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
     request = shlex.quote(json.dumps(keep.request(home, mine=run)))
     return (
         f"set -- {shlex.quote(home)}/runs/*\n"

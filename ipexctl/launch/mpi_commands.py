@@ -32,7 +32,7 @@ exec {command} "$@"
 def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     """The whole mpirun line, or that of a single rank."""
     request = context.request
-    rank = (request.env.python, "-I", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
+    rank = (request.env.python, "-IS", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
     if launcher.flavor == "none":
         return rank
     line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[launcher.flavor]

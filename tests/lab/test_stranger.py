@@ -47,7 +47,8 @@ def test_a_run_beside_a_stranger_ends_as_without_one(
     cluster.write("counts.py", COUNTS)
     running = cluster.begin("counts.py", *arguments)
     job = json.loads(cluster.on(0, f"cat ~/.ipexctl/runs/{running.id}/job.json"))
-    bind, port = job["supervisor"]["address"], job["supervisor"]["port"]
+    mpirun = json.loads(cluster.on(0, f"cat ~/.ipexctl/runs/{running.id}/status.json"))["mpirun"]["pid"]
+    *_, bind, port = cluster.on(0, f"tr '\\0' ' ' </proc/{mpirun}/cmdline").split()
     token = job["token"]
     hello = {"t": "hello", "rank": 1, "nonce": "ab" * 16, "life": "another", "pid": 1, "host": "node3", "attempt": None}
     other_connection = sockets.proof(token, "rank", 1, "cd" * 16, "ab" * 16)
@@ -60,7 +61,7 @@ def test_a_run_beside_a_stranger_ends_as_without_one(
         {"t": "welcome", "proof": other_role},
         {"t": "exit", "code": 1, "signal": None, "own": True, "oom": None},
     ]
-    words = ["python3", "-", bind, str(port), str(SECONDS), json.dumps(forged)]
+    words = ["python3", "-", bind, port, str(SECONDS), json.dumps(forged)]
     began = time.monotonic()
     stranger = subprocess.run(
         [*ssh_argv(lab.hosts[2]), shlex.join(words)],

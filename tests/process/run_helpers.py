@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
 FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 FINAL = ("ok", "failed", "stopped", "lost")
+OVER_TCP = "import os, sys; os.execv(sys.argv[2], [*sys.argv[2:-3], '@none', '127.0.0.1', sys.argv[1]])"
+"""Starts a rank with another address of the supervisor."""
 
 
 @dataclass
@@ -42,6 +44,8 @@ class Run:
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     patches: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Module → a constant as it stands there, and as it is to be: nobody waits a minute in a test."""
+    rank_port: int | None = None
+    """The ranks connect to this port of 127.0.0.1 alone, over TCP, as those of other nodes."""
     id: str = "run1"
     token: str = field(default_factory=lambda: secrets.token_hex(32))
 
@@ -67,7 +71,7 @@ class Run:
             path.write_text(script_text(module))
 
     def program(self, name: str) -> list[str]:
-        return [self.python, "-I", str(self.agent), f"run.{name}"]
+        return [self.python, "-IS", str(self.agent), f"run.{name}"]
 
     def listen(self) -> None:
         self.rundir.mkdir(parents=True, mode=0o700)
@@ -80,7 +84,9 @@ class Run:
             start_new_session=True,
         )
         here = {"id": self.id, "rundir": str(self.rundir), "bind": "127.0.0.1", "token": self.token, "host": "here"}
-        self.port = int(self._ask(here)["port"])
+        listening = self._ask(here)
+        self.port = int(listening["port"])
+        self.local = str(listening.get("local"))  # supervisors of older versions have none
 
     def write_job(self) -> None:
         command = [sys.executable, "-u", "-c", self.command] if isinstance(self.command, str) else self.command
@@ -91,7 +97,6 @@ class Run:
         job = {
             "id": self.id,
             "token": self.token,
-            "supervisor": {"address": "127.0.0.1", "port": self.port},
             "home": str(self.home),
             "rundir": str(self.rundir),
             "world_size": self.size,
@@ -112,6 +117,8 @@ class Run:
     def say_go(self) -> None:
         by_mpirun = self.go.get("by_mpirun", True)
         launch = self.launch or ([sys.executable, str(STAND_IN), str(self.size)] if by_mpirun else [])
+        if self.rank_port is not None:
+            launch = [*launch, sys.executable, "-c", OVER_TCP, str(self.rank_port)]
         go = {
             "argv": [*launch, *self.program("rank"), str(self.rundir / "job.json")],
             "variables": {},

@@ -35,6 +35,10 @@ class OlderRun(Run):
     def upload_agent(self) -> None:
         shutil.copytree(self.home.parent / "agent", self.rundir, dirs_exist_ok=True)
 
+    def write_job(self) -> None:
+        self.job = {**self.job, "supervisor": {"address": "127.0.0.1", "port": self.port}}
+        super().write_job()
+
     def program(self, name: str) -> list[str]:
         return [self.python, "-I", str(self.rundir / {"supervisor": "supervise.py", "rank": "rank.py"}[name])]
 

@@ -195,7 +195,7 @@ def test_a_rank_that_cannot_reach_the_supervisor_says_so_and_exits_with_111(make
         port = taken.getsockname()[1]
     run = make(
         FOR_EVER,
-        job={"supervisor": {"address": "127.0.0.1", "port": port}},
+        rank_port=port,
         patches={"run.rank": ("CONNECT = 20.0", "CONNECT = 1.0")},
     ).start()
     status = run.wait()
@@ -225,7 +225,7 @@ def test_who_does_not_know_the_token_is_no_supervisor(make: Callable[..., Run]) 
     threading.Thread(target=answer, daemon=True).start()
     run = make(
         FOR_EVER,
-        job={"supervisor": {"address": "127.0.0.1", "port": stranger.getsockname()[1]}},
+        rank_port=stranger.getsockname()[1],
         patches={"run.rank": ("CONNECT = 20.0", "CONNECT = 1.5")},
     ).start()
     status = run.wait()
@@ -279,7 +279,7 @@ def test_a_connection_that_breaks_again_and_again_costs_no_byte(make: Callable[.
     run = make(code)
     run.listen()
     cable = Cable(run.port)
-    run.job = {"supervisor": {"address": "127.0.0.1", "port": cable.port}}
+    run.rank_port = cable.port
     run.write_job()
     run.say_go()
     for _ in range(5):

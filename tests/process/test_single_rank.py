@@ -67,7 +67,7 @@ def test_its_wrapper_is_no_mpirun_when_another_process_ends_it(
     make: Callable[..., Run], number: int, kind: str, words: str
 ) -> None:
     run = make(WAITS).start()
-    run.wait_for(b"here")
+    run.wait_for(b"here\n")
     os.kill(int(run.output().split()[1]), number)
     status = run.wait()
     assert (status["first_failure"]["kind"], missing(status["reason"], words)) == (kind, [])
@@ -78,7 +78,7 @@ def test_its_wrapper_is_no_mpirun_when_another_process_ends_it(
 def test_it_is_stopped_and_may_save_before(make: Callable[..., Run]) -> None:
     code = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('saved'), sys.exit(0)))\n"
     run = make(code + "print('here', flush=True)\ntime.sleep(600)").start()
-    run.wait_for(b"here")
+    run.wait_for(b"here\n")
     began = time.monotonic()
     os.kill(run.started["pid"], signal.SIGTERM)
     status = run.wait()
@@ -89,7 +89,7 @@ def test_it_is_stopped_and_may_save_before(make: Callable[..., Run]) -> None:
 
 def test_it_ends_with_its_supervisor(make: Callable[..., Run]) -> None:
     run = make(WAITS).start()
-    run.wait_for(b"here")
+    run.wait_for(b"here\n")
     os.kill(run.started["pid"], signal.SIGKILL)
     until = time.monotonic() + 20
     while run.left():

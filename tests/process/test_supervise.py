@@ -206,10 +206,11 @@ def test_token_and_secrets_are_in_no_command_line_and_gone_once_all_ranks_have_r
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
-def test_it_listens_on_the_given_address_alone(make: Callable[..., Run]) -> None:
+def test_it_listens_on_the_given_address_alone_and_local_ranks_do_not_use_it(make: Callable[..., Run]) -> None:
     run = make(FOR_EVER).start()
-    listening = subprocess.run(["ss", "-ltnH"], capture_output=True, text=True, check=True).stdout
-    assert [line.split()[3] for line in listening.splitlines() if f":{run.port} " in line] == [f"127.0.0.1:{run.port}"]
+    run.wait_for_all(b"here")
+    sockets = subprocess.run(["ss", "-atnH"], capture_output=True, text=True, check=True).stdout
+    assert [line.split()[3] for line in sockets.splitlines() if f":{run.port} " in line] == [f"127.0.0.1:{run.port}"]
 
 
 def test_a_run_that_may_restart_starts_again_and_says_how_often(make: Callable[..., Run]) -> None:

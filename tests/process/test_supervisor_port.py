@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,9 +35,9 @@ NO_RANKS = [sys.executable, "-c", "import time; time.sleep(600)"]
 class Strangers:
     """Hold as many connections as they can from one address, and replace those that are closed."""
 
-    def __init__(self, port: int, source: str, count: int) -> None:
+    def __init__(self, connect: Callable[[], socket.socket], count: int) -> None:
         self._over = threading.Event()
-        self._arguments = port, source, count
+        self._open, self._count = connect, count
         self._thread = threading.Thread(target=self._connect, daemon=True)
 
     def __enter__(self) -> None:
@@ -48,12 +49,11 @@ class Strangers:
         self._thread.join()
 
     def _connect(self) -> None:
-        port, source, count = self._arguments
         with contextlib.ExitStack() as stack, selectors.DefaultSelector() as held:
             while not self._over.is_set():
-                while len(held.get_map()) < count and not self._over.is_set():
+                while len(held.get_map()) < self._count and not self._over.is_set():
                     try:
-                        stranger = socket.create_connection(("127.0.0.1", port), 0.2, (source, 0))
+                        stranger = self._open()
                     except OSError:
                         break
                     held.register(stack.enter_context(stranger), selectors.EVENT_READ)
@@ -66,12 +66,28 @@ class Strangers:
                     key.fileobj.close()
 
 
-@pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"])
+def connect_locally(name: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(0.2)
+    try:
+        connection.connect(name.replace("@", "\0"))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+@pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1", "@"])
 def test_a_stranger_with_more_sockets_than_are_kept_delays_no_rank(make: Callable[..., Run], source: str) -> None:
     run = make(FOR_EVER, 4, go={"addresses": ["127.0.0.1"]})
     run.listen()
+    if source == "@":
+        connect = partial(connect_locally, run.local)
+    else:
+        run.rank_port = run.port
+        connect = partial(socket.create_connection, ("127.0.0.1", run.port), 0.2, (source, 0))
     run.write_job()
-    with Strangers(run.port, source, 700):
+    with Strangers(connect, 700):
         run.say_go()
         began = time.monotonic()
         for rank in range(4):

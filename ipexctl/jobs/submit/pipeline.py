@@ -148,7 +148,7 @@ def submit_run(
         spec = _launch_spec(record, context, plan, request, retention)
         launch = Launch(record.nodes, spec, pool)
         on_failure.callback(launch.abandon)
-        failure = launch.prepare()
+        failure = launch.upload_jobs()
         if failure is not None:
             return failure
         checked = preflight.result()
@@ -388,6 +388,7 @@ def _launch_spec(
         bind=plan.hosts[0].address,
         start=start,
         jobs={host.name: job_of(plan, host, secrets) for host in plan.hosts},
+        stores=context.stores,
         files=[
             *(File(file.name, file.text.encode(), file.mode) for file in plan.files),
             File("plan.json", document.encode()),

@@ -12,9 +12,9 @@ import secrets
 import shlex
 import tarfile
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.submit.request import StartFailure
@@ -25,7 +25,6 @@ from ipexctl.node.common.job import (
     Master,
     RankJob,
     StartRequest,
-    SupervisorAddress,
     SupervisorRequest,
 )
 from ipexctl.node.common.records import FINAL
@@ -73,7 +72,9 @@ class LaunchSpec:
     start: StartRequest = field(hash=False, repr=False)
     """For the supervisor: the mpirun line, the ranks, the limits."""
     jobs: Mapping[str, JobRecord] = field(hash=False, repr=False)
-    """Host → its job, with the secrets."""
+    """Host with ranks → its job, with the secrets."""
+    stores: Mapping[str, str] = field(hash=False)
+    """Host → its store."""
     files: Sequence[File] = ()
     """For node0: hostfile, plan.json."""
     python_version: str = ""
@@ -99,93 +100,40 @@ class LaunchSpec:
         source, target = shlex.quote(self.bytecode), shlex.quote(f"{self.record.rundir}/agent.zip")
         return f"cp {source} {target}.part 2>/dev/null && mv -f {target}.part {target} || rm -f {target}.part"
 
-    def hosts_by_store(self, hosts: Sequence[Host]) -> dict[str, list[Host]]:
-        """The hosts with ranks; those with the same store share a job file."""
-        stores = {rank.host: rank.store for rank in self.start.ranks}
-        groups: dict[str, list[Host]] = {}
-        for host in hosts:
-            if host.name in stores:
-                groups.setdefault(stores[host.name], []).append(host)
-        return groups
+    def unpack(self, source: str = "") -> str:
+        """Lines of sh that unpack a store's files, private ones, and prune older runs there."""
+        rundir = shlex.quote(self.record.rundir)
+        # Bytecode that a rank's Python adds is private, too.
+        script = f"umask 077; mkdir -p {rundir}/shim/__pycache__ && {source} tar -xpof - -C {rundir} || exit 1\n"
+        # Retention on another host with this home, which does not see these ranks, reads `machine`.
+        script += f"uname -n >{rundir}/machine\n{self.use_bytecode}\n"
+        if self.retention is not None:
+            script += background_prune(self.retention, self.record.home, self.record.python, self.record.id) + "\n"
+        return script
 
 
 class Launch:
-    """One start of a run. The first host is node0; hosts without a job are not touched."""
+    """One start of a run. The first host is node0; hosts with one store get its files once."""
 
     def __init__(self, hosts: Sequence[Host], spec: LaunchSpec, pool: SessionPool) -> None:
-        self._hosts, self._spec, self._record, self._pool = hosts, spec, spec.record, pool
+        self._spec, self._record, self._pool = spec, spec.record, pool
+        stores: dict[str, list[Host]] = {}
+        for host in hosts:
+            stores.setdefault(spec.stores[host.name], []).append(host)
+        self._node0, *self._others = stores.values()
         self._token = secrets.token_hex(32)
         self._stdin = StdinQueue()
+        self._may_run = False
         self._agent = _agent_files(spec.start)
-        self._listening: Future[int] = Future()
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
-    def prepare(self) -> StartFailure | None:
-        """Wait until the supervisor listens, and upload the job files."""
-        futures: tuple[Future[Any], ...] = (self._listening, self._supervisor)
-        wait(futures, return_when=FIRST_COMPLETED)
-        if not self._listening.done():
-            return self._failure()
-        return self._upload_jobs(self._listening.result())
-
-    def start_mpirun(self, connectivity: ConnectivityRecord | None) -> StartFailure | None:
-        """Let the supervisor start mpirun; from then on the run continues on its own."""
-        start = self._spec.start._replace(connectivity=connectivity)
-        self._stdin.send(json.dumps(start.to_json()).encode() + b"\n")
-        self._stdin.end()
-        return self._failure()
-
-    def abandon(self) -> None:
-        """End a supervisor that waits, and remove the files of the run."""
-        self._stdin.end()
-        wait((self._supervisor,))
-        firsts = [group[0] for group in self._spec.hosts_by_store(self._hosts).values()]
-        clean_up(firsts, f"rm -rf {shlex.quote(self._record.rundir)}", self._pool)
-
-    def _call_supervisor(self) -> None:
-        """Unpack node0's files and start the supervisor; returns when it has started mpirun."""
-        spec, node0 = self._spec, self._hosts[0]
-        files = _packed([*self._agent, *spec.files])
-        request = SupervisorRequest(self._record.id, self._record.rundir, spec.bind, self._token, node0.name)
-        call_line(
-            self._pool.session(node0),
-            _supervisor_command(spec, len(files)),
-            files,
-            request._asdict(),
-            stdin=self._stdin,
-            on_event=self._on_event,
-            timeout=_START_SECONDS,
-            cancel=self._pool.cancel,
-        )
-
-    def _on_event(self, event: dict[str, Any]) -> None:
-        port = event.get("port")
-        if event.get("event") == "listening" and isinstance(port, int) and not self._listening.done():
-            self._listening.set_result(port)
-
-    def _upload_jobs(self, port: int) -> StartFailure | None:
-        """A job file for every store, which also gets the agent and prunes its older runs in the same round trip."""
-        spec, record = self._spec, self._record
-        groups = {group[0]: group for group in spec.hosts_by_store(self._hosts).values()}
-        # Retention on another host with this home, which does not see these ranks, reads `machine`.
-        note = f"uname -n >{shlex.quote(record.rundir)}/machine"
-        script = f"{_unpack(record.rundir)} || exit 1\n{note}\n{spec.use_bytecode}\n"
-        if spec.retention is not None:
-            script += background_prune(spec.retention, record.home, record.python, record.id)
-        command = Command(script, f"make {record.rundir}")
+    def upload_jobs(self) -> StartFailure | None:
+        """One round trip to each store but node0's, which gets its job with the supervisor."""
+        groups = {group[0]: group for group in self._others}
+        command = Command(self._spec.unpack(), f"make {self._record.rundir}")
 
         def upload(host: Host, session: Session) -> None:
-            job = merge_jobs([spec.jobs[member.name] for member in groups[host]])._replace(
-                id=record.id,
-                rundir=record.rundir,
-                setup=spec.start.setup,
-                supervisor=SupervisorAddress(spec.bind, port),
-                token=self._token,
-                checkpoint=spec.start.checkpoint,
-                bytecode=spec.bytecode,
-            )
-            agent = [] if host == self._hosts[0] else self._agent  # node0's arrived with the supervisor
-            files = io.BytesIO(_packed([*agent, File("job.json", json.dumps(job.to_json()).encode())]))
+            files = io.BytesIO(self._files(groups[host]))
             result = capture(session, command, stdin=files, timeout=_UPLOAD_SECONDS, cancel=self._pool.cancel)
             if not result.ended.ok:
                 lines = result.stderr.decode(errors="replace").strip().splitlines()
@@ -197,13 +145,59 @@ class Launch:
             return None
         return replace(failures[0], hosts=tuple(name for failure in failures for name in failure.hosts))
 
+    def start_mpirun(self, connectivity: ConnectivityRecord | None) -> StartFailure | None:
+        """Let the supervisor start mpirun; from then on the run continues on its own."""
+        start = self._spec.start._replace(connectivity=connectivity)
+        self._may_run = not self._supervisor.done()  # one that is lost by now gets no command
+        self._stdin.send(json.dumps(start.to_json()).encode() + b"\n")
+        self._stdin.end()
+        return self._failure()
+
+    def abandon(self) -> None:
+        """End a supervisor that waits, and remove the files of the run."""
+        self._stdin.end()
+        wait((self._supervisor,))
+        firsts = [group[0] for group in (self._node0, *self._others)]
+        clean_up(firsts, f"rm -rf {shlex.quote(self._record.rundir)}", self._pool)
+
+    def _call_supervisor(self) -> None:
+        """Unpack node0's files and start the supervisor; returns when it has started mpirun."""
+        spec, node0 = self._spec, self._node0[0]
+        files = self._files(self._node0, *spec.files)
+        request = SupervisorRequest(self._record.id, self._record.rundir, spec.bind, self._token, node0.name)
+        call_line(
+            self._pool.session(node0),
+            _supervisor_command(spec, len(files)),
+            files,
+            request._asdict(),
+            stdin=self._stdin,
+            timeout=_START_SECONDS,
+            cancel=self._pool.cancel,
+        )
+
+    def _files(self, group: Sequence[Host], *more: File) -> bytes:
+        """A tar file with the agent and the job of these hosts, which have one store."""
+        spec, record = self._spec, self._record
+        files = [*self._agent, *more]
+        if jobs := [spec.jobs[host.name] for host in group if host.name in spec.jobs]:
+            job = merge_jobs(jobs)._replace(
+                id=record.id,
+                rundir=record.rundir,
+                setup=spec.start.setup,
+                token=self._token,
+                checkpoint=spec.start.checkpoint,
+                bytecode=spec.bytecode,
+            )
+            files.append(File("job.json", json.dumps(job.to_json()).encode()))
+        return _packed(files)
+
     def _failure(self) -> StartFailure | None:
         """Wait for the end of the supervisor's call."""
         try:
             self._supervisor.result()
         except HostError as error:
-            failure = StartFailure.of_host(self._hosts[0].name, error)
-            is_lost = self._listening.done() and isinstance(error, (Cancelled, TimedOut, Unreachable))
+            failure = StartFailure.of_host(self._record.node0.name, error)
+            is_lost = self._may_run and isinstance(error, (Cancelled, TimedOut, Unreachable))
             if not is_lost or self._is_stopped(error):
                 return failure
             fix = f"it may run: ipexctl ps shows it, ipexctl stop {self._record.id} stops it"
@@ -212,7 +206,7 @@ class Launch:
 
     def _is_stopped(self, error: HostError) -> bool:
         """Stop a run that may have started, because the connection was lost; False if that is not confirmed."""
-        record, node0 = self._record, self._hosts[0]
+        record, node0 = self._record, self._node0[0]
         if isinstance(error, Unreachable) and (lost := self._pool.detach(node0)) is not None:
             lost.close()
         request = {"home": record.home, "id": record.id, "wait": 10}
@@ -232,8 +226,8 @@ class Launch:
 
 def _supervisor_command(spec: LaunchSpec, size: int) -> Command:
     """Stdin begins with `size` bytes of files. If logind ends a session's processes, the supervisor gets a scope."""
-    script = f"{_unpack(spec.record.rundir, f'head -c {size} |')} || exit 1\n{spec.use_bytecode}\n"
-    argv = shlex.join([spec.record.python, "-I", f"{spec.record.rundir}/agent.zip", "run.supervisor"])
+    script = spec.unpack(f"head -c {size} |")
+    argv = shlex.join([spec.record.python, "-IS", f"{spec.record.rundir}/agent.zip", "run.supervisor"])
     if spec.logind is not None and spec.logind.kill_user_processes:
         scope = "systemd-run --user --scope --quiet"
         script += f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {argv}; fi; "
@@ -269,14 +263,8 @@ def _packed(files: Sequence[File]) -> bytes:
     return packed.getvalue()
 
 
-def _unpack(directory: str, source: str = "") -> str:
-    """A line of sh that unpacks a tar file into a private directory; so is the bytecode that a rank's Python adds."""
-    quoted = shlex.quote(directory)
-    return f"umask 077; mkdir -p {quoted}/shim/__pycache__ && {source} tar -xpof - -C {quoted}"
-
-
 def job_of(plan: LaunchPlan, host: HostPlan, secrets: Mapping[str, str]) -> JobRecord:
-    """One host's job, without what `start` adds: the run's id and directory, the supervisor's address and token.
+    """One host's job, without what `start` adds: the run's id, directory and token.
 
     A secret of the plan that is missing in `secrets` is a KeyError: it must not reach a rank empty.
     """

@@ -23,11 +23,6 @@ class Master(NamedTuple):
     """None until the supervisor has picked one."""
 
 
-class SupervisorAddress(NamedTuple):
-    address: str = ""
-    port: int = 0
-
-
 class RankJob(NamedTuple):
     """One rank's part of a job."""
 
@@ -56,7 +51,6 @@ class JobRecord(NamedTuple):
     """A file that bash sources first."""
     id: str = ""
     rundir: str = ""
-    supervisor: SupervisorAddress = SupervisorAddress()
     token: str = ""
     """64 hex digits; rank wrapper and supervisor authenticate each other with it."""
     checkpoint: str = ""
@@ -71,13 +65,12 @@ class JobRecord(NamedTuple):
         return {
             **self._asdict(),
             "master": self.master._asdict(),
-            "supervisor": self.supervisor._asdict(),
             "ranks": {str(rank): job._asdict() for rank, job in self.ranks.items()},
         }
 
 
 class SupervisorRequest(NamedTuple):
-    """The supervisor's first line of stdin. It answers with the port on which it listens."""
+    """The supervisor's first line of stdin. It answers once it listens."""
 
     id: str
     rundir: str
@@ -111,7 +104,7 @@ class StartRequest(NamedTuple):
     """The supervisor's second line of stdin: mpirun and the limits of the run."""
 
     argv: tuple[str, ...]
-    """The mpirun line, or that of a single rank."""
+    """The mpirun line, or that of a single rank; the supervisor appends its addresses."""
     ranks: tuple[RankPlacement, ...]
     world_size: int
     nodes: int
@@ -184,7 +177,6 @@ _LIMITS = ("hang_after", "grace", "begin_within")
 
 def read_job(document: object) -> JobRecord:
     job = _object(document, "the job")
-    supervisor = _object(job.get("supervisor"), "supervisor")
     return JobRecord(
         world_size=_value(job, "world_size", int),
         master=_master(job),
@@ -196,7 +188,6 @@ def read_job(document: object) -> JobRecord:
         setup=_optional(job, "setup", str),
         id=_value(job, "id", str),
         rundir=_value(job, "rundir", str),
-        supervisor=SupervisorAddress(_value(supervisor, "address", str), _value(supervisor, "port", int)),
         token=_value(job, "token", str),
         checkpoint=_optional(job, "checkpoint", str) or "",
         bytecode=_optional(job, "bytecode", str) or "",

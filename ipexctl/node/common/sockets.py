@@ -1,15 +1,27 @@
-"""TCP between nodes: a listener, a free port, and the proof that both ends of a connection have a token."""
+"""Sockets of a node: addresses, a listener, a free port, and the proof that both ends of a connection have a token."""
 
 from __future__ import annotations
 
 import os
 import socket
+from typing import Any
+
+LOCAL = "@"
+"""The beginning of a name of a Unix socket without a file: an address that only this machine can reach."""
+
+
+def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
+    """The family of an address, and the socket address; raises an OSError. A local name has no port."""
+    if address.startswith(LOCAL):
+        return socket.AF_UNIX, "\0" + address[len(LOCAL) :]
+    family, _, _, _, socket_address = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    return family, socket_address
 
 
 def listen(address: str) -> socket.socket:
     """A listener on that address alone; raises an OSError."""
-    family, kind, proto, _, socket_address = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, proto)
+    family, socket_address = resolve(address)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.bind(socket_address)
         listener.listen(512)
@@ -32,12 +44,12 @@ def free_port(address: str) -> int:
         first = 32768
     if first <= low:
         low, high = 1024, max(1025, first - 1)
-    family, kind, proto, _, socket_address = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    family, socket_address = resolve(address)
     size = high - low + 1
     start = int.from_bytes(os.urandom(4), "big") % size
     for index in range(min(size, 2000)):
         port = low + (start + index) % size
-        with socket.socket(family, kind, proto) as probe:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind((socket_address[0], port, *socket_address[2:]))
             except OSError:

@@ -7,7 +7,6 @@ permission, else from the process itself, on an otherwise unused signal. Only pr
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import threading
 import time
@@ -46,7 +45,8 @@ class ProcessStacks:
         self.stuck: Json | None = None
         self._guard = guard
         self._hooks_directory = os.path.join(rundir, "shim")
-        self._spy = os.path.join(os.path.dirname(command[0]), "py-spy") if command else ""
+        self._bin = os.path.dirname(command[0]) if command else ""
+        self._path = ""
         self._pid = 0
         self._partial_line = b""
         self._ending: tuple[ProcessStat, int, str, float] | None = None
@@ -56,7 +56,7 @@ class ProcessStacks:
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
         """The environment with the hooks first on PYTHONPATH, unless IPEXCTL_SHIM=off."""
-        self._spy = self._spy if os.path.isfile(self._spy) else shutil.which("py-spy", path=environ.get("PATH")) or ""
+        self._path = os.pathsep.join(filter(None, (self._bin, environ.get("PATH"))))
         if (
             environ.get("IPEXCTL_SHIM") == "off"
             or ":" in self._hooks_directory
@@ -143,11 +143,12 @@ class ProcessStacks:
             threading.Thread(target=self._dump, args=(ids,), daemon=True).start()
 
     def _dump(self, ids: list[str]) -> None:
+        from shutil import which  # 2 ms, and few ranks are dumped
+
         entries: list[Json] = []
         try:
-            entries = dump_processes(
-                sort_by_ancestry(processes.descendants(os.getpid(), self._guard), self._pid), self._spy
-            )
+            spy = which("py-spy", path=self._path) or ""
+            entries = dump_processes(sort_by_ancestry(processes.descendants(os.getpid(), self._guard), self._pid), spy)
         finally:
             self._replies.append([{"id": id_, "processes": entries} for id_ in ids])
             os.write(self._writer, b"\n")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import platform
 import signal
 import time
 from typing import TYPE_CHECKING, Any, Iterator
@@ -29,9 +28,10 @@ _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 
 def _set_memory(nodes: list[int]) -> str:
     """Prefer memory of these NUMA nodes; an empty list resets that. Returns an error text."""
-    number = _SET_MEMPOLICY.get(platform.machine())
+    machine = os.uname().machine
+    number = _SET_MEMPOLICY.get(machine)
     if number is None:
-        return f"memory can't be bound on {platform.machine()}" if nodes else ""
+        return f"memory can't be bound on {machine}" if nodes else ""
     mask = 0
     for node in nodes:
         mask |= 1 << node

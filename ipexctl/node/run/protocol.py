@@ -8,6 +8,7 @@ A message is a JSON frame whose `t` is its type. The supervisor begins with `cha
 from __future__ import annotations
 
 import select
+import socket
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Iterator
@@ -15,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Iterator
 from ipexctl.node.common.frames import FrameReader, encode_json
 
 if TYPE_CHECKING:
-    import socket
-
     from ipexctl.node.common.frames import Frame
 
 MAX_UNAUTHENTICATED_FRAME = 4096
@@ -38,6 +37,8 @@ class Link:
     def __init__(self, sock: socket.socket, address: str = "") -> None:
         """`address` is that of the other side."""
         sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.address = address
         self.sock = sock
         self.reader = FrameReader(MAX_UNAUTHENTICATED_FRAME)

@@ -1,7 +1,8 @@
 """The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
-mpirun starts it as `PYTHON -I RUNDIR/agent.zip run.rank RUNDIR/job.json`, with the record of `node/common/job.py`. The
-supervisor decides when the rank may exit.
+mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`, with the record of
+`node/common/job.py` and two addresses of the supervisor, the first for ranks on node0. The supervisor decides when the
+rank may exit.
 
 The exit code is that of the command (128+N for signal N), 111 when the rank can't start, 112 when the supervisor is
 lost.
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Sequence
 
 from ipexctl.node.common import frames
 from ipexctl.node.common.files import remove_file
@@ -49,14 +50,15 @@ NOT_STARTED, SUPERVISOR_LOST = 111, 112
 class Rank:
     """One rank: connects, starts the command, forwards its output, and ends when all of it is acknowledged."""
 
-    def __init__(self, job: JobRecord, path: str, rank: int) -> None:
+    def __init__(self, job: JobRecord, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
         self.job, self.path, self.rank = job, path, rank
         self.plan = job.ranks[rank]
+        self.address, self.port = addresses[-1]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(self.guard.pid, job.rundir, job.command)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": None}
-        self.client = supervisor_client.SupervisorClient(job, self.identity, self.resume)
+        self.client = supervisor_client.SupervisorClient(addresses, job.token, self.identity, self.resume)
         self.welcome: Json = {}
         self.streams: list[supervisor_client.Stream] = []
         self.checkpoint: subprocess.Popen[bytes] | None = None
@@ -122,9 +124,8 @@ class Rank:
         while not self.client.is_up:
             if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
                 remove_file(self.path)
-                address, port = self.job.supervisor
                 raise rank_env.RankStartError(
-                    f"the supervisor at {address}:{port} can't be reached from here: {self.client.why}; "
+                    f"the supervisor at {self.address}:{self.port} can't be reached from here: {self.client.why}; "
                     "is the port open between the nodes? ipexctl doctor checks that"
                 )
             self.exchange(wake, 0.2)
@@ -143,7 +144,7 @@ class Rank:
             "rank": self.rank,
             "path": os.path.join(job.cwd, job.checkpoint),
             "home": os.path.dirname(os.path.dirname(job.rundir)),
-            "address": job.supervisor.address,
+            "address": self.address,
             "port": port,
             "token": job.token,
         }
@@ -430,7 +431,8 @@ def main(path: str) -> int:
     try:
         with open(path, encoding="utf-8") as file:
             job = read_job(json.load(file))
-        code = Rank(job, path, rank_env.find_rank(job)).run()
+        local, address, port = sys.argv[-3:]
+        code = Rank(job, path, rank_env.find_rank(job), ((local, 0), (address, int(port)))).run()
     except (OSError, ValueError) as error:
         print_error(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
         code = NOT_STARTED

@@ -102,10 +102,13 @@ class RankConnections:
     """All ranks of a run. `on_message(peer, message)` is called for each message of an authenticated rank."""
 
     def __init__(
-        self, token: str, listener: socket.socket, on_message: Callable[[RankConnection, messages.Message], None]
+        self,
+        token: str,
+        listeners: list[socket.socket],
+        on_message: Callable[[RankConnection, messages.Message], None],
     ) -> None:
         self.all: dict[int, RankConnection] = {}
-        self.addresses: set[str] = set()
+        self.addresses = {sockets.LOCAL}
         """The planned hosts have these addresses: their connections are kept longest when there are too many."""
         self.attempt = 0
         self.welcome: Callable[[], Json] = dict
@@ -113,7 +116,9 @@ class RankConnections:
         self.setup_time = SILENT
         """Like SILENT, for a rank whose command has not started: while it sources a setup file it sends nothing."""
         self._token = token
-        self._listener = listener
+        self._listeners = listeners
+        for listener in listeners:
+            listener.setblocking(False)
         self._on_message = on_message
         self._unauthenticated: dict[Link, str] = {}
         """Unauthenticated connections → the nonce each was sent."""
@@ -124,7 +129,7 @@ class RankConnections:
         self._room_at = float("-inf")
 
     def readers(self) -> list[Any]:
-        return [self._listener, *self._unauthenticated, *self._peers]
+        return [*self._listeners, *self._unauthenticated, *self._peers]
 
     def writers(self) -> list[Any]:
         return [link for link in (*self._unauthenticated, *self._peers) if link.pending]
@@ -132,8 +137,8 @@ class RankConnections:
     def handle_ready(self, readable: list[Any]) -> bool:
         """Handle readable connections; True when output has arrived."""
         for reader in readable:
-            if reader is self._listener:
-                self._accept()
+            if reader in self._listeners:
+                self._accept(reader)
             elif reader in self._peers or reader in self._unauthenticated:
                 self._drop_on_error(reader, self._read)
         has_output = bool(self._with_new_output)
@@ -231,16 +236,16 @@ class RankConnections:
             link.close()
         self._unauthenticated.clear()
         self._peers.clear()
-        self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         for _ in range(64):
             try:
-                sock, address = self._listener.accept()
+                sock, address = listener.accept()
             except OSError:
                 return
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            link = protocol.Link(sock, address[0])
+            link = protocol.Link(sock, sockets.LOCAL if sock.family == socket.AF_UNIX else address[0])
             self._make_room(link.address)
             self._unauthenticated[link] = nonce = os.urandom(16).hex()
             link.send(protocol.message("challenge", nonce=nonce))

@@ -1,13 +1,13 @@
 """The supervisor of a run on node0: starts mpirun, follows the ranks, keeps the record, ends all ranks when one fails.
 
-It is started as `PYTHON -I RUNDIR/agent.zip run.supervisor`. It reads two lines of JSON from stdin, and answers each
+It is started as `PYTHON -IS RUNDIR/agent.zip run.supervisor`. It reads two lines of JSON from stdin, and answers each
 with one line, or with `{"event": "failed", "reason", "fix"}`. `node/common/job.py` has both requests.
 
-    SupervisorRequest  → {"event": "listening", "port"}
+    SupervisorRequest  → {"event": "listening", "local", "port"}
     StartRequest       → {"event": "done", "pid", "start", "mpirun", "master_port"}
 
-Between the two the caller writes the job files, which need the port. After that the supervisor runs in a session of
-its own, and its caller may exit. SIGTERM stops the run.
+The second one is sent when all hosts have their job files. After that the supervisor runs in a session of its own, and
+its caller may exit. SIGTERM stops the run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MAX_MISMATCHES = 64
 class Supervisor:
     """One run, from the start of mpirun to the end of the last process."""
 
-    def __init__(self, request: SupervisorRequest, start: StartRequest, listener: socket.socket) -> None:
+    def __init__(self, request: SupervisorRequest, start: StartRequest, listeners: list[socket.socket]) -> None:
         self.request, self.rundir, self.plan = request, request.rundir, start
         self.connectivity_path = os.path.join(os.path.dirname(request.rundir), CONNECTIVITY_FILE)
         self.created_at = time.monotonic()
@@ -64,7 +64,7 @@ class Supervisor:
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
         self.verdict = verdict.Verdict(self.record, by_mpirun=start.by_mpirun)
         self.stalls = stall_detector.StallDetector(start.hang_after, self.record)
-        self.peers = RankConnections(request.token, listener, self.on_message)
+        self.peers = RankConnections(request.token, listeners, self.on_message)
         self.peers.setup_time = start.begin_within if start.setup else SILENT
         self.peers.welcome = lambda: {
             "master": self.record.status.master._asdict(),
@@ -81,7 +81,7 @@ class Supervisor:
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
         self.mpirun: Any = None
         self.signals: list[int] = []
-        self.peers.addresses = set(start.addresses)
+        self.peers.addresses.update(start.addresses)
         self.wake, wakeup = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wakeup, False)
@@ -501,13 +501,14 @@ def daemonize(log_path: str) -> Callable[[Json], None] | None:
 def main(action: str) -> int:  # noqa: ARG001
     request = read_supervisor_request(json.loads(sys.stdin.readline()))
     allow_many_files(1 << 20)
+    local = f"{sockets.LOCAL}ipexctl-{os.urandom(16).hex()}"
     try:
-        listener = sockets.listen(request.bind)
-        listener.setblocking(False)
+        listeners = [sockets.listen(address) for address in (local, request.bind)]
     except OSError as error:
         emit("failed", reason=f"nothing can listen on {request.bind}: {error.strerror or error}", fix="")
         return 1
-    emit("listening", port=listener.getsockname()[1])
+    port = listeners[1].getsockname()[1]
+    emit("listening", local=local, port=port)
     line = sys.stdin.readline()
     if not line.endswith("\n"):  # the caller has exited
         return 1
@@ -515,7 +516,9 @@ def main(action: str) -> int:  # noqa: ARG001
     if send_reply is None:
         return 0
     try:
-        supervisor = Supervisor(request, read_start_request(json.loads(line)), listener)
+        start = read_start_request(json.loads(line))
+        start = start._replace(argv=(*start.argv, local, request.bind, str(port)))
+        supervisor = Supervisor(request, start, listeners)
     except ValueError as error:
         send_reply({"event": "failed", "reason": f"the request to start the run can't be read: {error}"})
         os._exit(1)

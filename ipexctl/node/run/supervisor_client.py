@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import IO
 
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.job import JobRecord
     from ipexctl.node.run.output_buffer import OutputBuffer
 
 SILENCE_LIMIT = 12.0
@@ -35,9 +34,15 @@ MAX_PENDING = 1 << 19
 
 
 class SupervisorClient:
-    """An authenticated connection to the supervisor; it reconnects when it breaks."""
+    """An authenticated connection to the supervisor; it reconnects when it breaks.
 
-    def __init__(self, job: JobRecord, identity: Json, resume: Callable[[Json], None]) -> None:
+    `addresses` are hosts with ports. The first is local to node0, and is refused at once on other nodes. It is not used
+    again after a connection there that was not authenticated.
+    """
+
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], token: str, identity: Json, resume: Callable[[Json], None]
+    ) -> None:
         self.is_up = False
         self.last_received = time.monotonic()
         """When the last message of the supervisor arrived."""
@@ -48,8 +53,8 @@ class SupervisorClient:
         self._connecting = False
         self._began = 0.0
         self._retry_at = 0.0
-        self._token = job.token
-        self._address = (job.supervisor.address, job.supervisor.port)
+        self._addresses = addresses
+        self._token = token
         self._identity = identity
         self._resume = resume
         self._expected = ""
@@ -83,22 +88,24 @@ class SupervisorClient:
 
     def _connect(self, now: float) -> None:
         self._began = now
-        sock = None
-        try:
-            family, kind, proto, _, socket_address = socket.getaddrinfo(*self._address, type=socket.SOCK_STREAM)[0]
-            sock = socket.socket(family, kind, proto)
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            code = sock.connect_ex(socket_address)
-        except OSError as error:
-            code = error.errno or errno.EIO
+        code = 0
+        for address in self._addresses:
+            sock = None
+            try:
+                family, socket_address = sockets.resolve(*address)
+                sock = socket.socket(family, socket.SOCK_STREAM)
+                sock.setblocking(False)
+                code = sock.connect_ex(socket_address)
+            except OSError as error:
+                code = error.errno or errno.EIO
+            if sock is not None and code in (0, errno.EINPROGRESS):
+                self.is_refused = False
+                self._link = protocol.Link(sock)
+                self._connecting = True
+                return
+            if sock is not None:
+                sock.close()
         self.is_refused = code == errno.ECONNREFUSED
-        if sock is not None and code in (0, errno.EINPROGRESS):
-            self._link = protocol.Link(sock)
-            self._connecting = True
-            return
-        if sock is not None:
-            sock.close()
         self._drop(os.strerror(code) if code > 0 else "its address can't be resolved")
 
     def _leave(self, link: protocol.Link, why: str) -> None:
@@ -112,6 +119,7 @@ class SupervisorClient:
         self.why = why
         if self._link is not None:
             self._link.close()
+            self._addresses = self._addresses if self.is_up else self._addresses[-1:]
         self._link = None
         self.is_up = self._connecting = False
         self._expected = ""

@@ -47,7 +47,6 @@ def test_a_rank_reads_the_job_that_was_written() -> None:
         {"world_size": "4"},
         {"world_size": True},
         {"variables": {"A": 1}},
-        {"supervisor": {"address": "10.0.0.1", "port": "22"}},
         {"master": []},
     ],
 )

@@ -54,7 +54,7 @@ class FakeNode:
     host: Host
     server_key: tuple[str, bytes] | None = None
     lost: bool = False
-    port: object = 4242
+    first_event: str = "listening"
     after_go: str = ""
     """Once it was told to go the connection is lost: what its record says then, or `nothing` where it stays lost."""
     scripts: list[str] = field(default_factory=list)
@@ -74,8 +74,8 @@ class FakeNode:
             came = stdin.read()
             self._unpack(came[:size])
             self.files["request"] = came[size:]
-            sink("stdout", json.dumps({"event": "listening", "port": self.port}).encode() + b"\n")
-            if self.port != 4242:
+            sink("stdout", json.dumps({"event": self.first_event}).encode() + b"\n")
+            if self.first_event != "listening":
                 return Ended(1)
             line = stdin.read()
             if not line:
@@ -124,7 +124,7 @@ class Crew:
 
 def begin(pool: Crew, **more: Any) -> StartFailure | None:
     launch = launch_on(pool, **more)
-    failure = launch.prepare() or launch.start_mpirun(None)
+    failure = launch.upload_jobs() or launch.start_mpirun(None)
     if failure is not None:
         launch.abandon()
     return failure
@@ -135,18 +135,17 @@ def launch_on(pool: Crew, **more: Any) -> Launch:
     stores = more.pop("stores", {"a": "of a", "b": "of b"})
     ranks = tuple(RankPlacement(rank, host, stores[host]) for rank, host in enumerate("ab"))
     start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"))
-    given: dict[str, Any] = {"jobs": jobs, "start": start, **more}
+    given: dict[str, Any] = {"jobs": jobs, "start": start, "stores": stores, **more}
     record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
     spec = LaunchSpec(record, bind="10.0.0.1", **given)
     return Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
 
 
-def test_every_store_gets_its_job_with_port_and_token_by_stdin() -> None:
+def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
     pool = Crew()
     assert begin(pool) is None
     jobs = [read_job(json.loads(pool.nodes[name].files["job.json"])) for name in "ab"]
     assert [list(record.ranks) for record in jobs] == [[0], [1]]
-    assert jobs[0].supervisor == jobs[1].supervisor == ("10.0.0.1", 4242)
     token = jobs[0].token
     assert token == jobs[1].token == json.loads(pool.nodes["a"].files["request"])["token"]
     assert len(token) == 64
@@ -162,6 +161,13 @@ def test_hosts_of_one_store_share_a_job() -> None:
     pool = Crew()
     begin(pool, stores={"a": "one", "b": "one"})
     assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["0", "1"]
+    assert pool.nodes["b"].files == {}
+
+
+def test_node0_without_ranks_gets_the_job_of_its_store() -> None:
+    pool = Crew()
+    begin(pool, stores={"a": "one", "b": "one"}, jobs={"b": job("b", [1])})
+    assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["1"]
     assert pool.nodes["b"].files == {}
 
 
@@ -212,7 +218,7 @@ def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
 def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled() -> None:
     pool = Crew()
     launch = launch_on(pool)
-    assert launch.prepare() is None
+    assert launch.upload_jobs() is None
     pool.cancel.throw()
     launch.abandon()
     assert pool.nodes["a"].go == {}
@@ -221,7 +227,7 @@ def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled(
 
 
 def test_a_supervisor_that_answers_nonsense_is_a_failure_of_node0() -> None:
-    failure = begin(Crew(a={"port": "4242"}))
+    failure = begin(Crew(a={"first_event": "nonsense"}))
     assert failure is not None
     assert failure.hosts == ("a",)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
 
 SPR = cpu(64, 2)
-RANK = f"{ENV}/bin/python -I {RUN}/agent.zip run.rank {RUN}/job.json"
+RANK = f"{ENV}/bin/python -IS {RUN}/agent.zip run.rank {RUN}/job.json"
 BARE = RankEnv("/opt/conda/bin/python", "/opt/conda")
 INTEL = Mpi("/opt/intel/oneapi/mpi/latest/bin/mpirun", "intel", "2021.15", on_path=True)
 OPEN = Mpi("/usr/bin/mpirun", "openmpi", "4.1.4", on_path=True)

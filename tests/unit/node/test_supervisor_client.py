@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-from types import SimpleNamespace
-from typing import Any
 
 from ipexctl.node.common.frames import FrameReader, decode_json
 from ipexctl.node.run.protocol import Link
@@ -12,8 +10,7 @@ from ipexctl.node.run.supervisor_client import SILENCE_LIMIT, SupervisorClient
 
 
 def test_a_rank_announces_that_it_leaves_a_silent_supervisor() -> None:
-    job: Any = SimpleNamespace(token="t", supervisor=SimpleNamespace(address="127.0.0.1", port=1))
-    client = SupervisorClient(job, {"rank": 0}, lambda _: None)
+    client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None)
     own, other = socket.socketpair()
     client._link, client.is_up = Link(own), True
     client.step(client.last_received + SILENCE_LIMIT - 1)
