@@ -183,7 +183,7 @@ if {end!r} == "kill the wrapper":
     mine.touch()
     beats = ("BEAT_INTERVAL = 2.0", "BEAT_INTERVAL = 0.2")
     files = ('DIRECTORY = "/dev/shm"', f'DIRECTORY = "{tmp_path}"')
-    run = make(code, patches={"run.rank": beats, "run.openmp_files": files}).start()
+    run = make(code, patches={"run.rank": beats, "run.processes": files}).start()
     run.wait_for(b"registered")
     run.wait()
     assert run.left() == []

@@ -34,6 +34,10 @@ def emit(event: str, **fields: Any) -> None:
     _write(json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
+def emit_failure(error: AgentError) -> None:
+    emit("failed", reason=error.reason, fix=error.fix)
+
+
 def _write(data: bytes) -> None:
     with _write_lock:
         while data:
@@ -56,7 +60,7 @@ def emit_frames() -> Iterator[CompressedFrameWriter]:
 def answer(action: Action) -> int:
     """Read the request, run the action, and emit its result as the last event; returns the exit code.
 
-    New files are readable by this account only, regardless of its umask.
+    New files are readable by this account only, regardless of its umask. An OSError of the action is explained.
     """
     os.umask(0o077)
     stdin = sys.stdin.buffer
@@ -64,7 +68,14 @@ def answer(action: Action) -> int:
     try:
         result = action(request, stdin)
     except AgentError as error:
-        emit("failed", reason=error.reason, fix=error.fix)
+        emit_failure(error)
+        return 1
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        from ipexctl.node.common.files import explain_os_error  # it imports this module
+
+        emit_failure(explain_os_error(error, request.get("home", ""), "see: ipexctl doctor"))
         return 1
     emit("done", **result)
     return 0

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, List
 
-from ipexctl.node.common.answer import AgentError, emit
+from ipexctl.node.common.answer import AgentError, emit_failure
 from ipexctl.node.common.files import HOME_ENTRIES, secure_directory, write_atomically
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def open_home(copy: str, is_present: bool) -> None:
     try:
         secure_directory(os.path.dirname(os.path.dirname(copy)), entries=HOME_ENTRIES)  # noqa: PTH120
     except AgentError as error:
-        emit("failed", reason=error.reason, fix=error.fix)
+        emit_failure(error)
         sys.exit(1)
     if not is_present:
         unpack_copy(copy)

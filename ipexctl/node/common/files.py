@@ -9,12 +9,9 @@ import contextlib
 import errno
 import json
 import os
-from typing import TYPE_CHECKING, Callable, Union
+from typing import Callable, Union
 
-from ipexctl.node.common.answer import AgentError
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
+from ipexctl.node.common.answer import AgentError, Json
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
 

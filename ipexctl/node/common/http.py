@@ -17,13 +17,10 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import Any, Callable, Mapping, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError
-
-if TYPE_CHECKING:
-    from urllib.parse import SplitResult
 
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")

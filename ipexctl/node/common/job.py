@@ -5,7 +5,8 @@ It is apart from the other records because each rank imports it, and theirs take
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Mapping, NamedTuple, Optional, TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, TypeVar
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -18,7 +19,7 @@ Value = TypeVar("Value")
 class Master(NamedTuple):
     """The rendezvous address of the ranks: MASTER_ADDR and MASTER_PORT."""
 
-    addr: str = ""
+    addr: str
     port: int | None = None
     """None until the supervisor has picked one."""
 
@@ -141,117 +142,81 @@ class StartRequest(NamedTuple):
 
 def read_supervisor_request(document: object) -> SupervisorRequest:
     """Raises a ValueError for a document that is not such a request, like the functions below."""
-    request = _object(document, "the request")
-    return SupervisorRequest(*(_value(request, name, str) for name in SupervisorRequest._fields))
+    return _read(SupervisorRequest, document, "the request")
 
 
 def read_start_request(document: object) -> StartRequest:
-    start = _object(document, "the request")
-    ranks = (_object(entry, "a rank") for entry in _value(start, "ranks", list))
-    return StartRequest(
-        argv=_items(start, "argv", str),
-        ranks=tuple(
-            RankPlacement(_value(rank, "rank", int), _value(rank, "host", str), _value(rank, "store", str))
-            for rank in ranks
-        ),
-        world_size=_value(start, "world_size", int),
-        nodes=_value(start, "nodes", int),
-        master=_master(start),
-        script=_value(start, "script", str),
-        env=_value(start, "env", str),
-        by_mpirun=_optional(start, "by_mpirun", bool) is not False,
-        variables=_variables(start),
-        setup=_optional(start, "setup", str),
-        addresses=_items(start, "addresses", str),
-        time_limit=_seconds(start, "time_limit"),
-        restarts=_optional(start, "restarts", int) or 0,
-        on_hang=_optional(start, "on_hang", str) or "report",
-        checkpoint=_optional(start, "checkpoint", str) or "",
-        connectivity=_connectivity(start.get("connectivity")),
-        **{name: limit for name in _LIMITS if (limit := _seconds(start, name)) is not None},
-    )
-
-
-_LIMITS = ("hang_after", "grace", "begin_within")
+    return _read(StartRequest, document, "the request")
 
 
 def read_job(document: object) -> JobRecord:
-    job = _object(document, "the job")
-    return JobRecord(
-        world_size=_value(job, "world_size", int),
-        master=_master(job),
-        command=_items(job, "command", str),
-        cwd=_value(job, "cwd", str),
-        ranks={int(rank): _rank(_object(plan, f"rank {rank}")) for rank, plan in _value(job, "ranks", dict).items()},
-        variables=_variables(job),
-        prepended=_items(job, "prepended", str),
-        setup=_optional(job, "setup", str),
-        id=_value(job, "id", str),
-        rundir=_value(job, "rundir", str),
-        token=_value(job, "token", str),
-        checkpoint=_optional(job, "checkpoint", str) or "",
-        bytecode=_optional(job, "bytecode", str) or "",
-    )
+    job = _read(JobRecord, document, "the job")
+    if not (job.id and job.rundir and job.token):
+        raise ValueError("the job has no id, rundir or token")
+    return job
 
 
-def _rank(plan: Json) -> RankJob:
-    return RankJob(
-        _value(plan, "host", str),
-        _value(plan, "local_rank", int),
-        _value(plan, "local_size", int),
-        _items(plan, "cores", int),
-        _items(plan, "memory", int),
-        _variables(plan),
-    )
+@lru_cache(maxsize=None)
+def field_types(kind: Any) -> dict[str, str]:
+    """The fields of a named tuple, and their types as they are written."""
+    return {name: getattr(type_, "__forward_arg__", type_) for name, type_ in kind.__annotations__.items()}
 
 
-def _master(document: Json) -> Master:
-    master = _object(document.get("master"), "master")
-    return Master(_value(master, "addr", str), _optional(master, "port", int))
-
-
-def _connectivity(document: object) -> ConnectivityRecord | None:
-    if document is None:
-        return None
-    connectivity = _object(document, "connectivity")
-    return ConnectivityRecord(_value(connectivity, "key", str), _value(connectivity, "checked", float))
-
-
-def _object(document: object, name: str) -> Json:
+def _read(kind: Callable[..., Value], document: object, name: str) -> Value:
+    """A named tuple. A field that is missing has its default."""
     if not isinstance(document, dict):
         raise ValueError(f"{name} is not a JSON object")
-    return document
+    types = field_types(kind).items()
+    values = {
+        field: _READERS[type_](document[field], field) for field, type_ in types if document.get(field) is not None
+    }
+    try:
+        return kind(**values)
+    except TypeError as error:  # a field without a default is missing
+        raise ValueError(f"{name}: {error}") from None
 
 
-def _value(document: Json, field: str, kind: type[Value]) -> Value:
-    value = _optional(document, field, kind)
-    if value is None:
-        raise ValueError(f"{field} is missing")
-    return value
-
-
-def _optional(document: Json, field: str, kind: type[Value]) -> Value | None:
-    value = document.get(field)
-    if value is not None and type(value) is not kind:
+def _check_type(kind: type[Value], value: object, field: str) -> Value:
+    if type(value) is not kind:
         raise ValueError(f"{field} is not of type {kind.__name__}")
     return value
 
 
-def _seconds(document: Json, field: str) -> float | None:
-    value = document.get(field)
-    return float(value) if type(value) is int else _optional(document, field, float)
+def _float(value: object, field: str) -> float:
+    return float(value) if type(value) is int else _check_type(float, value, field)
 
 
-def _items(document: Json, field: str, kind: type[Value]) -> tuple[Value, ...]:
-    """Empty when the field is missing."""
-    items = _optional(document, field, list) or []
-    if not all(type(item) is kind for item in items):
-        raise ValueError(f"an item of {field} is not of type {kind.__name__}")
-    return tuple(items)
+def _tuple_of(read: Callable[[Any, str], Value], value: object, field: str) -> tuple[Value, ...]:
+    return tuple(read(item, f"an item of {field}") for item in _check_type(list, value, field))
 
 
-def _variables(document: Json) -> Variables:
-    variables = _optional(document, "variables", dict) or {}
-    if not all(value is None or isinstance(value, str) for value in variables.values()):
-        raise ValueError("a value of variables is not of type str")
+def _variables(value: object, field: str) -> Variables:
+    variables = _check_type(dict, value, field)
+    if not all(item is None or isinstance(item, str) for item in variables.values()):
+        raise ValueError(f"a value of {field} is not of type str")
     return variables
+
+
+def _ranks(value: object, field: str) -> dict[int, RankJob]:
+    plans = _check_type(dict, value, field)
+    return {int(rank): _read(RankJob, plan, f"rank {rank}") for rank, plan in plans.items()}
+
+
+_string, _integer = partial(_check_type, str), partial(_check_type, int)
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "bool": partial(_check_type, bool),
+    "float": _float,
+    "float | None": _float,
+    "int": _integer,
+    "int | None": _integer,
+    "str": _string,
+    "str | None": _string,
+    "tuple[int, ...]": partial(_tuple_of, _integer),
+    "tuple[str, ...]": partial(_tuple_of, _string),
+    "tuple[RankPlacement, ...]": partial(_tuple_of, partial(_read, RankPlacement)),
+    "Mapping[str, str | None]": _variables,
+    "Mapping[int, RankJob]": _ranks,
+    "Master": partial(_read, Master),
+    "ConnectivityRecord | None": partial(_read, ConnectivityRecord),
+}
+"""The type of a field → the function that checks its value."""

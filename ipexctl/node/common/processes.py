@@ -83,6 +83,15 @@ class ProcessIdentity(NamedTuple):
         return True
 
 
+def read_text(path: str) -> str:
+    """The text of a file of the kernel; empty when it can't be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def read_stat(pid: int) -> ProcessStat:
     """Raises an OSError when there is no such process."""
     with open(f"/proc/{pid}/stat", "rb") as file:
@@ -160,11 +169,7 @@ def is_running(pid: int) -> bool:
 
 
 def boot_id() -> str | None:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip() or None
-    except OSError:
-        return None
+    return read_text("/proc/sys/kernel/random/boot_id").strip() or None
 
 
 def is_caught(pid: int, number: int) -> bool:
@@ -174,12 +179,7 @@ def is_caught(pid: int, number: int) -> bool:
 
 def is_in_mask(pid: int, mask: str, number: int) -> bool:
     """Whether a signal is in a mask of /proc/PID/status: SigCgt (caught), ShdPnd (pending) …"""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            lines = file.readlines()
-    except OSError:
-        return False
-    for line in lines:
+    for line in read_text(f"/proc/{pid}/status").splitlines():
         name, _, value = line.partition(":")
         if name == mask:
             return bool(int(value, 16) >> (number - 1) & 1)

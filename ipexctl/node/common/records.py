@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, NamedTuple, TypeVar, cast
 
-from ipexctl.node.common.job import Master
+from ipexctl.node.common.job import Master, field_types
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -59,23 +60,9 @@ class RankStatus(NamedTuple):
     """Sentences about cores and memory that differ from the plan."""
 
     def to_json(self) -> Json:
-        return {
-            "rank": self.rank,
-            "host": self.host,
-            "pid": self.pid,
-            "wrapper": self.wrapper,
-            "state": self.state,
-            "exit_code": self.exit_code,
-            "signal": self.signal,
-            "oom": self.oom and self.oom._asdict(),
-            "cpu": self.cpu,
-            "rss": self.rss,
-            "process": self.process,
-            "waits_in": self.waits_in,
-            "lines": {"out": self.out_lines, "err": self.err_lines},
-            "lost": self.lost,
-            "mismatch": self.mismatch,
-        }
+        fields = self._asdict()
+        lines = {"out": fields.pop("out_lines"), "err": fields.pop("err_lines")}
+        return {**fields, "oom": self.oom and self.oom._asdict(), "lines": lines}
 
 
 class Failure(NamedTuple):
@@ -93,16 +80,7 @@ class Failure(NamedTuple):
     oom: OutOfMemory | None = None
 
     def to_json(self) -> Json:
-        return {
-            "kind": self.kind,
-            "rank": self.rank,
-            "host": self.host,
-            "ranks": self.ranks,
-            "exit_code": self.exit_code,
-            "signal": self.signal,
-            "oom": self.oom and self.oom._asdict(),
-            "at": self.at,
-        }
+        return {**self._asdict(), "oom": self.oom and self.oom._asdict()}
 
 
 class SilentRank(NamedTuple):
@@ -177,7 +155,7 @@ class RunStatus(NamedTuple):
     node0: str = ""
     """The host of the supervisor, as named in the hostfile."""
     mpirun: Mpirun = Mpirun()
-    master: Master = Master()
+    master: Master = Master("")
     attempts: tuple[Attempt, ...] = ()
     unwritten_events: int | None = None
     """Events not written because the disk is full; None when there never were any."""
@@ -187,30 +165,18 @@ class RunStatus(NamedTuple):
         return self.state in FINAL
 
     def to_json(self) -> Json:
-        document = {
-            "schema": SCHEMA,
-            "id": self.id,
-            "state": self.state,
-            "started": self.started,
-            "ended": self.ended,
-            "exit_code": self.exit_code,
-            "reason": self.reason,
-            "supervisor": {**self.supervisor._asdict(), "host": self.node0},
-            "mpirun": self.mpirun._asdict(),
-            "nodes": self.nodes,
-            "world_size": self.world_size,
-            "script": self.script,
-            "env": self.env,
-            "attempt": self.attempt,
-            "restarts": self.restarts,
-            "attempts": [attempt.to_json() for attempt in self.attempts],
-            "master": self.master._asdict(),
-            "ranks": [rank.to_json() for rank in self.ranks],
-            "first_failure": self.first_failure and self.first_failure.to_json(),
-            "silent": self.silent and self.silent.to_json(),
-        }
-        if self.unwritten_events is not None:
-            document["unwritten_events"] = self.unwritten_events
+        document = {"schema": SCHEMA, **self._asdict()}
+        document.update(
+            supervisor={**self.supervisor._asdict(), "host": document.pop("node0")},
+            mpirun=self.mpirun._asdict(),
+            attempts=[attempt.to_json() for attempt in self.attempts],
+            master=self.master._asdict(),
+            ranks=[rank.to_json() for rank in self.ranks],
+            first_failure=self.first_failure and self.first_failure.to_json(),
+            silent=self.silent and self.silent.to_json(),
+        )
+        if self.unwritten_events is None:
+            del document["unwritten_events"]
         return document
 
 
@@ -240,37 +206,10 @@ def read_event(document: object) -> RunEvent | None:
 
 def read_status(document: object) -> RunStatus:
     record = as_dict(document)
-    nodes = record.get("nodes")
-    ranks = _read_list(record.get("ranks"), _rank)
-    supervisor, mpirun, master = (as_dict(record.get(name)) for name in ("supervisor", "mpirun", "master"))
-    return RunStatus(
-        id=_text_or_empty(record.get("id")),
-        state=read_state(record.get("state")),
-        script=_text_or_empty(record.get("script")),
-        env=_text_or_empty(record.get("env")),
-        nodes=len(nodes) if isinstance(nodes, list) else _integer(nodes) or 1,
-        world_size=_integer(record.get("world_size")) or len(ranks),
-        started=as_number(record.get("started")),
-        ended=as_number(record.get("ended")),
-        exit_code=_integer(record.get("exit_code")),
-        ranks=ranks,
-        first_failure=_failure(record.get("first_failure")),
-        reason=_text_or_empty(record.get("reason")),
-        attempt=_integer(record.get("attempt")) or 0,
-        restarts=_integer(record.get("restarts")) or 0,
-        silent=_silence(record.get("silent")),
-        supervisor=ProcessIdentity(
-            _integer(supervisor.get("pid")) or 0,
-            _integer(supervisor.get("start")),
-            _text_or_none(supervisor.get("machine")),
-            _text_or_none(supervisor.get("boot")),
-        ),
-        node0=_text_or_empty(supervisor.get("host")),
-        mpirun=Mpirun(_integer(mpirun.get("pid")), _integer(mpirun.get("exit_code")), as_lines(mpirun.get("tail"))),
-        master=Master(_text_or_empty(master.get("addr")), _integer(master.get("port"))),
-        attempts=_read_list(record.get("attempts"), _attempt),
-        unwritten_events=_integer(record.get("unwritten_events")),
-    )
+    nodes, supervisor = record.get("nodes"), as_dict(record.get("supervisor"))
+    nodes = len(nodes) if isinstance(nodes, list) else nodes
+    status = _read(RunStatus, {**record, "nodes": nodes, "node0": supervisor.get("host")})
+    return status._replace(nodes=status.nodes or 1, world_size=status.world_size or len(status.ranks))
 
 
 def read_state(value: object) -> State:
@@ -279,77 +218,29 @@ def read_state(value: object) -> State:
 
 
 def read_oom(document: object) -> OutOfMemory | None:
-    if not isinstance(document, dict):
-        return None
-    return OutOfMemory(_text_or_empty(document.get("by")), _integer(document.get("limit")))
+    return _read(OutOfMemory, document) if isinstance(document, dict) else None
+
+
+def _read(kind: Callable[..., Value], document: object) -> Value:
+    """A named tuple; a field that is missing or invalid is empty."""
+    record = as_dict(document)
+    return kind(**{name: _READERS[type_](record.get(name)) for name, type_ in field_types(kind).items()})
 
 
 def _rank(entry: Json) -> RankStatus:
     lines = as_dict(entry.get("lines"))
-    return RankStatus(
-        rank=_integer(entry.get("rank")) or 0,
-        host=_text_or_empty(entry.get("host")),
-        state=read_state(entry.get("state")),
-        pid=_integer(entry.get("pid")),
-        cpu=as_number(entry.get("cpu")),
-        rss=_integer(entry.get("rss")),
-        exit_code=_integer(entry.get("exit_code")),
-        signal=_integer(entry.get("signal")),
-        out_lines=_integer(lines.get("out")),
-        err_lines=_integer(lines.get("err")),
-        lost=_integer(entry.get("lost")) or 0,
-        oom=read_oom(entry.get("oom")),
-        wrapper=_integer(entry.get("wrapper")),
-        process=_text_or_none(entry.get("process")),
-        waits_in=_text_or_none(entry.get("waits_in")),
-        mismatch=as_lines(entry.get("mismatch")),
-    )
+    return _read(RankStatus, {**entry, "out_lines": lines.get("out"), "err_lines": lines.get("err")})
 
 
 def _failure(document: object) -> Failure | None:
-    if not isinstance(document, dict):
-        return None
-    ranks = [_integer(rank) for rank in as_list(document.get("ranks"))]
-    return Failure(
-        rank=_integer(document.get("rank")),
-        host=_text_or_none(document.get("host")),
-        exit_code=_integer(document.get("exit_code")),
-        signal=_integer(document.get("signal")),
-        at=as_number(document.get("at")),
-        kind=_text_or_empty(document.get("kind")),
-        ranks=tuple(rank for rank in ranks if rank is not None),
-        oom=read_oom(document.get("oom")),
-    )
+    return _read(Failure, document) if isinstance(document, dict) else None
 
 
 def _silence(document: object) -> Silence | None:
-    if not isinstance(document, dict):
-        return None
-    since, after = as_number(document.get("since")), as_number(document.get("after")) or 0.0
-    ranks, dump = _read_list(document.get("ranks"), _silent_rank), _text_or_empty(document.get("dump"))
-    return None if since is None else Silence(since, after, ranks, dump)
+    return None if as_number(as_dict(document).get("since")) is None else _read(Silence, document)
 
 
-def _silent_rank(entry: Json) -> SilentRank:
-    return SilentRank(
-        rank=_integer(entry.get("rank")) or 0,
-        host=_text_or_empty(entry.get("host")),
-        last=_text_or_none(entry.get("last")),
-        cpu=as_number(entry.get("cpu")),
-        process=_text_or_none(entry.get("process")),
-        waits_in=_text_or_none(entry.get("waits_in")),
-        stream=_text_or_none(entry.get("stream")),
-    )
-
-
-def _attempt(entry: Json) -> Attempt:
-    first = _failure(entry.get("first_failure"))
-    return Attempt(
-        _integer(entry.get("attempt")) or 0, _text_or_empty(entry.get("reason")), first, as_number(entry.get("ended"))
-    )
-
-
-def _read_list(value: object, read: Callable[[Json], Value]) -> tuple[Value, ...]:
+def _list_of(read: Callable[[Json], Value], value: object) -> tuple[Value, ...]:
     return tuple(read(entry) for entry in as_list(value) if isinstance(entry, dict))
 
 
@@ -386,3 +277,26 @@ def as_number(value: object) -> float | None:
 def _integer(value: object) -> int | None:
     number = as_number(value)
     return None if number is None else int(number)
+
+
+_READERS: dict[str, Callable[[object], Any]] = {
+    "float": lambda value: as_number(value) or 0.0,
+    "float | None": as_number,
+    "int": lambda value: _integer(value) or 0,
+    "int | None": _integer,
+    "str": _text_or_empty,
+    "str | None": _text_or_none,
+    "tuple[int, ...]": lambda value: tuple(n for n in map(_integer, as_list(value)) if n is not None),
+    "tuple[str, ...]": as_lines,
+    "State": read_state,
+    "Master": partial(_read, Master),
+    "Mpirun": partial(_read, Mpirun),
+    "ProcessIdentity": partial(_read, ProcessIdentity),
+    "OutOfMemory | None": read_oom,
+    "Failure | None": _failure,
+    "Silence | None": _silence,
+    "tuple[Attempt, ...]": partial(_list_of, partial(_read, Attempt)),
+    "tuple[RankStatus, ...]": partial(_list_of, _rank),
+    "tuple[SilentRank, ...]": partial(_list_of, partial(_read, SilentRank)),
+}
+"""The type of a field → the function that reads its value."""

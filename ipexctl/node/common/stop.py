@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import select
 import signal
-from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import answer, emit
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Action
+from ipexctl.node.common.answer import Action, answer, emit
 
 EXIT_CODE = 143
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -15,18 +15,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Callable, Iterator
+from typing import Callable, Iterator
 
-from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.archive import agent_argv
-from ipexctl.node.common.files import explain_os_error, home_of, read_json
+from ipexctl.node.common.files import home_of, read_json
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import answer_until_stopped, check_reader, emit_step
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
 from ipexctl.node.env.environments import check_name
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 
 def remove(path: Path) -> None:
@@ -212,12 +209,5 @@ class Build:
             remove(self.area.store / file["sha256"])
 
 
-def build(request: Json, _: BinaryIO) -> Json:
-    try:
-        return Build(request).run()
-    except OSError as error:
-        raise explain_os_error(error, request["home"], "run ipexctl install again") from None
-
-
 def main(action: str) -> int:
-    return answer_until_stopped({"build": build}[action])
+    return answer_until_stopped({"build": lambda request, _: Build(request).run()}[action])

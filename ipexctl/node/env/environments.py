@@ -10,16 +10,12 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Callable, Mapping
+from typing import IO, Any, Callable, Mapping
 
-from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import disk_usage, explain_os_error, home_of, read_json, write_atomically
+from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.files import disk_usage, home_of, read_json, write_atomically
 from ipexctl.node.common.processes import command_lines, is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
-
 
 RECORD = {"digest": str, "build": str, "packages": dict, "variables": dict, "prepended": list, "backend": str}
 """The required fields of env.json."""
@@ -344,10 +340,4 @@ ACTIONS: dict[str, Callable[[Json], Json]] = {
 
 
 def main(action: str) -> int:
-    def act(request: Json, _: BinaryIO) -> Json:
-        try:
-            return ACTIONS[action](request)
-        except OSError as error:
-            raise explain_os_error(error, request["home"], "see: ipexctl doctor") from None
-
-    return answer(act)
+    return answer(lambda request, _: ACTIONS[action](request))

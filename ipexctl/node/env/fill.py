@@ -17,9 +17,8 @@ import zipfile
 from base64 import urlsafe_b64encode
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.environ import SetupError, source_setup
 from ipexctl.node.common.files import (
     explain_os_error,
@@ -33,9 +32,6 @@ from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_sign
 from ipexctl.node.env.child import Child, watch
 from ipexctl.node.env.environments import HYDRA, check_packages, intel_mpi_version, normalize, write_record
 from ipexctl.node.env.uv import unpack_uv
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 MARGIN = 32 << 20
 FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")

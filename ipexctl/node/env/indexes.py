@@ -19,15 +19,12 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Callable, Iterable
+from typing import BinaryIO, Callable, Iterable
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
-from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, explain, read_settings
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version, normalize
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 MAX_PAGE = 64 << 20

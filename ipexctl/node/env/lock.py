@@ -15,19 +15,16 @@ import sys
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import explain_os_error, home_of, sha256_of
+from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.files import home_of, sha256_of
 from ipexctl.node.common.http import CA_BUNDLES
 from ipexctl.node.common.processes import end_with_parent, is_partial_in_use, partial_name
 from ipexctl.node.common.stop import answer_until_stopped
 from ipexctl.node.env.indexes import local_path
 from ipexctl.node.env.uv import unpack_uv
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
@@ -229,8 +226,6 @@ def compile_request(request: Json, _: BinaryIO) -> Json:
     try:
         work = LockWork(home_of(request))
         return compile_lock(request, work)
-    except OSError as error:
-        raise explain_os_error(error, request["home"]) from None
     except zipfile.BadZipFile:
         raise AgentError("uv's wheel is damaged") from None
     finally:

@@ -9,12 +9,8 @@ import configparser
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import answer
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
+from ipexctl.node.common.answer import Json, answer
 
 
 def files() -> list[Path]:

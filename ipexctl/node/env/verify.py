@@ -14,21 +14,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.archive import agent_argv
 from ipexctl.node.common.environ import SetupError, set_variables, source_setup
 from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.sockets import free_port
 from ipexctl.node.common.stop import answer_until_stopped, emit_step
 from ipexctl.node.env.child import Child, watch
+from ipexctl.node.env.verify_rank import MARK
 
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
-
-
-MARK = "@ipexctl-rank "
 RANKS = 2
 """Ranks of the all-reduce."""
 

@@ -31,9 +31,9 @@ import sys
 import threading
 import time
 import zipfile
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
-from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import (
     explain_full_disk,
     explain_os_error,
@@ -48,6 +48,7 @@ from ipexctl.node.files.checkpoint_plan import (
     MAX_FILES,
     Copy,
     HostCopies,
+    KnownFiles,
     check_name,
     is_temporary,
     read_copies,
@@ -63,10 +64,6 @@ from ipexctl.node.files.peer_transfer import (
     read_line,
     send_line,
 )
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.files.checkpoint_plan import KnownFiles
 
 TIME_LIMIT = 6 * 3600.0
 """Seconds for all hosts together to do a step, such as reading and sending large files."""

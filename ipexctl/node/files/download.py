@@ -8,9 +8,9 @@ import threading
 import time
 import urllib.error
 from http.client import HTTPException
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
-from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, explain, is_final, read_settings, without_login
 from ipexctl.node.files.store import (
     CHUNK,
@@ -22,9 +22,6 @@ from ipexctl.node.files.store import (
     end_on_signals,
     total_of,
 )
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 _MAX_PARALLEL = 4
 _MAX_TRIES = 3

@@ -22,19 +22,17 @@ import contextlib
 import fcntl
 import glob
 import hashlib
+import io
 import json
 import os
 import stat
 import struct
 import sys
 import zlib
-from typing import TYPE_CHECKING, Any, Iterator, Tuple
+from typing import Any, Iterator, Tuple
 
-from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import decode_name, encode_name, home_of, read_json
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 CHUNK_SIZE = 1 << 18
 MAX_NAMES = 6
@@ -46,28 +44,16 @@ NamedPath = Tuple[bytes, bytes]
 """The name for the receiver, and the path on this host."""
 
 
-class BufferedOutput:
-    """Buffered stdout: many small events become few writes."""
+class BufferedOutput(io.BufferedWriter):
+    """Stdout with a large buffer: many small events become few writes."""
 
     def __init__(self) -> None:
-        self.buffer = bytearray()
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(OSError):
             fcntl.fcntl(1, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
+        super().__init__(io.FileIO(1, "w", closefd=False), CHUNK_SIZE)
 
     def emit(self, event: str, **fields: Any) -> None:
         self.write(json.dumps({"event": event, **fields}).encode() + b"\n")
-
-    def write(self, data: bytes) -> None:
-        self.buffer += data
-        if len(self.buffer) >= CHUNK_SIZE:
-            self.flush()
-
-    def flush(self) -> None:
-        with memoryview(self.buffer) as data:
-            done = 0
-            while done < len(data):
-                done += os.write(1, data[done:])
-        self.buffer = bytearray()
 
 
 class Listing:
@@ -344,12 +330,12 @@ def main(_: str = "") -> int:
     request = json.loads(sys.stdin.buffer.readline())
     output = BufferedOutput()
     try:
-        serve(output, request)
-        output.emit("done")
-    except AgentError as error:
-        output.emit("failed", reason=error.reason, fix=error.fix)
-    except BrokenPipeError:
-        return 0
-    with contextlib.suppress(BrokenPipeError):
+        try:
+            serve(output, request)
+            output.emit("done")
+        except AgentError as error:
+            output.emit("failed", reason=error.reason, fix=error.fix)
         output.flush()
+    except BrokenPipeError:
+        os._exit(0)  # the rest is not written at the end
     return 0

@@ -14,14 +14,11 @@ import select
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from ipexctl.node.common import sockets
-from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.answer import Action, AgentError, Json, answer
 from ipexctl.node.files import store
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Action, Json
 
 HANDSHAKE_TIME = 5.0
 """Seconds for the other side to prove that it has the token."""

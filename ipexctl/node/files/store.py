@@ -19,9 +19,9 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn
+from typing import Any, BinaryIO, Callable, Iterator, NoReturn
 
-from ipexctl.node.common.answer import AgentError, answer, emit
+from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit
 from ipexctl.node.common.files import (
     HOME_ENTRIES,
     explain_full_disk,
@@ -33,9 +33,6 @@ from ipexctl.node.common.files import (
     sha256_of,
 )
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Action, Json
 
 CHUNK = 1 << 20
 _HEADER = 1 << 14

@@ -14,13 +14,12 @@ import re
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List
+from typing import Any, Iterator, List
 
-from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
-    explain_os_error,
     home_of,
     make_private_directory,
     read_json,
@@ -29,9 +28,6 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Action, Json
 
 PATIENCE = 90.0
 """Seconds to wait for another sync: longer than `store_lock` takes to notice that another machine has died."""
@@ -244,17 +240,5 @@ def description_of(home: bytes, trees: list[Json], *, make_token: bool) -> Json:
     return {"home": decode_name(home), "store": token, "python": sys.executable, "generations": trees}
 
 
-def with_explained_errors(action: Action) -> Action:
-    """Wrap an action so that a filesystem error becomes an AgentError."""
-
-    def run(request: Json, stdin: BinaryIO) -> Json:
-        try:
-            return action(request, stdin)
-        except OSError as error:
-            raise explain_os_error(error, "the tree", "see: ipexctl doctor") from None
-
-    return run
-
-
 def main(action: str) -> int:
-    return answer(with_explained_errors({"inspect": lambda request, _: inspect(request)}[action]))
+    return answer({"inspect": lambda request, _: inspect(request)}[action])

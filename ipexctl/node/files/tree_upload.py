@@ -16,9 +16,9 @@ import json
 import os
 import stat
 import zlib
-from typing import TYPE_CHECKING, BinaryIO, Iterator
+from typing import BinaryIO, Iterator
 
-from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
@@ -31,17 +31,13 @@ from ipexctl.node.files.tree import (
     SHA256,
     STATE_DIRECTORY,
     ProjectTree,
+    Row,
     description_of,
     generations,
     has_ended,
     inspect,
     lstat_or_none,
-    with_explained_errors,
 )
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.files.tree import Row
 
 CHUNK = 1 << 20
 GZIP = 16 + zlib.MAX_WBITS
@@ -404,4 +400,4 @@ def report_of(plan: Plan, *, dry_run: bool = False) -> Json:
 
 
 def main(action: str) -> int:
-    return answer(with_explained_errors({"put": put, "update": update}[action]))
+    return answer({"put": put, "update": update}[action])

@@ -19,15 +19,12 @@ import secrets
 import shutil
 import subprocess
 import threading
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
-from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.archive import own_archive
 from ipexctl.node.common.files import remove_file
 from ipexctl.node.network import ports
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 _PROBLEMS = {
     "timeout": "no answer",

@@ -17,13 +17,10 @@ import signal
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Optional
+from typing import BinaryIO, NamedTuple, Optional
 
 from ipexctl.node.common import sockets
-from ipexctl.node.common.answer import answer, emit
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
+from ipexctl.node.common.answer import Json, answer, emit
 
 _KINDS = {
     **dict.fromkeys((errno.ECONNREFUSED, errno.ECONNRESET), "refused"),

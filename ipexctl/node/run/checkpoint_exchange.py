@@ -11,16 +11,13 @@ import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import Any, Mapping
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.files import format_size
 from ipexctl.node.files.checkpoint import TIME_LIMIT
-from ipexctl.node.files.checkpoint_plan import plan_exchange, read_host_copies
+from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies, plan_exchange, read_host_copies
 from ipexctl.node.files.peer_transfer import HANDSHAKE_TIME, MALFORMED, MAX_REQUEST, TokenServer, read_line, send_line
-
-if TYPE_CHECKING:
-    from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies
 
 _MAX_REASON = 1000
 

@@ -15,22 +15,17 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Iterable, Iterator
+from typing import Iterable, Iterator
 
-from ipexctl.node.common.answer import AgentError, answer, emit_frames
+from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
 from ipexctl.node.common.files import read_json, rundir_of
-from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk, encode_json
+from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk, encode_json
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import read_status
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
-from ipexctl.node.run.output_times import TimesReader
+from ipexctl.node.run.output_times import OutputKey, TimesReader
 from ipexctl.node.run.stack_dumps import encode_dump
 from ipexctl.node.run.status_file import StoredStatus, read_status_file
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.frames import CompressedFrameWriter, Stream
-    from ipexctl.node.run.output_times import OutputKey
 
 READ_INTERVAL = 0.03
 """Seconds between two reads while output arrives, or before the first output."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Union
 
 from ipexctl.node.common.frames import FrameError, decode_json
-from ipexctl.node.common.records import read_oom
+from ipexctl.node.common.records import OutOfMemory, read_oom
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.records import OutOfMemory
 
 MAX_TEXT = 4096
 """Characters of a text that are kept."""

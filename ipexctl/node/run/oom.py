@@ -11,6 +11,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Iterator, Tuple
 
+from ipexctl.node.common.processes import read_text
+
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
@@ -55,7 +57,7 @@ def _mounted(mounts: list[list[str]], version: int) -> Iterator[tuple[str, str]]
 
 
 def _kills(version: int, directory: str) -> int | None:
-    text = _read(f"{directory}/{'memory.events' if version == 2 else 'memory.oom_control'}")
+    text = read_text(f"{directory}/{'memory.events' if version == 2 else 'memory.oom_control'}")
     match = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
     return int(match[1]) if match else None
 
@@ -65,21 +67,13 @@ def limit_of(cgroup: Cgroup) -> int | None:
     version, directory, top = cgroup
     limits = []
     if version == 1:
-        limits += re.findall(r"^hierarchical_memory_limit (\d+)$", _read(f"{directory}/memory.stat"), re.MULTILINE)
-        limits.append(_read(f"{directory}/memory.limit_in_bytes").strip())
+        limits += re.findall(r"^hierarchical_memory_limit (\d+)$", read_text(f"{directory}/memory.stat"), re.MULTILINE)
+        limits.append(read_text(f"{directory}/memory.limit_in_bytes").strip())
     while version == 2 and (directory + "/").startswith(top.rstrip("/") + "/"):
-        limits.append(_read(f"{directory}/memory.max").strip())
+        limits.append(read_text(f"{directory}/memory.max").strip())
         directory = os.path.dirname(directory)
     numbers = [int(limit) for limit in limits if limit.isdigit()]
     return min((number for number in numbers if number < UNLIMITED), default=None)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 class OutOfMemoryWatch:

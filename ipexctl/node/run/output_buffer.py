@@ -6,16 +6,14 @@ sends the offset from which it needs output again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, BinaryIO, Iterator
+from typing import BinaryIO, Iterator
 
-from ipexctl.node.common.files import open_private
-from ipexctl.node.common.frames import HEAD, Chunk, FrameError, decode_chunk, encode_chunk
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.frames import Stream
+from ipexctl.node.common.files import open_private, remove_file
+from ipexctl.node.common.frames import HEAD, Chunk, FrameError, Stream, decode_chunk, encode_chunk
 
 MEMORY = 4 << 20
 MAX_UNACKNOWLEDGED = 2 << 20
@@ -91,10 +89,7 @@ class OutputBuffer:
         if self._file is not None:
             self._file.close()
             self._file = None
-            try:
-                os.unlink(self._spill)
-            except OSError:
-                return
+            remove_file(self._spill)
 
     def _to_memory(self, chunk: Chunk) -> None:
         if self._waiting:
@@ -144,7 +139,5 @@ class OutputBuffer:
             self._to_memory(chunk)
         if not self._spilled and self._write_at:
             self._read_at = self._write_at = 0
-            try:
+            with contextlib.suppress(OSError):
                 os.ftruncate(number, 0)
-            except OSError:
-                return

@@ -9,12 +9,9 @@ import contextlib
 import os
 import struct
 import time
-from typing import TYPE_CHECKING, Iterator, NamedTuple, Tuple
+from typing import Iterator, NamedTuple, Tuple
 
-from ipexctl.node.common.frames import SUFFIXES
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.frames import Stream
+from ipexctl.node.common.frames import SUFFIXES, Stream
 
 WRITE_INTERVAL = 0.1
 """Seconds between two writes: output that arrives between them has one time."""

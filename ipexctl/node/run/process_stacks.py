@@ -6,18 +6,18 @@ permission, else from the process itself, on an otherwise unused signal. Only pr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING, Sequence
 
-from ipexctl.node.common.processes import is_caught, is_in_mask, read_stat
+from ipexctl.node.common.processes import ProcessStat, is_caught, is_in_mask, read_stat, read_text
 from ipexctl.node.run import processes
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.processes import ProcessStat
 
 SIGNAL, NAME = 61, "ipexctl-stacks"
 """As in `rank_hooks.py`."""
@@ -93,10 +93,8 @@ class ProcessStacks:
     def _on_message(self, line: str, now: float) -> None:
         pid, code, text = [*line.split(" ", 2), "", ""][:3]
         if self._ending is None and pid.isdigit() and code.isdigit() and self._is_of_command(int(pid)):
-            try:
+            with contextlib.suppress(OSError):
                 self._ending = (read_stat(int(pid)), int(code) or 1, text, now)
-            except OSError:
-                return
 
     def _is_of_command(self, pid: int) -> bool:
         """Whether it is the command, or a Python started by a shell script of it; not a child of another Python."""
@@ -196,17 +194,9 @@ def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
 
 
 def new_entry(stat: ProcessStat) -> Json:
-    name, wchan = (read(f"/proc/{stat.pid}/{file}").strip() for file in ("comm", "wchan"))
+    name, wchan = (read_text(f"/proc/{stat.pid}/{file}").strip() for file in ("comm", "wchan"))
     wchan = "" if wchan == "0" else wchan
     return {"pid": stat.pid, "name": name, "state": stat.state, "wchan": wchan, "how": "", "text": "", "why": ""}
-
-
-def read(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def dump_with_py_spy(spy: str, pid: int) -> tuple[str, str]:
@@ -285,11 +275,9 @@ def find_dump_file(pid: int) -> tuple[str, str]:
     try:
         for number in os.listdir(f"/proc/{pid}/fd"):
             path = f"/proc/{pid}/fd/{number}"
-            try:
+            with contextlib.suppress(OSError):
                 if NAME in os.readlink(path):
                     return "", path
-            except OSError:
-                continue
     except OSError as error:
         return f"its descriptors can't be read: {error.strerror}", ""
     return "it has closed the file its stacks go to", ""

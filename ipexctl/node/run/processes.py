@@ -10,18 +10,17 @@ import ctypes
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import TYPE_CHECKING, Any, Collection, Iterator
 
-from ipexctl.node.common.processes import all_processes, read_stat
-from ipexctl.node.run.openmp_files import OpenmpFiles
+from ipexctl.node.common.processes import ProcessStat, all_processes, is_running, read_stat
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import RankJob
-    from ipexctl.node.common.processes import ProcessStat
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _PREFERRED, _PREFERRED_MANY = 1, 5
 _SUBREAPER = 36
+OPENMP_DIRECTORY = "/dev/shm"  # noqa: S108
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 
@@ -185,6 +184,26 @@ class Usage:
         cpu = 100 * max(0.0, seconds - self._seconds) / max(0.001, at - self._at)
         self._seconds, self._at = seconds, at
         return cpu, rss
+
+
+class OpenmpFiles:
+    """The files in /dev/shm by which Intel's OpenMP registers the processes of one rank.
+
+    libiomp5 leaves the file of a process that was killed, and of every worker of a data loader.
+    """
+
+    def __init__(self) -> None:
+        self._pids: set[int] = set()
+
+    def update(self, pids: Collection[int]) -> None:
+        """`pids`: the rank's processes now. The files of earlier ones that have ended since are removed."""
+        ended = {pid for pid in self._pids if pid not in pids and not is_running(pid)}
+        self._pids = (self._pids | set(pids)) - ended
+        for pid in ended:
+            path = f"{OPENMP_DIRECTORY}/__KMP_REGISTERED_LIB_{pid}_{os.getuid()}"
+            with contextlib.suppress(OSError):
+                if os.lstat(path).st_uid == os.getuid():
+                    os.unlink(path)
 
 
 class Guard:

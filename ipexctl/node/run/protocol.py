@@ -11,12 +11,9 @@ import select
 import socket
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import Any, Iterator
 
-from ipexctl.node.common.frames import FrameReader, encode_json
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.frames import Frame
+from ipexctl.node.common.frames import Frame, FrameReader, encode_json
 
 MAX_UNAUTHENTICATED_FRAME = 4096
 _buffer = bytearray(1 << 18)

@@ -10,6 +10,7 @@ lost.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -21,15 +22,13 @@ from typing import IO, TYPE_CHECKING, Sequence
 
 from ipexctl.node.common import frames
 from ipexctl.node.common.files import remove_file
-from ipexctl.node.common.job import Master, read_job
+from ipexctl.node.common.job import JobRecord, Master, read_job
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
-from ipexctl.node.run.openmp_files import OpenmpFiles
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.job import JobRecord
 
 CONNECT = 20.0
 """Seconds for the first connection."""
@@ -67,7 +66,7 @@ class Rank:
         """Whether the command waits for the end of that exchange."""
         self.child: subprocess.Popen[bytes] | None = None
         self.usage: processes.Usage | None = None
-        self.openmp_files = OpenmpFiles()
+        self.openmp_files = processes.OpenmpFiles()
         self.mismatches: list[str] = []
         self.exit: Json | None = None
         self.exit_code = 0
@@ -415,10 +414,8 @@ class Rank:
 
     def signal_child(self, number: int) -> None:
         if self.child is not None and self.exit is None:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child.pid, number)
-            except ProcessLookupError:
-                return
 
 
 def print_error(text: str) -> None:

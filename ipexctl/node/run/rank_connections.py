@@ -12,13 +12,12 @@ import time
 from typing import TYPE_CHECKING, Any, Callable
 
 from ipexctl.node.common import sockets
-from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_chunk
+from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk
 from ipexctl.node.common.records import RankStatus
 from ipexctl.node.run import messages, protocol
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.frames import Chunk
     from ipexctl.node.common.job import RankPlacement
     from ipexctl.node.run.protocol import Link
     from ipexctl.node.run.recorder import OutputFile

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 from ipexctl.node.common.files import open_private, remove_file, tail_of
 from ipexctl.node.common.frames import SUFFIXES
 from ipexctl.node.common.processes import own_identity
-from ipexctl.node.common.records import RunStatus
+from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run.output_times import TimesWriter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest, SupervisorRequest
-    from ipexctl.node.common.records import RankStatus
 
 SAVE = 1.0
 """Seconds between two writes of the status when only figures changed."""
@@ -116,10 +115,8 @@ class OutputFile:
             while written < len(data):
                 written += os.pwrite(self._number, data[written : written + (1 << 20)], self._size + written)
         except OSError:
-            try:
+            with contextlib.suppress(OSError):
                 os.ftruncate(self._number, self._size)
-            except OSError:
-                return False
             return False
         if data:
             self._size += len(data)

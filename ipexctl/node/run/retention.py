@@ -15,15 +15,11 @@ import os
 import re
 import shutil
 import time
-from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import answer
-from ipexctl.node.common.files import disk_usage, explain_os_error, home_of, read_json, remove_file, write_atomically
+from ipexctl.node.common.answer import Json, answer
+from ipexctl.node.common.files import disk_usage, home_of, read_json, remove_file, write_atomically
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 YOUNG = 3600.0
 """Seconds in which a run without a supervisor may still be starting."""
@@ -169,27 +165,16 @@ def prune(request: Json) -> Json:
     except OSError:
         return {"pruned": [], "kept": 0, "bytes": 0}
     with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PATIENCE):
-        return _prune(request, runs_directory, names, now)
-
-
-def _prune(request: Json, runs_directory: str, names: list[str], now: float) -> Json:
-    runs = [Run(runs_directory, name) for name in names if not name.startswith(".")]
-    to_remove = choose_runs(runs, request, runs_with_processes(runs_directory), now)
-    if not request.get("dry_run"):
-        clean_up(runs_directory)
-        to_remove = [(run, why) for run, why in to_remove if remove(runs_directory, run, why, now)]
+        runs = [Run(runs_directory, name) for name in names if not name.startswith(".")]
+        to_remove = choose_runs(runs, request, runs_with_processes(runs_directory), now)
+        if not request.get("dry_run"):
+            clean_up(runs_directory)
+            to_remove = [(run, why) for run, why in to_remove if remove(runs_directory, run, why, now)]
     removed = {run.name for run, _ in to_remove}
     kept = [run.bytes for run in runs if run.name not in removed]
     pruned = [{"id": run.name, "bytes": run.bytes, "why": why} for run, why in to_remove]
     return {"pruned": pruned, "kept": len(kept), "bytes": sum(kept)}
 
 
-def prune_runs(request: Json, _: object) -> Json:
-    try:
-        return prune(request)
-    except OSError as error:
-        raise explain_os_error(error, request["home"]) from None
-
-
 def main(action: str) -> int:
-    return answer({"prune": prune_runs}[action])
+    return answer({"prune": lambda request, _: prune(request)}[action])

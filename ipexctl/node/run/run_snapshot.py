@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import answer, emit_frames
+from ipexctl.node.common.answer import Json, answer, emit_frames
 from ipexctl.node.common.files import read_json, rundir_of, tail_of
-from ipexctl.node.common.frames import SUFFIXES, Chunk, encode_chunk
+from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk
+from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
 from ipexctl.node.run.status_file import read_document, read_status_file
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.frames import CompressedFrameWriter, Stream
     from ipexctl.node.common.records import RunStatus
-    from ipexctl.node.run.status_file import StoredStatus
 
 FAILED_RANK_BYTES = 8 << 20
 """Bytes read of a rank that failed: one line may be a megabyte."""
@@ -99,17 +98,8 @@ def plan_of(path: str) -> Json:
 
 def boot_time() -> float | None:
     """The boot time of this machine, in seconds since the epoch."""
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            return next((float(line.split()[1]) for line in file if line.startswith("btime ")), None)
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def read_copy(path: str) -> tuple[StoredStatus, float]:
-    """The status in a copy, and when it was written. Whether the run is alive can't be known from a copy."""
-    stored = read_document(path)
-    return stored, os.stat(path).st_mtime
+    match = re.search(r"^btime (\d+)$", read_text("/proc/stat"), re.MULTILINE)
+    return float(match[1]) if match else None
 
 
 def ranks_to_inspect(status: RunStatus) -> list[int]:
@@ -138,10 +128,10 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
 
 
 def read(request: Json, _: object = None) -> Json:
-    rundir = rundir_of(request)
-    now = time.time()
-    if request.get("copy"):
-        (status, document), now = read_copy(os.path.join(rundir, "status.json"))
+    rundir, now = rundir_of(request), time.time()
+    if request.get("copy"):  # whether the run is alive can't be known from it
+        path = os.path.join(rundir, "status.json")
+        (status, document), now = read_document(path), os.stat(path).st_mtime
     else:
         status, document = read_status_file(rundir)
     stacks = os.path.join(rundir, "stacks")

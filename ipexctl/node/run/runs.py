@@ -13,17 +13,12 @@ import json
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import AgentError, answer
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import home_of, write_json_atomically
-from ipexctl.node.common.processes import is_caught
+from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.run.stack_dumps import dump_path, new_dump_id
 from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.processes import ProcessIdentity
 
 
 class Runs:

@@ -6,6 +6,7 @@ once all ranks have replied, or when the time for it is over.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Callable, Iterator
@@ -137,9 +138,7 @@ class StackDumps:
     def _write(self, dump: DumpRequest) -> None:
         path = dump_path(self._directory, dump.id)
         document = {"at": time.time(), "ranks": [row for _, row in sorted(dump.rows.items())]}
-        try:
+        with contextlib.suppress(OSError):
             write_json_atomically(path, document, durable=False)
             for name in dump_names(self._directory, "dump-")[:-KEPT]:
                 os.unlink(os.path.join(self._directory, name))
-        except OSError:
-            return

@@ -6,15 +6,11 @@ import contextlib
 import json
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import write_json_atomically
-from ipexctl.node.common.records import FINAL, read_status
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.records import RunStatus
+from ipexctl.node.common.records import FINAL, RunStatus, read_status
 
 UNHEARD = 120.0
 """Seconds without a new status until a supervisor on another machine with this home counts as dead.

@@ -22,10 +22,16 @@ import time
 from typing import TYPE_CHECKING, Any, Callable
 
 from ipexctl.node.common import sockets
-from ipexctl.node.common.answer import emit
+from ipexctl.node.common.answer import Json, emit
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import remove_file, write_json_atomically
-from ipexctl.node.common.job import CONNECTIVITY_FILE, read_start_request, read_supervisor_request
+from ipexctl.node.common.job import (
+    CONNECTIVITY_FILE,
+    StartRequest,
+    SupervisorRequest,
+    read_start_request,
+    read_supervisor_request,
+)
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Mpirun
 from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
@@ -34,8 +40,6 @@ from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnec
 if TYPE_CHECKING:
     import socket
 
-    from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.job import StartRequest, SupervisorRequest
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 
 PATIENCE = 8.0

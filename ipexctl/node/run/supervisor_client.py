@@ -10,15 +10,13 @@ import errno
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json
 from ipexctl.node.run import protocol
 
 if TYPE_CHECKING:
-    from typing import IO
-
     from ipexctl.node.common.answer import Json
     from ipexctl.node.run.output_buffer import OutputBuffer
 

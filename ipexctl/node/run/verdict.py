@@ -24,11 +24,10 @@ import signal
 import time
 from typing import TYPE_CHECKING, Sequence
 
-from ipexctl.node.common.records import Attempt, Failure
+from ipexctl.node.common.records import Attempt, Failure, OutOfMemory, State
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.common.records import OutOfMemory, State
     from ipexctl.node.run.messages import Exit
     from ipexctl.node.run.mpirun import MpirunProcess
     from ipexctl.node.run.rank_connections import RankConnection

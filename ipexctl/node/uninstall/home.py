@@ -17,10 +17,10 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Iterator, Literal
+from typing import BinaryIO, Iterator, Literal
 
-from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import HOME_ENTRIES, check_owner, disk_usage, encode_name, explain_os_error, home_of
+from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.files import HOME_ENTRIES, check_owner, disk_usage, encode_name, home_of
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
@@ -29,9 +29,6 @@ from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import Plan
 from ipexctl.node.run.retention import runs_with_processes
 from ipexctl.node.run.status_file import UNHEARD, NoRecord, read_document
-
-if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
 
 RunState = Literal["live", "starting", "over", "unknown"]
 START_TIME = 60.0
@@ -285,10 +282,7 @@ def remove(request: Json, _: BinaryIO) -> Json:
         raise AgentError(f"run {run} is alive", f"ipexctl stop {run}")
     for reason in description["busy"]:
         raise AgentError(reason, "wait until it has ended, then run it again")
-    try:
-        contents.remove()
-    except OSError as error:
-        raise explain_os_error(error, contents.home) from None
+    contents.remove()
     after = HomeContents(request)
     return {**description, "left": list(after.left()), "logins": os.path.isdir(f"{after.home}/ssh")}
 

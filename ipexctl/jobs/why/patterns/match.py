@@ -109,7 +109,7 @@ class FailureContext:
     """Every rank's."""
     mpirun: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
     plan: Mapping[str, Any] = field(default_factory=dict)
-    master: Master = Master()  # noqa: RUF009
+    master: Master = Master("")  # noqa: RUF009
     tiers: Mapping[str, str] = field(default_factory=dict)
     """Host → what its processor can do, where that is known."""
 
