@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ipexctl.node.common.frames import CompressedFrameReader, decode_chunk, deco
 from ipexctl.remote.node_call import agent_zip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ipexctl.node.common.frames import Chunk
 
@@ -78,6 +79,16 @@ def _patched(packed: bytes, name: str, old: str, new: str) -> bytes:
                 text = text.replace(old.encode(), new.encode())
             target.writestr(item, text)
     return changed.getvalue()
+
+
+def wait_until(
+    is_true: Callable[[], object], seconds: float = 20, details: Callable[[], object] = lambda: None
+) -> None:
+    """An AssertionError with `details` if it is not true within that time."""
+    until = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < until, details()
+        time.sleep(0.01)
 
 
 def read_events(number: int) -> Iterator[Chunk | dict[str, Any]]:

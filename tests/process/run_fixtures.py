@@ -23,13 +23,13 @@ def make(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a tmpfs of a size; the test is skipped where that is not allowed."""
-    place = tmp_path / "small"
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a tmpfs with options; the test is skipped where that is not allowed."""
+    place = tmp_path / "mounted"
 
-    def mount(size: str) -> Path:
+    def mount(options: str) -> Path:
         place.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], check=False).returncode:
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(place)], check=False).returncode:
             pytest.skip("no right to mount")
         return place
 

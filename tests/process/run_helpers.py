@@ -8,13 +8,12 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_helpers import agent_file
+from agent_helpers import agent_file, wait_until
 from ipexctl.jobs.submit.start import HOOKS
 from ipexctl.remote.node_call import script_text
 
@@ -151,18 +150,15 @@ class Run:
 
     def wait(self, seconds: float = 30) -> dict[str, Any]:
         """The final status; nothing of the supervisor's is alive by then."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if self.status["state"] in FINAL and not alive(self.status["supervisor"]["pid"]):
-                return self.status
-            time.sleep(0.02)
-        raise AssertionError((self.status, self.said("mpirun.log"), self.said("supervise.log")))
+        self.wait_until(lambda: self.status["state"] in FINAL and not alive(self.status["supervisor"]["pid"]), seconds)
+        return self.status
+
+    def wait_until(self, is_true: Callable[[], object], seconds: float = 20) -> None:
+        logs = ("mpirun.log", "supervise.log", "events.jsonl")
+        wait_until(is_true, seconds, lambda: (self.status, *map(self.said, logs), self.left()))
 
     def wait_for(self, text: bytes, rank: int = 0, stream: str = "out", seconds: float = 20) -> None:
-        until = time.monotonic() + seconds
-        while text not in self.output(rank, stream):
-            assert time.monotonic() < until, (self.status, self.said("mpirun.log"), self.said("supervise.log"))
-            time.sleep(0.02)
+        self.wait_until(lambda: text in self.output(rank, stream), seconds)
 
     def wait_for_all(self, text: bytes) -> None:
         for rank in range(self.size):

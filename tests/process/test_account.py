@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_helpers import agent_argv, all_pythons, read_events
+from agent_helpers import all_pythons, read_events
+from env_helpers import start
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.why.run_snapshot import read_snapshot
@@ -32,13 +32,8 @@ HERE = Host(name="localhost", address="localhost")
 
 
 def ask(home: Path, run: str, python: str = sys.executable, **more: Any) -> tuple[dict[str, Any], list[Chunk]]:
-    request = {"home": str(home), "id": run, **more}
-    argv = agent_argv(python, "run.run_snapshot", "read")
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
+    with start("run.run_snapshot", "read", {"home": str(home), "id": run, **more}, python=python) as process:
         assert process.stdout is not None
-        process.stdin.write(json.dumps(request).encode() + b"\n")
-        process.stdin.close()
         *chunks, answer = read_events(process.stdout.fileno())
     assert isinstance(answer, dict)
     return answer, [chunk for chunk in chunks if isinstance(chunk, Chunk)]

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pytest
 from run_helpers import Run
 
+from agent_helpers import wait_until
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry
@@ -63,6 +64,13 @@ class Attached:
     def begin(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
         process = subprocess.Popen([*IPEXCTL, *words], env=self.env, stdout=stdout, stderr=subprocess.PIPE)
         self.processes.append(process)
+        return process
+
+    def begin_and_read(self, *words: str) -> subprocess.Popen[bytes]:
+        """Begin it, and wait for its first line."""
+        process = self.begin(*words)
+        assert process.stdout is not None
+        process.stdout.readline()
         return process
 
     def show(self) -> Shown:
@@ -170,11 +178,8 @@ def test_a_copy_that_is_not_whole_is_said_to_be_so(attach: Callable[..., Attache
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_who_stops_the_run_sees_how_it_ends(attach: Callable[..., Attached], number: int, code: int) -> None:
     attached = attach(STAYS)
-    process = attached.begin("attach", "last")
-    assert process.stdout is not None
-    process.stdout.readline()
-    for rank in (0, 1):
-        attached.run.wait_for(b"still here", rank)
+    process = attached.begin_and_read("attach", "last")
+    attached.run.wait_for_all(b"still here")
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code
@@ -187,9 +192,7 @@ def test_who_stops_the_run_sees_how_it_ends(attach: Callable[..., Attached], num
 
 def test_ctrl_c_twice_leaves_at_once_and_says_that_the_run_may_go_on(attach: Callable[..., Attached]) -> None:
     attached = attach(STAYS)
-    process = attached.begin("attach", "last")
-    assert process.stdout is not None
-    process.stdout.readline()
+    process = attached.begin_and_read("attach", "last")
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     began = time.monotonic()
@@ -221,9 +224,7 @@ def test_a_closed_terminal_leaves_the_run_to_itself_and_nohup_is_heeded(attach: 
 
 def test_who_leaves_the_logs_stops_nothing_and_is_not_told_so(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNTS.format(60, 0.1))
-    process = attached.begin("logs", "last", "-f")
-    assert process.stdout is not None
-    process.stdout.readline()
+    process = attached.begin_and_read("logs", "last", "-f")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, b"")
@@ -282,9 +283,8 @@ def test_a_run_stopped_by_key_ends_the_call_as_ctrl_c_would(attach: Callable[...
 
 def test_a_reader_that_left_leaves_the_run_to_itself(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNTS.format(40, 0.05))
-    process = attached.begin("attach", "last")
+    process = attached.begin_and_read("attach", "last")
     assert process.stdout is not None
-    process.stdout.readline()
     process.stdout.close()
     assert process.wait(30) == 141
     assert process.stderr is not None
@@ -317,11 +317,9 @@ def test_a_reader_that_does_not_read_holds_up_no_rank_and_gets_every_line(attach
 def test_somebody_whose_pager_does_not_read_can_still_stop_the_run(attach: Callable[..., Attached]) -> None:
     attached = attach("import time\nwhile True:\n    print('x' * 5000)\n    time.sleep(0.001)", 1)
     process = attached.begin("attach", "last")
-    assert process.stdout is not None
-    until = time.monotonic() + 30
-    while bytes_unread(process.stdout) < 60_000:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    stdout = process.stdout
+    assert stdout is not None
+    wait_until(lambda: bytes_unread(stdout) >= 60_000, 30)
     process.send_signal(signal.SIGINT)
     assert process.wait(40) == 130
     assert attached.run.status["state"] == "stopped"

@@ -11,13 +11,19 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_helpers import other_pythons
+from agent_helpers import other_pythons, wait_until
 from env_helpers import MINOR, PYTHON, TAG, Home, run_in, said, session_of, start
 from ipexctl.remote.node_call import agent_command, agent_zip
 from tiny_wheels import corrupt, write_oneccl, write_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytest_plugins = ["run_fixtures"]
 
 
 @pytest.fixture
@@ -151,10 +157,7 @@ def test_killed_at_any_moment_a_rerun_ends_whole(home: Home, seed: int) -> None:
     time.sleep(random.Random(seed).uniform(0.02, 1.2))
     child.kill()
     child.communicate()
-    deadline = time.monotonic() + 5
-    while session_of(child.pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert session_of(child.pid) == [], "its children outlive it"
+    wait_until(lambda: session_of(child.pid) == [])
     if home.env.exists():
         assert home.envs("check", name=home.name)["ok"]
     home.build()
@@ -323,49 +326,41 @@ def test_a_home_of_somebody_else_is_named() -> None:
     assert "--home" in failed["fix"]
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="mounts a filesystem")
 @pytest.mark.parametrize(
     ("options", "reason"),
     [("size=1m", "has no room"), ("size=200m,noexec", "mounted noexec"), ("size=200m,ro", "read-only")],
 )
-def test_a_filesystem_that_won_t_do_is_named(tmp_path: Path, options: str, reason: str) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options.replace(",ro", ""), "tmpfs", str(place)], check=True)
-    try:
-        home = Home(place / "home")
-        home.add_stack(tmp_path / "source", pad=300_000)
-        request = home.request()
-        if ",ro" in options:
-            subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
-        failed = said(start("env.build", "build", request))
-        assert reason in failed["reason"]
-        assert str(place) in failed["reason"]
-        assert failed["fix"]
-        assert not home.env.exists()
-        if "ro" not in options and "noexec" not in options:
-            assert home.leftovers() == []
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="mounts a filesystem")
-def test_a_disk_that_fills_while_unpacking_is_named_with_what_is_missing(tmp_path: Path) -> None:
-    place = tmp_path / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(place)], check=True)
-    try:
-        home = Home(place / "home")
-        home.add_stack(tmp_path / "source", pad=20_000_000)
-        patches = {"env.fill": ("MARGIN = 32 << 20", "MARGIN = -(1 << 40)")}
-        filler = place / "filler"
-        with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
-            while True:
-                file.write(bytes(1 << 16))
-        os.truncate(filler, filler.stat().st_size - 8_000_000)
-        failed = said(start("env.build", "build", home.request(installer=None), patches=patches))
-        assert "has no room" in failed["reason"]
-        assert "MB are missing" in failed["reason"]
+def test_a_filesystem_that_won_t_do_is_named(
+    tmp_path: Path, mounted: Callable[[str], Path], options: str, reason: str
+) -> None:
+    place = mounted(options.replace(",ro", ""))
+    home = Home(place / "home")
+    home.add_stack(tmp_path / "source", pad=300_000)
+    request = home.request()
+    if ",ro" in options:
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+    failed = said(start("env.build", "build", request))
+    assert reason in failed["reason"]
+    assert str(place) in failed["reason"]
+    assert failed["fix"]
+    assert not home.env.exists()
+    if "ro" not in options and "noexec" not in options:
         assert home.leftovers() == []
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_disk_that_fills_while_unpacking_is_named_with_what_is_missing(
+    tmp_path: Path, mounted: Callable[[str], Path]
+) -> None:
+    place = mounted("size=60m")
+    home = Home(place / "home")
+    home.add_stack(tmp_path / "source", pad=20_000_000)
+    patches = {"env.fill": ("MARGIN = 32 << 20", "MARGIN = -(1 << 40)")}
+    filler = place / "filler"
+    with filler.open("wb") as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(bytes(1 << 16))
+    os.truncate(filler, filler.stat().st_size - 8_000_000)
+    failed = said(start("env.build", "build", home.request(installer=None), patches=patches))
+    assert "has no room" in failed["reason"]
+    assert "MB are missing" in failed["reason"]
+    assert home.leftovers() == []

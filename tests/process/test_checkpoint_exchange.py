@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
-import time
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_helpers import agent_argv, all_pythons
+from agent_helpers import all_pythons, wait_until
+from env_helpers import start
 from ipexctl.node.files.peer_transfer import prove_to_server, send_line
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -37,13 +36,6 @@ def saved(text: str) -> bytes:
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr(zipfile.ZipInfo("data.pkl"), text * 1000)
     return packed.getvalue()
-
-
-def wait_for_end(exchange: CheckpointExchange) -> None:
-    until = time.monotonic() + 60
-    while not exchange.is_over:
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 class Hosts:
@@ -71,7 +63,7 @@ class Hosts:
         clients = {name: self.take_part(rank, exchange.port, python, token) for rank, name in enumerate(self.names)}
         self.errors = {}
         if token == TOKEN:
-            wait_for_end(exchange)
+            wait_until(lambda: exchange.is_over, 60)
             exchange.close()
         for name, client in clients.items():
             self.errors[name] = client.communicate(timeout=30)[1].decode()
@@ -86,16 +78,7 @@ class Hosts:
         (home / "code").mkdir(parents=True, exist_ok=True)
         request = {"rank": rank, "path": str(home / "code" / self.path), "home": str(home)}
         request |= {"address": "127.0.0.1", "port": port, "token": token}
-        client = subprocess.Popen(
-            agent_argv(python, "files.checkpoint"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert client.stdin is not None
-        client.stdin.write(json.dumps(request).encode() + b"\n")
-        client.stdin.flush()
-        return client
+        return start("files.checkpoint", "", request, python=python)
 
 
 @pytest.fixture
@@ -195,7 +178,7 @@ def test_a_host_that_leaves_ends_the_exchange(hosts: Callable[[str], Hosts]) -> 
         prove_to_server(conn, TOKEN)
         send_line(conn, {"rank": 1})
         client = cluster.take_part(0, exchange.port, sys.executable, TOKEN)
-    wait_for_end(exchange)
+    wait_until(lambda: exchange.is_over, 60)
     assert "node2" in exchange.failure
     exchange.close()
     assert client.communicate(timeout=30)[1] != b""
@@ -235,10 +218,7 @@ def test_a_run_that_waits_for_a_checkpoint_can_be_stopped(make: Callable[..., Ru
     ranks = [{"rank": rank, "host": f"node{rank}", "store": f"store{rank}"} for rank in range(2)]  # one takes no part
     # With a restart left, the job file stays: here both stores have the same one.
     run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "ranks": ranks, "restarts": 1}).start()
-    until = time.monotonic() + 20
-    while len(run.events("met")) < 2:
-        assert time.monotonic() < until, run.said("events.jsonl")
-        time.sleep(0.02)
+    run.wait_until(lambda: len(run.events("met")) == 2)
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
     status = run.wait()
     assert (status["state"], {rank["state"] for rank in status["ranks"]}) == ("stopped", {"stopped"})

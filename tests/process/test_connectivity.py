@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from agent_helpers import agent_argv
+from env_helpers import said, start
 from ipexctl.remote.command import login_line
 from ipexctl.remote.node_call import agent_command_of
 
@@ -37,16 +35,7 @@ def check(tmp_path: Path, **addresses: str) -> dict[str, Any]:
         "seconds": 5,
         "record": str(tmp_path / "record"),
     }
-    done = subprocess.run(
-        agent_argv(sys.executable, "network.connectivity", "try"),
-        input=json.dumps(request) + "\n",
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return said(start("network.connectivity", "try", request))
 
 
 def test_open_connections(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from run_helpers import FOR_EVER, Run
 
 from agent_helpers import agent_argv, all_pythons, read_events
+from env_helpers import said, start
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.run.follow import StatusWatcher
@@ -36,13 +37,8 @@ SLOW = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n   
 class Follow:
     def __init__(self, run: Run, python: str = sys.executable, **more: Any) -> None:
         self.events: list[Chunk | dict[str, Any]] = []
-        self.process = subprocess.Popen(
-            agent_argv(python, "run.follow", "follow"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self.process.stdin is not None
         request = {"home": str(run.home), "id": run.id, "follow": True, **more}
-        self.process.stdin.write(json.dumps(request).encode() + b"\n")
-        self.process.stdin.close()
+        self.process = start("run.follow", "follow", request, python=python)
 
     def hear(self, until: Callable[[Follow], bool] = lambda _: False) -> Follow:
         """Until the last word, or until that is true; then it is cut off as a lost connection would."""
@@ -164,8 +160,7 @@ def test_a_run_of_an_older_version_has_no_times_and_is_read_rank_by_rank(make: C
 
 def test_only_the_asked_ranks_and_streams_are_told_and_without_follow_it_ends_at_once(make: Callable[..., Run]) -> None:
     run = make(FOR_EVER, 3).start()
-    for rank in range(3):
-        run.wait_for(b"here", rank)
+    run.wait_for_all(b"here")
     heard = Follow(run, ranks=[1], streams=["out"], follow=False).hear()
     assert {(chunk.rank, chunk.stream) for chunk in heard.chunks} == {(1, "stdout")}
     assert heard.last["status"]["state"] == "running"
@@ -241,15 +236,7 @@ def test_a_run_nobody_knows_is_said(make: Callable[..., Run]) -> None:
 
 
 def on_runs(run: Run, action: str, **more: Any) -> dict[str, Any]:
-    request = {"home": str(run.home), "id": run.id, **more}
-    done = subprocess.run(
-        agent_argv(sys.executable, "run.runs", action),
-        input=json.dumps(request).encode() + b"\n",
-        capture_output=True,
-        check=False,
-    )
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return said(start("run.runs", action, {"home": str(run.home), "id": run.id, **more}))
 
 
 def test_runs_are_listed_stopped_once_and_what_was_over_stays_so(make: Callable[..., Run]) -> None:

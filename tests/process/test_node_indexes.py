@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_helpers import agent_argv, all_pythons
+from agent_helpers import all_pythons
+from env_helpers import said, start
 from simple_index import SimpleIndex
 from tiny_wheels import write_oneccl, write_wheel
 
@@ -35,20 +35,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def ran(argv: list[str], request: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    proxies = {name: value for name, value in os.environ.items() if not name.upper().startswith("PIP_")}
-    ended = subprocess.run(
-        argv,
-        input=json.dumps(request) + "\n",
-        env={**proxies, **(env or {})},
-        text=True,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    last = json.loads(ended.stdout.splitlines()[-1])
-    assert isinstance(last, dict)
+def ran(
+    command: str, action: str, request: dict[str, Any], python: str, env: Mapping[str, str] | None
+) -> dict[str, Any]:
+    others = {name: value for name, value in os.environ.items() if not name.upper().startswith("PIP_")}
+    last = said(start(command, action, request, python=python, env={**others, **(env or {})}))
     assert last["event"] == "done"
     return last
 
@@ -57,7 +48,7 @@ def ask(*urls: str, kind: str = "index", projects: tuple[str, ...] = ("torch", "
     sources = [{"kind": kind, "url": url, "label": f"source {number}"} for number, url in enumerate(urls)]
     python, env = more.pop("python", sys.executable), more.pop("env", None)
     request = {"projects": list(projects), "sources": sources, "timeout": 10, **more}
-    return ran(agent_argv(python, "env.indexes", "ask"), request, env=env)
+    return ran("env.indexes", "ask", request, python, env)
 
 
 def reasons(answer: dict[str, Any]) -> list[str]:
@@ -162,14 +153,6 @@ def test_a_login_that_is_wanted_is_said(wheels: Path) -> None:
         assert list(answer["logins"]) == [served.origin]
 
 
-def test_netrc_is_obeyed(wheels: Path, tmp_path: Path) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login me password secret\n")
-    netrc.chmod(0o600)
-    with SimpleIndex(wheels, login=("me", "secret")) as served:
-        assert ask(served.url, env={"NETRC": str(netrc)})["answered"] == ["source 0"]
-
-
 def test_403_for_one_project_is_an_absence_for_all_a_closed_door(wheels: Path) -> None:
     with SimpleIndex(wheels, errors={"oneccl-bind-pt": 403}) as served:
         assert ask(served.url)["answered"] == ["source 0"]
@@ -197,11 +180,8 @@ def test_http_where_https_is_meant_is_said(wheels: Path) -> None:
 
 def test_a_proxy_is_obeyed(wheels: Path) -> None:
     with SimpleIndex(wheels) as proxy:
-        url = "http://index.invalid/simple"
-        trusted = ["index.invalid"]
-        assert ask(url, settings={"proxy": proxy.origin, "trusted_hosts": trusted})["answered"] == ["source 0"]
-        answer = ask(url, settings={"trusted_hosts": trusted}, env={"http_proxy": proxy.origin})
-        assert answer["answered"] == ["source 0"]
+        settings = {"proxy": proxy.origin, "trusted_hosts": ["index.invalid"]}
+        assert ask("http://index.invalid/simple", settings=settings)["answered"] == ["source 0"]
 
 
 def test_an_http_index_is_not_queried_unless_pip_trusts_its_host(wheels: Path) -> None:
@@ -212,7 +192,7 @@ def test_an_http_index_is_not_queried_unless_pip_trusts_its_host(wheels: Path) -
 
 
 def settings(env: Mapping[str, str], python: str = sys.executable) -> dict[str, Any]:
-    return ran(agent_argv(python, "env.pip_settings", "read"), {}, env=env)
+    return ran("env.pip_settings", "read", {}, python, env)
 
 
 @pytest.mark.parametrize("python", all_pythons())

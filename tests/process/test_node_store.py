@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from node_store_helpers import END, argv, content_of, feed, file_of, first_line, frame, run, start
 
-from agent_helpers import all_pythons
+from agent_helpers import all_pythons, wait_until
 from ipexctl.remote.node_call import agent_command, agent_zip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
+pytest_plugins = ["run_fixtures"]
+
 ONE, TWO = os.urandom(3_000_001), b"the second"
-is_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
 
 
 def sha(content: bytes) -> str:
@@ -163,18 +164,11 @@ def test_killed_at_any_moment_a_rerun_ends_whole(tmp_path: Path) -> None:
     assert set(content_of(tmp_path)) == wanted
 
 
-def _until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_told_to_end_it_leaves_nothing_half_made(tmp_path: Path, number: signal.Signals) -> None:
     process = start("store", "receive", {"store": str(tmp_path)})
     feed(process, frame(ONE)[:2_000_000])
-    _until(lambda: any(tmp_path.glob("*.part")))
+    wait_until(lambda: any(tmp_path.glob("*.part")))
     process.send_signal(number)
     process.communicate()
     assert process.returncode == 143
@@ -194,7 +188,7 @@ def test_it_ends_when_nobody_listens_any_more(tmp_path: Path) -> None:
 def test_parts_of_writers_that_are_gone_are_cleared_and_others_are_not(tmp_path: Path) -> None:
     alive = start("store", "receive", {"store": str(tmp_path)})
     feed(alive, frame(ONE)[:2_000_000])
-    _until(lambda: any(tmp_path.glob("*.part")))
+    wait_until(lambda: any(tmp_path.glob("*.part")))
     (its,) = tmp_path.glob("*.part")
     young = tmp_path / f"{'a' * 16}.elsewhere.1.cafe.part"
     old = tmp_path / f"{'b' * 16}.elsewhere.1.cafe.part"
@@ -216,21 +210,6 @@ def test_two_at_once_write_the_same_files(tmp_path: Path) -> None:
     assert set(content_of(tmp_path).values()) == {ONE, TWO}
 
 
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A small filesystem of its own."""
-    point = tmp_path / "mounted"
-    point.mkdir()
-
-    def mount(options: str) -> Path:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", point], check=True)
-        return point
-
-    yield mount
-    subprocess.run(["umount", "-l", point], check=False, capture_output=True)
-
-
-@is_root
 def test_a_full_disk_says_how_much_is_missing(mounted: Callable[[str], Path]) -> None:
     point = mounted("size=2m")
     said = run("store", "receive", {"store": str(point / "wheels")}, frame(TWO) + frame(ONE, "b.whl") + END)
@@ -239,27 +218,24 @@ def test_a_full_disk_says_how_much_is_missing(mounted: Callable[[str], Path]) ->
     assert list(content_of(point).values()) == [TWO]
 
 
-@is_root
 def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_made(mounted: Callable[[str], Path]) -> None:
     point = mounted("size=4m")
     process = start("store", "receive", {"store": str(point / "wheels")})
     feed(process, frame(ONE)[:1_000_000])
-    _until(lambda: any((point / "wheels").glob("*.part")))
+    wait_until(lambda: any((point / "wheels").glob("*.part")))
     (point / "filler").write_bytes(b"x" * 2_500_000)
     out, err = process.communicate(frame(ONE)[1_000_000:])
     assert b"the disk is full" in out, err
     assert not list((point / "wheels").glob("*"))
 
 
-@is_root
 def test_a_read_only_filesystem_is_named(mounted: Callable[[str], Path]) -> None:
     point = mounted("ro")
     said = run("store", "receive", {"store": str(point / "wheels")}, frame(TWO) + END)
     assert f"{point}/wheels: the filesystem is mounted read-only" in said.reason
 
 
-@is_root
-@pytest.mark.skipif(not os.path.exists("/usr/bin/python3"), reason="needs a Python that every account may run")
+@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/usr/bin/python3"), reason="becomes another account")
 def test_a_directory_of_somebody_elses_is_named() -> None:
     stdin = agent_zip("files") + first_line("store", {"store": "/usr/wheels"}) + frame(TWO) + END
     done = in_shell("receive", "/usr/bin/python3", stdin, user=65534)

@@ -149,8 +149,7 @@ def test_a_live_run_is_followed_to_its_end(older: Older, live: Callable[[str], R
 
 def test_a_live_run_is_inspected_and_stopped(older: Older, live: Callable[[str], Run]) -> None:
     run = live(STAYS)
-    for rank in (0, 1):
-        run.wait_for(b"here\n", rank)
+    run.wait_for_all(b"here\n")
     assert sorted(older.call("logs", "older-live").stdout.splitlines()) == [b"[0] here", b"[1] here"]
     assert older.json("why", "older-live")["state"] == "running"
     dump = older.call("dump", "older-live")

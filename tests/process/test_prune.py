@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_helpers import agent_argv, agent_file, other_pythons
-from env_helpers import said
+from agent_helpers import agent_file, other_pythons, wait_until
+from env_helpers import said, start
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ps import forgettable, query_runs
@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 DAY = 86400.0
 MACHINE = os.uname().nodename
 GONE = {"pid": 2**22 + 1, "start": 1, "machine": MACHINE}
-
-
-def start(command: str, action: str, request: dict[str, Any], python: str = sys.executable) -> subprocess.Popen[bytes]:
-    child = subprocess.Popen(
-        agent_argv(python, command, action), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert child.stdin is not None
-    child.stdin.write(json.dumps(request).encode() + b"\n")
-    child.stdin.close()
-    child.stdin = None
-    return child
 
 
 class Runs:
@@ -219,9 +208,7 @@ def test_in_the_background_it_begins_only_where_there_are_many(runs: Runs) -> No
     assert len(runs.names) == 10
     runs.make("one-more", 98)
     subprocess.run(["sh", "-c", line], check=True)
-    until = time.monotonic() + 20
-    while len(runs.names) > 10 and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: len(runs.names) <= 10)
     assert len(runs.names) == 10
     assert "new" in runs.names
 

@@ -301,13 +301,9 @@ def test_a_frozen_supervisor_stalls_no_rank_and_gets_everything_later(make: Call
     run.listen()
     run.write_job()
     run.say_go()
-    until = time.monotonic() + 20
-    while run.status["ranks"][0]["wrapper"] is None and time.monotonic() < until:
-        time.sleep(0.005)
+    run.wait_until(lambda: run.status["ranks"][0]["wrapper"] is not None)
     os.kill(run.status["supervisor"]["pid"], signal.SIGSTOP)
-    while not (run.home / "done").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert (run.home / "done").exists()
+    run.wait_until((run.home / "done").exists)
     assert any((run.rundir / "spill").iterdir())
     os.kill(run.status["supervisor"]["pid"], signal.SIGCONT)
     assert run.wait()["state"] == "ok"
@@ -320,10 +316,7 @@ def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_goo
     run.wait_for_all(b"here")
     supervisor, mpirun = run.status["supervisor"]["pid"], run.status["mpirun"]["pid"]
     os.kill(supervisor, signal.SIGSTOP)
-    until = time.monotonic() + 15
-    while len(run.left()) > 2 and time.monotonic() < until:
-        time.sleep(0.1)
-    assert all("run.rank" not in words or "mpirun.py" in words for words in run.left())
+    run.wait_until(lambda: all("run.rank" not in words or "mpirun.py" in words for words in run.left()))
     assert "the supervisor was lost" in run.said("mpirun.log")
     for pid in (supervisor, mpirun):
         with contextlib.suppress(ProcessLookupError):

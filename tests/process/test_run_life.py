@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import stat
 import subprocess
 import sys
@@ -70,29 +68,11 @@ def test_each_attempt_has_a_port_of_its_own_and_its_output_behind_a_line_of_ours
     assert run.left() == []
 
 
-def test_a_run_that_may_be_begun_again_and_ends_well_leaves_no_secrets(make: Callable[..., Run]) -> None:
-    run = make("print('done')", go={"restarts": 2}).start()
-    assert run.wait()["state"] == "ok"
-    assert not (run.rundir / "job.json").exists()
-
-
-def test_a_run_that_is_stopped_is_not_begun_again(make: Callable[..., Run]) -> None:
-    run = make("import time\nprint('here', flush=True)\ntime.sleep(600)", go={"restarts": 2}).start()
-    run.wait_for_all(b"here")
-    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
-    status = run.wait()
-    assert (status["state"], status["attempt"]) == ("stopped", 0)
-    assert not (run.rundir / "job.json").exists()
-
-
 def test_a_silent_run_is_told_with_what_each_rank_is_at_and_not_ended(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('step', os.environ['RANK'], flush=True)\nwhile not os.path.exists('speak'):\n"
     code += " time.sleep(0.1)\nprint('again', flush=True)\ntime.sleep(1)"
     run = make(code, go={"hang_after": 2.5}).start()
-    until = time.monotonic() + 20
-    while run.status["silent"] is None:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    run.wait_until(lambda: run.status["silent"])
     silent = run.status["silent"]
     assert silent["after"] == 2.5
     assert 2.0 < time.time() - silent["since"] < 6.0
@@ -113,10 +93,7 @@ HANGS = "import time\ndef wait_for_others():\n time.sleep(600)\nprint('here', fl
 def test_a_silent_run_is_dumped_once_and_goes_on(make: Callable[..., Run]) -> None:
     run = make(HANGS, go={"hang_after": 1, "on_hang": "dump"}).start()
     run.wait_for_all(b"here")
-    until = time.monotonic() + 40
-    while not (run.status["silent"] or {}).get("dump"):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    run.wait_until(lambda: (run.status["silent"] or {}).get("dump"), 40)
     time.sleep(1.5)
     assert run.status["state"] == "running"
     dumps = list((run.rundir / "stacks").glob("dump-*.json"))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_helpers import agent_argv, all_pythons
+from agent_helpers import all_pythons
+from env_helpers import said, start
 from ipexctl.jobs.dump import read_dump
 from ipexctl.remote.reply import Reply
 from message_data import missing
@@ -119,22 +120,13 @@ def test_the_shim_can_be_left_out(make: Callable[..., Run]) -> None:
 
 
 def ask(run: Run, ranks: list[int] | None = None) -> dict[str, Any]:
-    request = {"home": str(run.home), "id": run.id, "ranks": ranks}
-    done = subprocess.run(
-        agent_argv(sys.executable, "run.runs", "dump"),
-        input=json.dumps(request).encode() + b"\n",
-        capture_output=True,
-        timeout=30,
-        check=False,
-    )
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    return said(start("run.runs", "dump", {"home": str(run.home), "id": run.id, "ranks": ranks}))
 
 
 def dump_of(run: Run, ranks: list[int] | None = None) -> Dump:
-    said = ask(run, ranks)
-    assert said["event"] == "done", said
-    return read_dump(Reply(said["dump"]))
+    reply = ask(run, ranks)
+    assert reply["event"] == "done", reply
+    return read_dump(Reply(reply["dump"]))
 
 
 def running(run: Run, size: int) -> Run:
@@ -255,8 +247,7 @@ def test_a_supervisor_that_does_not_know_the_question_is_left_alone(make: Callab
         os.kill(status["supervisor"]["pid"], signal.SIGSTOP)
         row = {**status["supervisor"], "pid": stand_in.pid, "start": began}
         (run.rundir / "status.json").write_text(json.dumps({**status, "supervisor": row}))
-        said = ask(run)
-        assert "older ipexctl" in said["reason"]
+        assert "older ipexctl" in ask(run)["reason"]
         assert stand_in.poll() is None
     finally:
         stand_in.kill()

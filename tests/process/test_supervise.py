@@ -94,14 +94,15 @@ def test_a_rank_that_heeds_no_term_is_killed_after_the_grace(make: Callable[...,
     assert run.left() == []
 
 
-def test_term_stops_the_run_and_a_rank_may_save_first(make: Callable[..., Run]) -> None:
+def test_term_stops_the_run_without_a_restart_and_a_rank_may_save_first(make: Callable[..., Run]) -> None:
     code = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
-    run = make(code + "print('here', flush=True)\ntime.sleep(600)").start()
+    run = make(code + "print('here', flush=True)\ntime.sleep(600)", go={"restarts": 2}).start()
     run.wait_for_all(b"here\n")
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
     status = run.wait()
     assert (status["state"], status["exit_code"], status["first_failure"]) == ("stopped", 143, None)
-    assert run.output(1) == b"here\nsaved\n"
+    assert (status["attempt"], run.output(1)) == (0, b"here\nsaved\n")
+    assert not (run.rundir / "job.json").exists()
     assert run.left() == []
 
 
@@ -155,10 +156,7 @@ def test_a_supervisor_that_is_killed_leaves_no_rank(make: Callable[..., Run]) ->
     run = make(FOR_EVER).start()
     run.wait_for_all(b"here")
     os.kill(run.status["supervisor"]["pid"], signal.SIGKILL)
-    until = time.monotonic() + 10
-    while run.left() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert run.left() == []
+    run.wait_until(lambda: run.left() == [])
 
 
 def test_the_supervisor_outlives_who_started_it(make: Callable[..., Run]) -> None:
@@ -190,10 +188,7 @@ def test_token_and_secrets_are_in_no_command_line_and_gone_once_all_ranks_have_r
     assert stat.S_IMODE((run.rundir / "job.json").stat().st_mode) == 0o600
     run.say_go()
     run.wait_for_all(b"here")
-    until = time.monotonic() + 5
-    while (run.rundir / "job.json").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not (run.rundir / "job.json").exists()
+    run.wait_until(lambda: not (run.rundir / "job.json").exists())
     words = " ".join(words for _, words in processes_with(str(run.rundir)))
     assert run.token not in words
     assert "s3cr3t-value" not in words
@@ -221,13 +216,14 @@ def test_a_run_that_may_restart_starts_again_and_says_how_often(make: Callable[.
     assert b"try 0\n" in run.output(0) + run.output(1)
     assert b"try 2\n" in run.output(0)
     assert b"try 2\n" in run.output(1)
+    assert not (run.rundir / "job.json").exists()
     assert run.left() == []
 
 
 def test_a_full_disk_on_node0_loses_nothing_once_there_is_room(
-    make: Callable[..., Run], small_disk: Callable[[str], Path]
+    make: Callable[..., Run], mounted: Callable[[str], Path]
 ) -> None:
-    place = small_disk("3m")
+    place = mounted("size=3m")
     code = "import os, time\nfor i in range(60000): print(i, 'x' * 40)\nprint('end', flush=True)\ntime.sleep(2)"
     run = make(code, 1)
     run.listen()
@@ -246,9 +242,9 @@ def test_a_full_disk_on_node0_loses_nothing_once_there_is_room(
 
 
 def test_a_disk_that_stays_full_ends_no_training_and_what_is_lost_is_counted(
-    make: Callable[..., Run], tmp_path: Path, small_disk: Callable[[str], Path]
+    make: Callable[..., Run], tmp_path: Path, mounted: Callable[[str], Path]
 ) -> None:
-    place = small_disk("1m")
+    place = mounted("size=1m")
     code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
     run = make(code, 1, patches={"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")})
     run.listen()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent_helpers import other_pythons
+from agent_helpers import other_pythons, wait_until
 from env_helpers import Home, said, session_of, start
 from ipexctl.remote.reply import Reply
 from ipexctl.stack.env.environment import verify_result
@@ -134,10 +134,7 @@ def test_ended_itself_it_leaves_no_rank_behind(gloo: Home, how: signal.Signals |
         child.send_signal(how)
     child.stdout.close()
     child.wait(15)
-    deadline = time.monotonic() + 10
-    while session_of(child.pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert session_of(child.pid) == []
+    wait_until(lambda: session_of(child.pid) == [])
     assert child.stderr is not None
     child.stderr.close()
 
@@ -215,24 +212,18 @@ def test_the_callers_own_environment_stays_out(gloo: Home, tmp_path: Path) -> No
 
 def test_an_environment_of_the_users_is_verified_with_a_setup_file(ccl: Home, tmp_path: Path) -> None:
     package = next(ccl.env.glob("lib/python*/site-packages/oneccl_bindings_for_pytorch"))
-    setup = tmp_path / "setup.sh"
+    setup, broken = tmp_path / "setup.sh", tmp_path / "broken.sh"
     setup.write_text(f". {package}/env/setvars.sh\n")
-    foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(setup), "timeout": 20}
-    child = start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python")
-    result = verify_result(Reply(said(child)))
-    assert result.ok
-    assert result.backend == "ccl"
-    setup.write_text("echo no such module >&2; false\n")
-    failed = said(start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python"))
-    assert "no such module" in failed["reason"]
+    broken.write_text("echo no such module >&2; false\n")
 
+    def verify_with(path: Path) -> dict[str, Any]:
+        foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(path), "timeout": 20}
+        return said(start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python"))
 
-def test_the_bindings_own_setvars_can_be_the_setup_file(ccl: Home) -> None:
-    setup = next(ccl.env.glob("lib/python*/site-packages/oneccl_bindings_for_pytorch/env/setvars.sh"))
-    foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(setup), "timeout": 20}
-    child = start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python")
-    result = verify_result(Reply(said(child)))
-    assert (result.ok, result.backend) == (True, "ccl")
+    for path in (setup, package / "env" / "setvars.sh"):
+        assert (reply := verify_with(path))["ok"]
+        assert reply["backend"] == "ccl"
+    assert "no such module" in verify_with(broken)["reason"]
 
 
 def test_pythonpath_of_a_setup_file_reaches_what_is_verified(gloo: Home, tmp_path: Path) -> None:

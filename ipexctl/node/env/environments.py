@@ -193,7 +193,6 @@ def list_environments(request: Json) -> Json:
     stale += [entry for entry in list_directory(home / "tmp") if entry.name.startswith("build-")]
     return {
         "envs": envs,
-        "dangling": sorted(name for name, env in links.items() if not (home / "envs" / str(env)).is_dir()),
         "leftovers": {"count": len(stale), "bytes": sum(disk_usage(entry) for entry in stale)},
         "wheels": {"count": len(list_directory(home / "wheels")), "bytes": disk_usage(home / "wheels")},
     }
