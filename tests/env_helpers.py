@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import uv
 
 from agent_helpers import agent_argv
+from ipexctl.node.common.processes import all_processes
 from ipexctl.stack.lock.lock import Lock, Wheel
 from tiny_wheels import write_stack
 
@@ -142,15 +143,7 @@ def said(child: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 def session_of(pid: int) -> list[int]:
     """Living processes of that session."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-        except (OSError, IndexError):
-            continue
-        if int(fields[3]) == pid and fields[0] not in "ZX":
-            found.append(int(entry.name))
-    return found
+    return [stat.pid for stat in all_processes() if stat.session == pid and stat.is_alive]
 
 
 def run_in(env: Path, *argv: str, variables: Sequence[str] = ()) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_helpers import agent_file, wait_until
 from ipexctl.jobs.submit.start import HOOKS
+from ipexctl.node.common.processes import is_running
 from ipexctl.remote.node_call import script_text
 
 if TYPE_CHECKING:
@@ -150,7 +151,9 @@ class Run:
 
     def wait(self, seconds: float = 30) -> dict[str, Any]:
         """The final status; nothing of the supervisor's is alive by then."""
-        self.wait_until(lambda: self.status["state"] in FINAL and not alive(self.status["supervisor"]["pid"]), seconds)
+        self.wait_until(
+            lambda: self.status["state"] in FINAL and not is_running(self.status["supervisor"]["pid"]), seconds
+        )
         return self.status
 
     def wait_until(self, is_true: Callable[[], object], seconds: float = 20) -> None:
@@ -189,19 +192,11 @@ class Run:
                 continue
 
 
-def alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def processes_with(marker: str) -> list[tuple[int, str]]:
     """Processes whose words or environment hold that text, zombies and ourselves apart."""
     found = []
     for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid() or not alive(int(name)):
+        if not name.isdigit() or int(name) == os.getpid() or not is_running(int(name)):
             continue
         try:
             words = Path(f"/proc/{name}/cmdline").read_bytes()

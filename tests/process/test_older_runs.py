@@ -54,11 +54,7 @@ class Older:
         return RunRegistry(self.directory / "state" / "ipexctl" / "runs")
 
     def call(self, *args: str, timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
-        env = {
-            **os.environ,
-            "XDG_STATE_HOME": str(self.directory / "state"),
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
+        env = {**os.environ, "XDG_STATE_HOME": str(self.directory / "state"), "PYTHONPATH": os.pathsep.join(sys.path)}
         argv = [sys.executable, "-m", "ipexctl", *args]
         return subprocess.run(argv, env=env, capture_output=True, timeout=timeout, check=False)
 

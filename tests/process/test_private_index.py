@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cli_helpers import ipexctl
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack, write_wheel
 
@@ -27,19 +27,10 @@ def test_a_private_index_that_does_not_answer_is_an_error(answers: bool, tmp_pat
     write_stack(public, torch="2.13.0", ipex=None, python=f"cp3{sys.version_info.minor}")
     write_wheel(public, "acme", "9.9")
     with SimpleIndex(private) as own, SimpleIndex(public) as served:
-        argv = ("install", "--hosts", "localhost", "--home", tmp_path / "home", "--dry-run", "--json")
+        args = ("--hosts", "localhost", "--home", tmp_path / "home", "--dry-run", "--json", "--stack", "torch-2.13")
         sources = ("--index-url", served.url, "--extra-index-url", own.url if answers else DEAD)
-        done = subprocess.run(
-            [sys.executable, "-m", "ipexctl", *argv, *sources, "--stack", "torch-2.13", "--with", "acme"],
-            env={**os.environ, "PIP_CONFIG_FILE": os.devnull, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.returncode == (0 if answers else 1), done.stderr
-    document = json.loads(done.stdout)
-    if answers:
-        assert "acme-1.0-" in done.stdout.decode()
-        assert "acme-9.9" not in done.stdout.decode()
-    else:
-        assert DEAD in json.dumps(document)
+        env = {"PIP_CONFIG_FILE": os.devnull, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        ran = ipexctl("install", *args, *sources, "--with", "acme", env=env)
+    assert ran.rc == (0 if answers else 1), ran.err
+    text = json.dumps(json.loads(ran.out))
+    assert [part in text for part in ("acme-1.0-", "acme-9.9", DEAD)] == [answers, False, not answers]

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,11 +20,13 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.ps import forgettable, query_runs
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.retention import RetentionLimits, background_prune, prune_local, prune_nodes, read_limits
+from ipexctl.node.common.processes import read_stat
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 DAY = 86400.0
 MACHINE = os.uname().nodename
@@ -113,8 +114,7 @@ def test_a_dry_run_takes_nothing_away(runs: Runs) -> None:
 def lives() -> Iterator[dict[str, Any]]:
     """A supervisor that is there."""
     with subprocess.Popen(["sleep", "60"]) as process:
-        start_time = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
-        yield {"pid": process.pid, "start": start_time, "machine": MACHINE}
+        yield {"pid": process.pid, "start": read_stat(process.pid).start, "machine": MACHINE}
         process.kill()
 
 

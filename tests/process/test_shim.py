@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -192,6 +193,18 @@ def test_python_on_its_own_is_left_alone(shim: Shim) -> None:
         assert shim.note() == ""
 
 
+@contextlib.contextmanager
+def started(shim: Shim, code: str, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
+    """A process in a session of its own, which is killed in the end."""
+    with subprocess.Popen(
+        [python, "-c", code], env=shim.env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def stacks_of(pid: int) -> str:
     """What a process writes when it is asked, by way of the file nobody else sees."""
     (path,) = (link for link in Path(f"/proc/{pid}/fd").iterdir() if "ipexctl-stacks" in os.readlink(link))
@@ -219,10 +232,7 @@ in_parent() if pid else in_child()
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_parent_and_forked_child_tell_their_stacks_apart(shim: Shim, python: str) -> None:
-    process = subprocess.Popen(
-        [python, "-c", FORKS], env=shim.env, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
+    with started(shim, FORKS, python) as process:
         assert process.stdout is not None
         pids = {int(process.stdout.readline()) for _ in range(2)}
         child = (pids - {process.pid}).pop()
@@ -230,39 +240,28 @@ def test_parent_and_forked_child_tell_their_stacks_apart(shim: Shim, python: str
             for pid, function in ((process.pid, "in_parent"), (child, "in_child")):
                 (main,) = read_faulthandler(stacks_of(pid))
                 assert [frame.function for frame in main.frames] == [function, "<module>"]
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=10)
 
 
 def test_a_rank_that_spins_in_c_tells_its_stack_too(shim: Shim) -> None:
     code = "import re\ndef spins():\n    re.match('(a*)*b', 'a' * 60)\nprint('here', flush=True)\nspins()"
-    process = subprocess.Popen([sys.executable, "-c", code], env=shim.env, stdout=subprocess.PIPE)
-    try:
+    with started(shim, code) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         time.sleep(0.1)
         (main,) = read_faulthandler(stacks_of(process.pid))
         assert [frame.function for frame in main.frames][-2:] == ["spins", "<module>"]
-    finally:
-        process.kill()
-        process.communicate(timeout=10)
 
 
 def test_where_there_is_no_memfd_a_file_without_a_name_will_do(shim: Shim) -> None:
     module = shim.place / "ipexctl_shim.py"
     module.write_text(module.read_text().replace("os.memfd_create", "os.memfd_create_of_a_newer_glibc"))
     code = "import time\ndef f():\n    print('here', flush=True)\n    time.sleep(60)\nf()"
-    process = subprocess.Popen([sys.executable, "-c", code], env=shim.env, stdout=subprocess.PIPE)
-    try:
+    with started(shim, code) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         (main,) = read_faulthandler(stacks_of(process.pid))
         assert [frame.function for frame in main.frames] == ["f", "<module>"]
         assert not [name for name in os.listdir("/dev/shm") if f"ipexctl-stacks-{process.pid}-" in name]
-    finally:
-        process.kill()
-        process.communicate(timeout=10)
 
 
 def test_a_crash_shows_its_stack_on_stderr(shim: Shim) -> None:

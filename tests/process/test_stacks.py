@@ -16,6 +16,7 @@ import pytest
 from agent_helpers import all_pythons
 from env_helpers import said, start
 from ipexctl.jobs.dump import read_dump
+from ipexctl.node.common.processes import read_stat
 from ipexctl.remote.reply import Reply
 from message_data import missing
 
@@ -242,10 +243,8 @@ def test_a_supervisor_that_does_not_know_the_question_is_left_alone(make: Callab
     stand_in = subprocess.Popen(["sleep", "60"])
     try:
         status = run.status
-        with open(f"/proc/{stand_in.pid}/stat") as file:
-            began = int(file.read().rpartition(")")[2].split()[19])
         os.kill(status["supervisor"]["pid"], signal.SIGSTOP)
-        row = {**status["supervisor"], "pid": stand_in.pid, "start": began}
+        row = {**status["supervisor"], "pid": stand_in.pid, "start": read_stat(stand_in.pid).start}
         (run.rundir / "status.json").write_text(json.dumps({**status, "supervisor": row}))
         assert "older ipexctl" in ask(run)["reason"]
         assert stand_in.poll() is None

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from run_helpers import FOR_EVER, alive, processes_with
+from run_helpers import FOR_EVER, processes_with
 
 from agent_helpers import all_pythons
+from ipexctl.node.common.processes import is_running
 from message_data import missing
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def test_the_supervisor_outlives_who_started_it(make: Callable[..., Run]) -> Non
     run.wait_for(b"here")
     supervisor = run.status["supervisor"]["pid"]
     assert run.process.returncode == 0
-    assert alive(supervisor)
+    assert is_running(supervisor)
     assert os.getsid(supervisor) != os.getsid(0)
     assert run.status["supervisor"]["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert os.readlink(f"/proc/{supervisor}/fd/0") == "/dev/null"

@@ -161,6 +161,7 @@ def frame(kind: bytes, payload: bytes) -> bytes:
         {**BEAT, "waits": 5},
         *({**EXIT, "code": value} for value in (None, "1", float("inf"), 10**30, -1, True)),
         *({**EXIT, "signal": value} for value in ("9", 0, 65, [9])),
+        {**EXIT, "own": None},
         {**STUCK, "seconds": "long"},
         {**STUCK, "said": None},
         {"t": "told", "signal": None},

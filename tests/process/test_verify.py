@@ -21,7 +21,7 @@ from tiny_wheels import write_ipex, write_oneccl
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipexctl.stack.env.environment import VerifyResult
+    from ipexctl.stack.env.environment import Phase, VerifyResult
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,17 @@ def phases(result: VerifyResult) -> dict[str, bool]:
     return {phase.name: phase.ok for phase in result.phases}
 
 
+def failed_phase(result: VerifyResult) -> Phase:
+    assert result.failed is not None
+    return result.failed
+
+
+def explanation(result: VerifyResult) -> str:
+    explained = explain(result, env="e")
+    assert explained is not None
+    return explained[0]
+
+
 def test_a_good_stack_with_gloo(gloo: Home) -> None:
     result = verified(gloo)
     assert result.ok
@@ -92,25 +103,20 @@ def test_a_crash_is_of_the_step_it_happened_in(ccl: Home) -> None:
     assert result.failed is not None
     assert (result.failed.name, result.failed.signal) == ("ipex", 4)
     assert phases(result)["bindings"], "what doesn't depend on it is tried anyway"
-    told = explain(result, env="e")
-    assert told is not None
-    assert missing(told[0], "IPEX CPU") == []
+    assert missing(explanation(result), "IPEX CPU") == []
 
 
 def test_torch_that_crashes_is_all_there_is_to_say(gloo: Home) -> None:
     result = verified(gloo, variables={"TINY_CRASH": "import:11"})
     assert phases(result) == {"torch": False}
-    assert result.failed is not None
-    assert result.failed.signal == signal.SIGSEGV
+    assert failed_phase(result).signal == signal.SIGSEGV
 
 
 def test_a_crash_in_the_first_collective_is_seen_through_mpirun(ccl: Home) -> None:
     result = verified(ccl, variables={"TINY_CRASH": "allreduce:11"})
     assert result.failed is not None
     assert (result.failed.name, result.failed.signal) == ("allreduce", 11)
-    told = explain(result, env="e")
-    assert told is not None
-    assert missing(told[0], "oneCCL SIGSEGV") == []
+    assert missing(explanation(result), "oneCCL SIGSEGV") == []
 
 
 def test_ranks_that_hang_are_ended_at_the_time_limit(gloo: Home) -> None:
@@ -140,9 +146,7 @@ def test_ended_itself_it_leaves_no_rank_behind(gloo: Home, how: signal.Signals |
 
 
 def test_a_wrong_sum_is_no_success(gloo: Home) -> None:
-    result = verified(gloo, variables={"TINY_WRONG_SUM": "1"})
-    assert result.failed is not None
-    assert missing(result.failed.text, "2 4") == []
+    assert missing(failed_phase(verified(gloo, variables={"TINY_WRONG_SUM": "1"})).text, "2 4") == []
 
 
 def test_without_mpirun_two_processes_do_and_it_says_so(gloo: Home) -> None:
@@ -178,9 +182,7 @@ def test_ipex_for_another_torch_is_translated(tmp_path: Path) -> None:
     home.build()
     result = verified(home)
     assert phases(result) == {"torch": True, "ipex": False, "allreduce": True}
-    told = explain(result, env="e")
-    assert told is not None
-    assert missing(told[0], "2.8 2.13.0") == []
+    assert missing(explanation(result), "2.8 2.13.0") == []
 
 
 def test_bindings_for_another_torch_are_translated(tmp_path: Path) -> None:
@@ -191,16 +193,11 @@ def test_bindings_for_another_torch_are_translated(tmp_path: Path) -> None:
     home.build(record={"module": "oneccl_bindings_for_pytorch", "backend": "ccl"})
     result = verified(home)
     assert phases(result) == {"torch": True, "ipex": True, "bindings": False}
-    told = explain(result, env="e")
-    assert told is not None
-    assert "undefined symbol" in told[0]
+    assert "undefined symbol" in explanation(result)
 
 
 def test_variables_that_are_missing_are_translated(ccl: Home) -> None:
-    result = verified(ccl, variables={"CCL_ROOT": "/nowhere"})
-    told = explain(result, env="e")
-    assert told is not None
-    assert "libccl.so.1" in told[0]
+    assert "libccl.so.1" in explanation(verified(ccl, variables={"CCL_ROOT": "/nowhere"}))
 
 
 def test_the_callers_own_environment_stays_out(gloo: Home, tmp_path: Path) -> None:
@@ -230,9 +227,7 @@ def test_pythonpath_of_a_setup_file_reaches_what_is_verified(gloo: Home, tmp_pat
     (tmp_path / "torch.py").write_text("raise SystemExit('the torch of PYTHONPATH')\n")
     setup = tmp_path / "setup.sh"
     setup.write_text(f"export PYTHONPATH={tmp_path}\n")
-    result = verified(gloo, setup=str(setup))
-    assert result.failed is not None
-    assert "the torch of PYTHONPATH" in result.failed.text
+    assert "the torch of PYTHONPATH" in failed_phase(verified(gloo, setup=str(setup))).text
 
 
 def test_the_cache_that_torch_makes_when_it_is_imported_goes(gloo: Home, tmp_path: Path) -> None:
@@ -261,10 +256,7 @@ def test_ipex_that_has_to_be_there_and_isn_t(tmp_path: Path) -> None:
     home.add_stack(tmp_path / "source", ipex=None)
     home.build()
     assert verified(home).ok
-    result = verified(home, ipex=True)
-    told = explain(result, env="e")
-    assert told is not None
-    assert missing(told[0], "IPEX intel-extension-for-pytorch") == []
+    assert missing(explanation(verified(home, ipex=True)), "IPEX intel-extension-for-pytorch") == []
 
 
 def test_the_result_is_recorded_beside_the_environment(gloo: Home) -> None:

@@ -17,7 +17,7 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Any, Callable, Mapping
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError
@@ -28,32 +28,6 @@ CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundl
 _SCHEMES = ("http", "https", "file")
 
 
-class HttpSettings(NamedTuple):
-    """pip's settings; an empty one is read from the environment."""
-
-    proxies: Mapping[str, str] = {}
-    """Scheme → address."""
-    cafile: str = ""
-    """Certificate authorities: a file or a directory."""
-    client_cert: str = ""
-    trusted_hosts: tuple[str, ...] = ()
-    """`host` or `host:port`, whose certificates are not verified."""
-    logins: Mapping[str, str] = {}
-    """Origin → the value of Authorization."""
-
-
-def read_settings(settings: Mapping[str, Any], logins: Mapping[str, str] | None = None) -> HttpSettings:
-    """The settings in a request."""
-    proxy = settings.get("proxy")
-    return HttpSettings(
-        {"http": proxy, "https": proxy} if proxy else {},
-        settings.get("cert") or "",
-        settings.get("client_cert") or "",
-        tuple(settings.get("trusted_hosts") or ()),
-        logins or {},
-    )
-
-
 class RefusedAddress(ValueError):
     """An address, or the target of a redirect, that is not requested."""
 
@@ -61,14 +35,20 @@ class RefusedAddress(ValueError):
 class HttpClient:
     """An HTTP client that several threads can use."""
 
-    def __init__(self, settings: HttpSettings) -> None:
-        self.logins: dict[str, str] = dict(settings.logins)
-        self._settings = settings
+    def __init__(self, settings: Mapping[str, Any], logins: Mapping[str, str] | None = None) -> None:
+        """`settings`: those of pip, as `env/pip_settings.py` reads them; an empty one is that of the environment.
+
+        `logins`: origin → the value of Authorization.
+        """
+        self.logins: dict[str, str] = dict(logins or {})
+        self._cafile, self._client_cert = settings.get("cert"), settings.get("client_cert")
+        self._trusted_hosts: list[str] = settings.get("trusted_hosts") or []
+        """`host` or `host:port`, whose certificates are not verified."""
         self._contexts: dict[bool, ssl.SSLContext] = {}
         self._lock = threading.Lock()
         self._opener = urllib.request.OpenerDirector()
         for handler in (
-            urllib.request.ProxyHandler(_proxies(settings)),
+            urllib.request.ProxyHandler(_proxies(settings.get("proxy"))),
             urllib.request.HTTPHandler(),
             _HttpsHandler(self._context_for),
             urllib.request.FileHandler(),
@@ -128,7 +108,7 @@ class HttpClient:
             return self._contexts[verify]
 
     def _is_trusted(self, parts: SplitResult) -> bool:
-        for name in self._settings.trusted_hosts:
+        for name in self._trusted_hosts:
             trusted = urlsplit("//" + name.rpartition("//")[2])
             if trusted.hostname == parts.hostname and trusted.port in (
                 None,
@@ -138,7 +118,7 @@ class HttpClient:
         return False
 
     def _new_context(self, verify: bool) -> ssl.SSLContext:
-        named = [self._settings.cafile, *(os.environ.get(name) for name in _CA_VARIABLES)]
+        named = [self._cafile, *(os.environ.get(name) for name in _CA_VARIABLES)]
         bundle = next((path for path in named if path), None)
         try:
             if not verify:
@@ -154,8 +134,8 @@ class HttpClient:
                 for path in CA_BUNDLES:
                     if Path(path).exists():
                         context.load_verify_locations(cafile=path)
-            if self._settings.client_cert:
-                context.load_cert_chain(self._settings.client_cert)
+            if self._client_cert:
+                context.load_cert_chain(self._client_cert)
         except OSError as error:
             why = f"the certificates can't be used: {error.strerror or error}"
             raise AgentError(why, "SSL_CERT_FILE, PIP_CERT name others") from None
@@ -248,8 +228,8 @@ def _cause(error: Exception) -> object:
     return error.reason if isinstance(error, urllib.error.URLError) else error
 
 
-def _proxies(settings: HttpSettings) -> dict[str, str]:
-    proxies = dict(settings.proxies) or urllib.request.getproxies()
+def _proxies(proxy: str | None) -> dict[str, str]:
+    proxies = {"http": proxy, "https": proxy} if proxy else urllib.request.getproxies()
     other = proxies.get("all", "")
     if other and other.partition("://")[0].lower() not in ("socks4", "socks5", "socks5h"):
         proxies = {"http": other, "https": other, **proxies}

@@ -23,7 +23,7 @@ from typing import BinaryIO, Callable, Iterable
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
-from ipexctl.node.common.http import HttpClient, explain, read_settings
+from ipexctl.node.common.http import HttpClient, explain
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version, normalize
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -239,7 +239,7 @@ class SourceQuery:
 
 def query_sources(request: Json, _: BinaryIO) -> Json:
     timeout = float(request.get("timeout") or 5)
-    client = HttpClient(read_settings(request.get("settings") or {}))
+    client = HttpClient(request.get("settings") or {})
     projects = [normalize(project) for project in request["projects"]]
     queries = [SourceQuery(source, projects, client, timeout) for source in request["sources"]]
     began = time.monotonic()
@@ -279,7 +279,7 @@ def size_of(client: HttpClient, url: str, timeout: float) -> int | None:
 
 def sizes(request: Json, _: BinaryIO) -> Json:
     timeout = float(request.get("timeout") or 5)
-    client = HttpClient(read_settings(request.get("settings") or {}, request.get("logins")))
+    client = HttpClient(request.get("settings") or {}, request.get("logins"))
     with ThreadPoolExecutor(2 * MAX_PARALLEL) as pool:
         results = pool.map(lambda url: size_of(client, url, timeout), request["urls"])
         return {"sizes": {url: size for url, size in zip(request["urls"], results) if size is not None}}

@@ -5,6 +5,7 @@ Its files are in a temporary directory below the home, which is removed afterwar
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import sys
 import zipfile
 import zlib
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Iterator, Mapping
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError, Json
@@ -31,34 +32,23 @@ MAX_METADATA = 16 << 20
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 
 
-class LockWork:
-    """A temporary directory and the uv process; both are removed at the end, also on a signal."""
-
-    def __init__(self, home: str) -> None:
-        tmp = Path(home) / "tmp"
-        tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for leftover in tmp.glob("lock*"):
-            if not is_partial_in_use(str(leftover)):  # of a killed command
-                shutil.rmtree(str(leftover), ignore_errors=True)
-        self.directory = tmp / partial_name("lock")
-        self.directory.mkdir(mode=0o700)
-        self.process: subprocess.Popen[str] | None = None
-
-    def clean_up(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        shutil.rmtree(str(self.directory), ignore_errors=True)
+@contextlib.contextmanager
+def temporary_directory(home: str) -> Iterator[Path]:
+    """It is removed at the end, also on a signal."""
+    tmp = Path(home) / "tmp"
+    tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for leftover in tmp.glob("lock*"):
+        if not is_partial_in_use(str(leftover)):  # of a killed command
+            shutil.rmtree(str(leftover), ignore_errors=True)
+    directory = tmp / partial_name("lock")
+    directory.mkdir(mode=0o700)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(str(directory), ignore_errors=True)
 
 
-class MetadataLinks(NamedTuple):
-    """A directory of small wheels that stand for those of a directory of the user."""
-
-    directory: Path
-    original: Path
-
-
-def make_metadata_links(original: Path, directory: Path) -> MetadataLinks:
+def make_metadata_links(original: Path, directory: Path) -> None:
     """Make a directory with a wheel of METADATA only for each wheel of `original`.
 
     The index of such a directory has no hashes, so uv would hash and unpack every wheel: 4 GB take 3 minutes.
@@ -68,7 +58,6 @@ def make_metadata_links(original: Path, directory: Path) -> MetadataLinks:
         stand_in = directory / file.name
         if not (file.name.endswith(".whl") and file.is_file() and write_metadata_wheel(file, stand_in)):
             stand_in.symlink_to(file)  # uv reports it
-    return MetadataLinks(directory, original)
 
 
 def write_metadata_wheel(wheel: Path, target: Path) -> bool:
@@ -146,19 +135,21 @@ def configuration(request: Json, env: dict[str, str]) -> str:
     return "\n".join(lines) if lines else "no-index = true\n"
 
 
-def compile_lock(request: Json, work: LockWork) -> Json:
-    directory = work.directory
+def compile_lock(request: Json, directory: Path) -> Json:
     settings = request.get("settings") or {}
     uv = request["uv"]
     if not isinstance(uv, str):
         uv = unpack_uv(Path(uv["store"]).expanduser(), uv, directory)
-    links: list[MetadataLinks] = []
+    originals: dict[Path, Path] = {}
+    """Directory of small wheels → the directory of the user for which it stands."""
     sources = []
     for source in request["sources"]:
         original = local_path(source["url"]) if source["kind"] == "links" else None
         if original is not None and original.is_dir():
-            links.append(make_metadata_links(original.absolute(), directory / f"links{len(links)}"))
-            source = dict(source, url=str(links[-1].directory))
+            links = directory / f"links{len(originals)}"
+            originals[links] = original.absolute()
+            make_metadata_links(originals[links], links)
+            source = dict(source, url=str(links))
         sources.append(source)
     request = dict(request, sources=sources)
     env = environment(request, directory, settings)
@@ -182,18 +173,18 @@ def compile_lock(request: Json, work: LockWork) -> Json:
     argv += ["--constraints", str(directory / "constraints.txt")] if request["constraints"] else []
     argv.append(str(directory / "requirements.txt"))
     try:
-        work.process = subprocess.Popen(
+        done = subprocess.run(
             argv,
             cwd=str(directory),
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             encoding="utf-8",
             errors="replace",
             preexec_fn=end_with_parent(signal.SIGKILL),
+            timeout=request.get("timeout") or 300,
+            check=False,
         )
-        text, messages = work.process.communicate(timeout=request.get("timeout") or 300)
     except subprocess.TimeoutExpired:
         raise AgentError("uv found no answer in time", "an index is very slow: leave it out") from None
     except PermissionError:
@@ -202,16 +193,16 @@ def compile_lock(request: Json, work: LockWork) -> Json:
         ) from None
     except OSError as error:
         raise AgentError(f"uv can't be run ({error.strerror or error})") from None
-    if work.process.returncode:
-        for link in links:
-            messages = messages.replace(str(link.directory), str(link.original))
+    messages = done.stderr
+    if done.returncode:
+        for links, original in originals.items():
+            messages = messages.replace(str(links), str(original))
         return {"pylock": None, "said": messages[-MAX_MESSAGES:].replace(str(directory) + "/", "")}
-    return {"pylock": text, "said": messages[-MAX_MESSAGES:], "on_disk": local_wheels(text, links)}
+    return {"pylock": done.stdout, "said": messages[-MAX_MESSAGES:], "on_disk": local_wheels(done.stdout, originals)}
 
 
-def local_wheels(text: str, links: list[MetadataLinks]) -> Json:
+def local_wheels(text: str, originals: Mapping[Path, Path]) -> Json:
     """Path, size and hash of each wheel of the lock that is a local file, by URL."""
-    originals = {link.directory: link.original for link in links}
     wheels = {}
     for url in text.split('"'):
         if url.startswith("file://") and url.endswith(".whl"):
@@ -222,15 +213,11 @@ def local_wheels(text: str, links: list[MetadataLinks]) -> Json:
 
 
 def compile_request(request: Json, _: BinaryIO) -> Json:
-    work = None
     try:
-        work = LockWork(home_of(request))
-        return compile_lock(request, work)
+        with temporary_directory(home_of(request)) as directory:
+            return compile_lock(request, directory)
     except zipfile.BadZipFile:
         raise AgentError("uv's wheel is damaged") from None
-    finally:
-        if work is not None:
-            work.clean_up()
 
 
 def main(action: str) -> int:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 import time
 import urllib.error
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import Any, BinaryIO
 
 from ipexctl.node.common.answer import AgentError, Json, answer
-from ipexctl.node.common.http import HttpClient, explain, is_final, read_settings, without_login
+from ipexctl.node.common.http import HttpClient, explain, is_final, without_login
 from ipexctl.node.files.store import (
     CHUNK,
     HashMismatch,
@@ -140,41 +138,27 @@ def fetch(request: Json, _: BinaryIO) -> Json:
     files: list[Json] = request["files"]
     timeout: float = request.get("timeout") or _TIMEOUT
     clear(request["store"])
-    client = HttpClient(read_settings(request.get("settings") or {}))
+    client = HttpClient(request.get("settings") or {})
     if any(item["url"].lower().startswith("https:") for item in files):
         client.load_certificates()
     progress = Progress(total_of(files))
-    waiting: queue.SimpleQueue[Json] = queue.SimpleQueue()
+
+    def download(item: Json) -> Json | None:
+        """Returns a failure."""
+        try:
+            FileDownload(request["store"], item, client, timeout, progress).run()
+        except AgentError as error:
+            kind = "hash" if isinstance(error, HashMismatch) else "other"
+            return {"sha256": item["sha256"], "reason": error.reason, "fix": error.fix, "kind": kind}
+        emit_or_end("got", sha256=item["sha256"])
+        return None
+
     # The largest file first: it takes longest, and the others are downloaded beside it.
-    for item in sorted(files, key=lambda item: -(item.get("size") or 0)):
-        waiting.put(item)
-    got: list[str] = []
-    failed: list[dict[str, str]] = []
-    broken: list[BaseException] = []
-
-    def work() -> None:
-        with contextlib.suppress(queue.Empty):
-            while not broken:
-                item = waiting.get_nowait()
-                try:
-                    FileDownload(request["store"], item, client, timeout, progress).run()
-                except AgentError as error:
-                    kind = "hash" if isinstance(error, HashMismatch) else "other"
-                    failed.append({"sha256": item["sha256"], "reason": error.reason, "fix": error.fix, "kind": kind})
-                except BaseException as error:  # noqa: BLE001  # raised in the main thread
-                    broken.append(error)
-                else:
-                    got.append(item["sha256"])
-                    emit_or_end("got", sha256=item["sha256"])
-
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(min(_MAX_PARALLEL, len(files)))]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    if broken:
-        raise broken[0]
-    return {"got": got, "failed": failed}
+    files = sorted(files, key=lambda item: -(item.get("size") or 0))
+    with ThreadPoolExecutor(_MAX_PARALLEL) as pool:
+        failures = list(pool.map(download, files))
+    got = [item["sha256"] for item, failure in zip(files, failures) if failure is None]
+    return {"got": got, "failed": [failure for failure in failures if failure is not None]}
 
 
 def main(action: str) -> int:

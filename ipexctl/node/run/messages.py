@@ -70,8 +70,8 @@ class OutsideSignal(NamedTuple):
 
 class Exit(NamedTuple):
     code: int
-    signal: int | None = None
-    is_own: bool | None = None
+    signal: int | None
+    is_own: bool
     """Whether neither the supervisor nor the rank wrapper ended it."""
     oom: OutOfMemory | None = None
 
@@ -134,7 +134,9 @@ def _beat(fields: Json) -> Beat:
 def _exit(fields: Json) -> Exit:
     number = _optional(fields, "signal", _signal)
     own = fields.get("own")
-    return Exit(_integer(fields, "code"), number, own if isinstance(own, bool) else None, read_oom(fields.get("oom")))
+    if not isinstance(own, bool):
+        raise _error("own")
+    return Exit(_integer(fields, "code"), number, own, read_oom(fields.get("oom")))
 
 
 def _stuck(fields: Json) -> Stuck:

@@ -77,7 +77,6 @@ class RankConnection:
         """Its exit is known, and all its output has arrived."""
         self.is_released = False
         """It was told that it may exit."""
-        self.stop_sent = False
         self.status = RankStatus(self.rank, self.host, cpu=0.0, rss=0, out_lines=0, err_lines=0)
 
     @property

@@ -134,7 +134,8 @@ class Recorder:
         self.rundir = rundir
         self.status = status
         self.ranks: Callable[[], Iterable[RankStatus]] = tuple
-        self._dirty = True
+        self.is_unsaved = True
+        """A figure has changed since the last write."""
         self._saved_at = 0.0
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -161,7 +162,7 @@ class Recorder:
         line = json.dumps({"at": round(time.time(), 3), "event": name, **fields}) + "\n"
         self._unwritten = [*self._unwritten, line.encode()][-EVENTS:]
         self._write_events()
-        self._dirty = True
+        self.is_unsaved = True
         self._saved_at = 0.0
 
     def _write_events(self) -> None:
@@ -175,16 +176,8 @@ class Recorder:
             if not self._unwritten[0]:
                 self._unwritten.pop(0)
 
-    @property
-    def unsaved(self) -> bool:
-        return self._dirty
-
-    def touch(self) -> None:
-        """A figure changed."""
-        self._dirty = True
-
     def save(self, now: float) -> None:
-        if not self._dirty or now - self._saved_at < SAVE:
+        if not self.is_unsaved or now - self._saved_at < SAVE:
             return
         self._saved_at = now
         self._write_events()
@@ -194,12 +187,12 @@ class Recorder:
             self.status = self.status._replace(unwritten_events=len(self._unwritten))
         data = json.dumps(self.status._replace(ranks=tuple(self.ranks())).to_json()).encode()
         if self._put(temporary, data):
-            self._dirty = False
+            self.is_unsaved = False
             if is_last:
                 remove_file(spare)
         elif is_last:
             remove_file(temporary)
-            self._dirty = not self._put(spare, data)
+            self.is_unsaved = not self._put(spare, data)
 
     def _put(self, path: str, data: bytes) -> bool:
         """Overwrite that file, and rename it to the status."""

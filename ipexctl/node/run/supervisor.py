@@ -164,7 +164,7 @@ class Supervisor:
             os.read(self.wake, 4096)
         self.handle_signals()
         if self.peers.handle_ready([reader for reader in readable if reader != self.wake]):
-            self.record.touch()
+            self.record.is_unsaved = True
             rest = MINIMUM_TURN - (time.monotonic() - began)
             if rest > 0:
                 time.sleep(rest)
@@ -199,7 +199,7 @@ class Supervisor:
         )
         peer.ends = message.ends
         self.peers.acknowledge(peer)
-        self.record.touch()
+        self.record.is_unsaved = True
 
     def on_connected(self, peer: RankConnection, message: messages.Connected) -> None:
         event = "met" if message.is_new else "back"
@@ -275,11 +275,6 @@ class Supervisor:
             self.peers.send_message(peer, "forget")
         self.peers.send_message(peer, "bye")
 
-    def end(self, state: str, code: int, reason: str) -> None:
-        """End the run on all nodes. Only the first reason counts."""
-        if self.verdict.end(state, code, reason):
-            self.stop_all()
-
     def fail(self, kind: str, reason: str, **more: Any) -> None:
         if self.verdict.fail(kind, reason, **more):
             self.stop_all()
@@ -312,8 +307,7 @@ class Supervisor:
 
     def stop_rank(self, peer: RankConnection) -> None:
         if peer.exit is None:
-            is_sent = self.peers.send_message(peer, "stop", signal=signal.SIGTERM, grace=self.plan.grace)
-            peer.stop_sent = is_sent or peer.stop_sent
+            self.peers.send_message(peer, "stop", signal=signal.SIGTERM, grace=self.plan.grace)
 
     def check_timeouts(self, now: float) -> None:
         self.on_lost(self.peers.check_timeouts(now), now)
@@ -409,7 +403,8 @@ class Supervisor:
             if number == signal.SIGUSR1:
                 self.dumps.handle_requests()
             elif number != signal.SIGCHLD:
-                self.end("stopped", 128 + number, "it was stopped")
+                if self.verdict.end("stopped", 128 + number, "it was stopped"):
+                    self.stop_all()
             elif self.mpirun.ended_at is None and self.mpirun.has_ended():
                 code = self.mpirun.ended_by[0]
                 self._update_mpirun(exit_code=code)
@@ -467,7 +462,7 @@ class Supervisor:
         self.record.event("ended", state=ending["state"], exit_code=ending["code"])
         until = time.monotonic() + FLUSH
         self.record.save(time.monotonic())
-        while self.record.unsaved and time.monotonic() < until:
+        while self.record.is_unsaved and time.monotonic() < until:
             time.sleep(1.0)
             self.record.save(time.monotonic())
 

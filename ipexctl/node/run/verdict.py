@@ -107,14 +107,13 @@ class Verdict:
         """Handle the end of a rank's command; true when that ends the run."""
         code, by, oom = message.code, message.signal, message.oom
         peer.exit = message
-        is_own = not peer.stop_sent if message.is_own is None else message.is_own
         is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-        was_stopped = not is_own and is_end
+        was_stopped = not message.is_own and is_end
         state: State = "ok" if code == 0 else "stopped" if was_stopped or peer.outside_signal else "failed"
         peer.status = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
         more = {"oom": oom._asdict()} if oom else {}
         self._recorder.event("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
-        if state != "failed" or (self.ending is not None and not is_own):
+        if state != "failed" or (self.ending is not None and not message.is_own):
             return False
         kind = "oom" if oom else "signal" if by else "exit"
         reason = f"rank {peer.rank} on {peer.host} failed: {describe_exit(code, by, oom)}"

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.http import HttpClient, HttpSettings, RefusedAddress, explain, origin_of
+from ipexctl.node.common.http import HttpClient, RefusedAddress, explain, origin_of
 from tls_helpers import write_certificate
 
 if TYPE_CHECKING:
@@ -85,32 +85,30 @@ def ended_at(client: HttpClient, url: str) -> str:
 
 @pytest.mark.parametrize("code", [301, 302, 307, 308])
 def test_a_redirect_on_the_same_origin_keeps_the_login(plain: str, code: int) -> None:
-    client = HttpClient(HttpSettings(logins={plain: "Basic abc"}))
+    client = HttpClient({}, {plain: "Basic abc"})
     assert ended_at(client, f"{plain}/{code}/{plain}/x") == f"{plain}/x"
     assert [login for _, login in Handler.logins] == ["Basic abc"] * 2
 
 
 def test_a_redirect_to_another_origin_loses_it(plain: str) -> None:
     other = plain.replace("127.0.0.1", "localhost")
-    ended_at(HttpClient(HttpSettings()), f"{plain.replace('//', '//me:secret@')}/302/{other}/x")
+    ended_at(HttpClient({}), f"{plain.replace('//', '//me:secret@')}/302/{other}/x")
     assert [login is None for _, login in Handler.logins] == [False, True]
 
 
 def test_https_never_redirects_to_http(plain: str, secure: str, certificate: Path) -> None:
     for trusted in ((), ("127.0.0.1",)):
         with pytest.raises(RefusedAddress):
-            ended_at(
-                HttpClient(HttpSettings(cafile=str(certificate), trusted_hosts=trusted)), f"{secure}/302/{plain}/x"
-            )
+            ended_at(HttpClient({"cert": str(certificate), "trusted_hosts": trusted}), f"{secure}/302/{plain}/x")
 
 
 def test_a_redirect_leads_to_no_http_host_that_is_not_trusted(plain: str) -> None:
     """The first two hops lead to the same server; the third name has no address."""
     url = f"{plain}/302/{plain}/302/http://index.invalid/x"
     with pytest.raises(RefusedAddress):
-        ended_at(HttpClient(HttpSettings(trusted_hosts=("127.0.0.1",))), url)
+        ended_at(HttpClient({"trusted_hosts": ("127.0.0.1",)}), url)
     with pytest.raises(urllib.error.URLError) as caught:
-        ended_at(HttpClient(HttpSettings(trusted_hosts=("index.invalid",))), url)
+        ended_at(HttpClient({"trusted_hosts": ("index.invalid",)}), url)
     assert "name can't be resolved" in explain(caught.value)
 
 
@@ -128,7 +126,7 @@ def test_a_redirect_leads_to_no_http_host_that_is_not_trusted(plain: str) -> Non
     ],
 )
 def test_http_is_refused_for_a_host_that_pip_does_not_trust(url: str, is_refused: bool) -> None:
-    client = HttpClient(HttpSettings(trusted_hosts=("trusted.example", "port.example:80")))
+    client = HttpClient({"trusted_hosts": ("trusted.example", "port.example:80")})
     if not is_refused:
         client.check_encryption(url)
         return
@@ -139,21 +137,21 @@ def test_http_is_refused_for_a_host_that_pip_does_not_trust(url: str, is_refused
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
 def test_a_redirect_leads_to_no_file(plain: str, url: str) -> None:
     with pytest.raises((RefusedAddress, urllib.error.HTTPError)):
-        ended_at(HttpClient(HttpSettings()), f"{plain}/302/{url}")
+        ended_at(HttpClient({}), f"{plain}/302/{url}")
 
 
 def test_a_trusted_host_is_trusted_on_the_port_that_is_named(secure: str) -> None:
     host, port = "127.0.0.1", urlsplit(secure).port
     for trusted in (host, f"{host}:{port}"):
-        assert ended_at(HttpClient(HttpSettings(trusted_hosts=(trusted,))), secure + "/x")
+        assert ended_at(HttpClient({"trusted_hosts": (trusted,)}), secure + "/x")
     with pytest.raises(urllib.error.URLError) as caught:
-        ended_at(HttpClient(HttpSettings(trusted_hosts=(f"{host}:1",))), secure + "/x")
+        ended_at(HttpClient({"trusted_hosts": (f"{host}:1",)}), secure + "/x")
     assert "certificate can't be verified" in explain(caught.value)
 
 
 def test_trust_does_not_follow_a_redirect(secure: str) -> None:
     other = secure.replace("127.0.0.1", "localhost")
-    client = HttpClient(HttpSettings(trusted_hosts=("127.0.0.1",)))
+    client = HttpClient({"trusted_hosts": ("127.0.0.1",)})
     with pytest.raises(urllib.error.URLError) as caught:
         ended_at(client, f"{secure}/302/{other}/x")
     assert isinstance(caught.value.reason, ssl.SSLCertVerificationError)
@@ -161,7 +159,7 @@ def test_trust_does_not_follow_a_redirect(secure: str) -> None:
 
 def test_certificates_that_cannot_be_read_are_an_error_of_the_host() -> None:
     with pytest.raises(AgentError, match="certificates can't be used"):
-        HttpClient(HttpSettings(cafile="/nowhere.pem")).load_certificates()
+        HttpClient({"cert": "/nowhere.pem"}).load_certificates()
 
 
 def test_an_origin_has_no_login_and_no_path() -> None:

@@ -25,7 +25,6 @@ class Peer:
     instance: str | None = "x"
     exit: Exit | None = None
     outside_signal: int | None = None
-    stop_sent: bool = False
     closed_by_peer: bool = False
     disconnected_at: float | None = None
     lost_at: float = 0.0
@@ -73,7 +72,6 @@ def test_a_rank_that_died_by_itself_is_what_made_the_others_raise_though_it_is_h
     judge, record = verdict()
     peers = cluster()
     judge.on_exit(peers[0], Exit(1, None, True))
-    peers[4].stop_sent = True
     judge.on_exit(peers[4], Exit(137, 9, True, OutOfMemory("cgroup", 2 << 30)))
     assert first_of(record) == ("oom", 4, "node3", [4])
     assert record.status.reason == "rank 4 on node3 failed: killed by the kernel: out of memory (limit 2.0 GB)"
@@ -84,7 +82,6 @@ def test_a_rank_that_we_ended_is_not_what_failed() -> None:
     judge, record = verdict()
     peers = cluster()
     judge.on_exit(peers[0], Exit(1, None, True))
-    peers[1].stop_sent = True
     judge.on_exit(peers[1], Exit(137, 9, False))
     assert first_of(record)[:2] == ("exit", 0)
     assert peers[1].status.state == "stopped"
