@@ -68,11 +68,6 @@ class BuildArea:
         remove(self.work)
         self._marker.remove()
 
-    def other_builders(self) -> set[str]:
-        """The tokens of the other living builders of this home."""
-        markers = [marker for marker in self.tmp.glob("owner-*") if is_alive(str(marker))]
-        return {marker.name[6:] for marker in markers} - {self.token}
-
     def remove_leftovers(self) -> None:
         """Remove the files of dead builders."""
         for entry in self.tmp.glob("build-*"):
@@ -202,7 +197,7 @@ class Build:
 
     def _drop_wheels(self) -> None:
         """Remove the wheels, unless another builder may need them."""
-        if self.area.other_builders():
+        if any(is_alive(str(marker)) for marker in self.area.tmp.glob("owner-*")):  # the own one is removed
             return
         installer = self.request.get("installer")
         for file in [*self.request["files"], *([installer] if installer else [])]:

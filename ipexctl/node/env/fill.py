@@ -220,7 +220,8 @@ class Fill:
             return
         tool = "uv" if self.request.get("installer") else argv[3]
         quota = re.search(r"[Qq]uota exceeded|os error 122\)", text) is not None
-        if quota or re.search(r"No space left|os error 28\)", text) or self._is_full():
+        is_full = free_space(str(self.home)) < self.needed - self._used()
+        if quota or is_full or re.search(r"No space left|os error 28\)", text):
             raise self.disk_full_error(quota=quota)
         if tool == "venv" and re.search("ensurepip is not available|No module named ensurepip", text):
             raise failure(
@@ -230,9 +231,6 @@ class Fill:
         lines = [re.sub(r"^[^\w/]+", "", line).strip() for line in text.splitlines() if line.strip()]
         output = " ".join(lines[-6:])[-700:]
         raise self._remove_damaged_wheels() or failure(f"{tool} ended with exit code {code}: {output}")
-
-    def _is_full(self) -> bool:
-        return free_space(str(self.home)) < self.needed - self._used()
 
     def _used(self) -> int:
         seen: dict[int, int] = {}

@@ -169,10 +169,6 @@ class CheckpointFiles:
             with contextlib.suppress(FileExistsError):
                 os.symlink(self.path_of(copy.name), os.path.join(directory, _IN_STORE))
 
-    def check_space(self, size: int) -> None:
-        if size > free_space(self.directory):
-            raise explain_full_disk(self.directory, size)
-
     def place(self, copies: list[Copy]) -> None:
         """Replace files of the checkpoint with those received; each has its old or its new content, never a part."""
         uses = [copy.sha256 for copy in copies]
@@ -285,7 +281,9 @@ class Exchange:
         order = self._receive()
         known = read_known(order["known"], files.top)
         fetches = [(fetch, list(read_copies(fetch["copies"], files.top).values())) for fetch in order["fetch"]]
-        files.check_space(sum(copy.size for _, copies in fetches for copy in copies))
+        size = sum(copy.size for _, copies in fetches for copy in copies)
+        if size > free_space(files.directory):
+            raise explain_full_disk(files.directory, size)
         for fetch, copies in fetches:
             self._fetch(fetch, copies)
         files.place([copy for _, copies in fetches for copy in copies])

@@ -99,7 +99,7 @@ class FileDownload:
             if partial:
                 _check_range(response, start)
             skip = 0 if partial else start
-            expected = _length(response)
+            length = response.headers.get("Content-Length") or ""
             buffer = memoryview(bytearray(CHUNK))
             arrived = 0
             while True:
@@ -110,7 +110,7 @@ class FileDownload:
                 fresh = buffer[min(count, skip) : count]
                 skip -= count - len(fresh)
                 self._write(part, fresh)
-        if expected is not None and arrived < expected:
+        if length.isdigit() and arrived < int(length):
             raise _TemporaryFailure(f"it broke off after {part.done} bytes")
         if part.size is not None and part.done < part.size:
             raise _TemporaryFailure(f"it has {part.done} bytes where {part.size} were expected")
@@ -126,11 +126,6 @@ def _check_range(response: Any, start: int) -> None:
     sent = response.headers.get("Content-Range", "")
     if not sent.startswith(f"bytes {start}-"):
         raise _TemporaryFailure(f"asked for the bytes from {start} on, it sent {sent[:60] or 'others'}")
-
-
-def _length(response: Any) -> int | None:
-    length = response.headers.get("Content-Length")
-    return int(length) if length and length.isdigit() else None
 
 
 def fetch(request: Json, _: BinaryIO) -> Json:

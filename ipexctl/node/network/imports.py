@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def missing_modules(modules: list[str], own: bool) -> list[str]:
-    """The top-level modules that can't be found. `own`: an environment of ipexctl, where no login variables apply."""
-    if not own:
-        extend_search_path()
-    return [name for name in modules if not can_import(name)]
-
-
 def can_import(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
@@ -72,7 +65,9 @@ def main() -> None:
     request = json.loads(sys.stdin.readline())
     source = request["source"]
     fault = find_syntax_error(source, request["name"]) if source is not None else None
-    missing = missing_modules(request["modules"], request["own"])
+    if not request["own"]:  # an environment of ipexctl, where no variables of the login apply
+        extend_search_path()
+    missing = [name for name in request["modules"] if not can_import(name)]
     sys.stdout.write(json.dumps({"event": "done", "missing": missing, "fault": fault}) + "\n")
 
 

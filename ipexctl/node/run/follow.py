@@ -179,6 +179,12 @@ class OutputSender:
         self.is_caught_up = True
         return size > 0
 
+    def send_all(self, *, is_final: bool) -> None:
+        """Send all output that is there now."""
+        while not self.is_caught_up:
+            self.send_some()
+        self.send_last_lines(is_final=is_final)
+
     def send_last_lines(self, *, is_final: bool) -> None:
         """Call it once all output is sent."""
         self._send(self._chosen.caught_up(is_final=is_final))
@@ -208,20 +214,12 @@ def follow(request: Json, _: object = None) -> Json:
         sender = OutputSender(output, chosen, writer)
         if is_copy or not request.get("follow", True):
             writer.send(encode_json({"status": first.document}))
-            send_all(sender)
+            sender.send_all(is_final=True)
             return {"status": first.document}
         if tail is not None:
-            while not sender.is_caught_up:
-                sender.send_some()
-            sender.send_last_lines(is_final=False)
+            sender.send_all(is_final=False)
         statuses = StatusWatcher(rundir, float(request.get("figures") or 0.0))
         return {"status": forward_run(output, sender, statuses, writer)}
-
-
-def send_all(sender: OutputSender) -> None:
-    while not sender.is_caught_up:
-        sender.send_some()
-    sender.send_last_lines(is_final=True)
 
 
 def forward_run(

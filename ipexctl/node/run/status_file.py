@@ -44,7 +44,8 @@ def read_status_file(rundir: str, *, unchanged_for: float | None = None) -> Stor
         return stored
     lost = as_lost(stored.document, os.stat(path).st_mtime)
     if is_on_this_machine:
-        write_document(path, lost)
+        with contextlib.suppress(OSError):  # a full disk leaves the old one
+            write_json_atomically(path, lost, durable=False)
     return StoredStatus(read_status(lost), lost)
 
 
@@ -77,12 +78,6 @@ def as_lost(document: Json, at: float) -> Json:
         if isinstance(entry, dict)
     ]
     return {**document, "state": "lost", "reason": "its supervisor on node0 has died", "ended": at, "ranks": ranks}
-
-
-def write_document(path: str, document: Json) -> None:
-    """Replace the file; a full disk leaves the old one."""
-    with contextlib.suppress(OSError):
-        write_json_atomically(path, document, durable=False)
 
 
 def read_pruned(runs_directory: str) -> dict[str, Json]:

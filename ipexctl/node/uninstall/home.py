@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import BinaryIO, Iterator, Literal
+from typing import Iterator, Literal
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import HOME_ENTRIES, check_owner, disk_usage, encode_name, home_of
@@ -271,10 +271,6 @@ def age_of(path: bytes) -> float:
         return float("inf")
 
 
-def list_contents(request: Json, _: BinaryIO) -> Json:
-    return HomeContents(request).describe()
-
-
 def remove(request: Json, _: BinaryIO) -> Json:
     contents = HomeContents(request)
     description = contents.describe()
@@ -288,4 +284,5 @@ def remove(request: Json, _: BinaryIO) -> Json:
 
 
 def main(action: str) -> int:
-    return answer({"list": list_contents, "remove": remove}[action])
+    actions = {"list": lambda request: HomeContents(request).describe(), "remove": remove}
+    return answer(lambda request, _: actions[action](request))
