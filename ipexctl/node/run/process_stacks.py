@@ -13,7 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Sequence
 
-from ipexctl.node.common.processes import ProcessStat, is_caught, is_in_mask, read_stat, read_text
+from ipexctl.node.common.processes import ProcessIdentity, ProcessStat, is_caught, is_in_mask, read_stat, read_text
 from ipexctl.node.run import processes
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ProcessStacks:
         self._path = ""
         self._pid = 0
         self._partial_line = b""
-        self._ending: tuple[ProcessStat, int, str, float] | None = None
+        self._ending: tuple[ProcessIdentity, int, str, float] | None = None
         self._requests: list[str] = []
         self._is_dumping = False
         self._replies: list[list[Json]] = []
@@ -86,15 +86,21 @@ class ProcessStacks:
             messages += [("stacks", reply) for reply in self._replies.pop()]
             self._is_dumping = False
             self._start_dump()
-        if self._is_stuck(now):
-            messages.append(("stuck", self._take_stuck()))
+        if self.stuck is None and self._ending is not None and now - self._ending[3] >= STUCK:
+            process, code, text, _ = self._ending
+            if process.is_alive:
+                self.stuck = {"code": code, "said": text, "seconds": STUCK}
+                messages.append(("stuck", self.stuck))
+            else:
+                self._ending = None  # a shell script continues without it
         return messages
 
     def _on_message(self, line: str, now: float) -> None:
         pid, code, text = [*line.split(" ", 2), "", ""][:3]
         if self._ending is None and pid.isdigit() and code.isdigit() and self._is_of_command(int(pid)):
             with contextlib.suppress(OSError):
-                self._ending = (read_stat(int(pid)), int(code) or 1, text, now)
+                process = ProcessIdentity(int(pid), read_stat(int(pid)).start)
+                self._ending = (process, int(code) or 1, text, now)
 
     def _is_of_command(self, pid: int) -> bool:
         """Whether it is the command, or a Python started by a shell script of it; not a child of another Python."""
@@ -108,25 +114,6 @@ class ProcessStacks:
             if is_python(pid):
                 return False
         return False
-
-    def _is_stuck(self, now: float) -> bool:
-        if self.stuck is not None or self._ending is None or now - self._ending[3] < STUCK:
-            return False
-        left = self._ending[0]
-        try:
-            stat = read_stat(left.pid)
-        except OSError:
-            stat = None
-        if stat is None or stat.start != left.start or not stat.is_alive:
-            self._ending = None  # it ended; a shell script continues without it
-            return False
-        return True
-
-    def _take_stuck(self) -> Json:
-        assert self._ending is not None
-        _, code, text, _ = self._ending
-        self.stuck = {"code": code, "said": text, "seconds": STUCK}
-        return self.stuck
 
     def dump(self, id: str) -> None:  # noqa: A002
         """Request the stacks of all Python processes of the command; `poll` returns them."""

@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import Iterator, Literal
+from typing import BinaryIO, Iterator, Literal
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import HOME_ENTRIES, check_owner, disk_usage, encode_name, home_of
