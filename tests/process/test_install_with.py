@@ -1,4 +1,7 @@
-"""A package added to an environment: only its wheel travels, the rest is shared, and the old environment goes."""
+"""Packages added to an environment: only their wheels travel, the rest is shared, and the old environment goes.
+
+A private index that does not answer is not replaced by another.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli_helpers import ipexctl
+from simple_index import SimpleIndex
 from tiny_wheels import write_stack, write_wheel
 
 if TYPE_CHECKING:
@@ -131,3 +135,23 @@ def test_run_adds_packages_first(machine: Machine, tmp_path: Path) -> None:
     assert (machine.site / "rich.py").exists()
     refused = machine.call("run", "--with", "tqdm", "--python", sys.executable, script)
     assert (refused.rc, "--python" in refused.err) == (2, True)
+
+
+DEAD = "http://127.0.0.1:9/simple"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_private_index_that_does_not_answer_is_an_error(answers: bool, tmp_path: Path) -> None:
+    private, public = tmp_path / "private", tmp_path / "public"
+    write_wheel(private, "acme", "1.0")
+    public.mkdir()
+    write_stack(public, torch="2.13.0", ipex=None, python=PYTHON)
+    write_wheel(public, "acme", "9.9")
+    with SimpleIndex(private) as own, SimpleIndex(public) as served:
+        args = ("--hosts", "localhost", "--home", tmp_path / "home", "--dry-run", "--json", "--stack", "torch-2.13")
+        sources = ("--index-url", served.url, "--extra-index-url", own.url if answers else DEAD)
+        env = {"PIP_CONFIG_FILE": os.devnull, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        ran = ipexctl("install", *args, *sources, "--with", "acme", env=env)
+    assert ran.rc == (0 if answers else 1), ran.err
+    text = json.dumps(json.loads(ran.out))
+    assert [part in text for part in ("acme-1.0-", "acme-9.9", DEAD)] == [answers, False, not answers]

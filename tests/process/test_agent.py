@@ -1,26 +1,27 @@
-"""The copy of the agent in a home: made by a command that may write there, used by the next, never half of one."""
+"""The agent: its copy in a home, never half of one; and every Python of the contract, 3.8 the oldest, can import it."""
 
 from __future__ import annotations
 
 import io
 import os
 import stat
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from node_store_helpers import END, file_of, frame
 
-from agent_helpers import all_pythons
+import ipexctl.node
+from agent_helpers import agent_file, all_pythons
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import agent_command_of, agent_zip, call, call_line
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ipexctl.remote.session import Ended, Readable
 
 CONTENT = b"a wheel"
@@ -209,3 +210,27 @@ def test_a_named_python_runs_the_agent_from_stdin() -> None:
     orders = b'{"targets": [], "seconds": 1}\n'
     session = LocalSession(Host("localhost", "localhost"))
     call_line(session, line, agent_zip("network"), request, stdin=io.BytesIO(orders))
+
+
+FOLDERS = {"env": "env", "files": "files", "network": "network", "run": "run files", "uninstall": "uninstall"}
+"""Each folder, and the folders of the zip that it is sent in; a run with --checkpoint has those of `files` too."""
+NOT_IMPORTED = ("run.sitecustomize",)
+"""It runs in a rank and changes the interpreter that imports it."""
+
+
+@pytest.mark.parametrize("python", all_pythons())
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_module_can_be_imported(python: str, folder: str) -> None:
+    directory = Path(ipexctl.node.__file__).parent
+    names = [
+        f"{path.parent.name}.{path.stem}" for part in ("common", folder) for path in (directory / part).glob("*.py")
+    ]
+    modules = [f"ipexctl.node.{name.replace('.__init__', '')}" for name in names if name not in NOT_IMPORTED]
+    program = f"import sys; sys.path.insert(0, {agent_file(FOLDERS[folder])!r})\nimport {', '.join(modules)}"
+    done = subprocess.run([python, "-I", "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_folder_of_the_agent_is_tried() -> None:
+    directory = Path(ipexctl.node.__file__).parent
+    assert {path.parent.name for path in directory.glob("*/__init__.py")} == {*FOLDERS, "common"}

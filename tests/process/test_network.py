@@ -1,0 +1,96 @@
+"""The checks of the nodes of a run before it starts: connections from node0, and the imports of its script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from env_helpers import said, start
+from ipexctl.remote.command import login_line
+from ipexctl.remote.node_call import agent_command_of, script_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SSH = """#!/bin/sh
+case $2 in
+broken) printf '\036nonce\n' >&2; exit 3 ;;
+refused) echo noise; echo 'ssh: connect to host refused port 22: Connection refused' >&2; exit 255 ;;
+esac
+echo "a login shell's greeting"
+exec sh -c "$3"
+"""
+
+
+def check(tmp_path: Path, **addresses: str) -> dict[str, Any]:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(SSH)
+    ssh.chmod(0o700)
+    request = {
+        "address": "127.0.0.1",
+        "python": sys.executable,
+        "ssh": [str(ssh)],
+        "probe": login_line(agent_command_of(sys.executable, "network.ports"), "nonce"),
+        "nodes": [{"word": word, "address": address} for word, address in addresses.items()],
+        "seconds": 5,
+        "record": str(tmp_path / "record"),
+    }
+    return said(start("network.connectivity", "try", request))
+
+
+def test_open_connections(tmp_path: Path) -> None:
+    (tmp_path / "record").write_text("of an earlier check")
+    result = check(tmp_path, node2="127.0.0.1", nat="192.0.2.1")
+    ok = {"kind": "ok", "text": ""}
+    assert result["nodes"] == {"node2": ok, "nat": ok}
+    assert result["began"] > 0
+    assert not (tmp_path / "record").exists()
+
+
+def test_a_login_that_fails_has_the_last_line_of_ssh(tmp_path: Path) -> None:
+    node = check(tmp_path, refused="127.0.0.1")["nodes"]["refused"]
+    assert node["kind"] == "login"
+    assert node["text"].endswith("Connection refused")
+
+
+def test_a_check_that_breaks_off_has_its_exit_code_and_no_marker(tmp_path: Path) -> None:
+    node = check(tmp_path, broken="127.0.0.1")["nodes"]["broken"]
+    assert node["kind"] == "login"
+    assert node["text"].isprintable()
+    assert node["text"].endswith("exit code 3")
+
+
+def asked(script: dict[str, Any], **environ: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script_text("network.imports")],
+        input=json.dumps({"name": "t.py", **script}) + "\n",
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_what_is_not_to_be_found_is_lacking_and_nothing_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "added.py").write_text("raise SystemExit('it was run')")
+    script = {"modules": ["os", "sys", "__main__", "pytest", "added", "no_such_module"], "source": None}
+    ours = asked({**script, "own": True}, PYTHONPATH=str(tmp_path))
+    assert ours == {"event": "done", "missing": ["added", "no_such_module"], "fault": None}
+    theirs = asked({**script, "own": False}, PYTHONPATH=str(tmp_path))
+    assert theirs["missing"] == ["no_such_module"]
+
+
+def test_wrong_syntax_is_told_with_its_place() -> None:
+    script = {"modules": [], "own": True}
+    assert asked({**script, "source": "raise SystemExit('it was run')"})["fault"] is None
+    fault = asked({**script, "source": "x = 1\nif x\n    pass\n"})["fault"]
+    assert (fault["kind"], fault["line"]) == ("SyntaxError", 2)
+    assert fault["python"] == "{}.{}".format(*sys.version_info[:2])
+    assert asked({**script, "source": "def f():\npass\n"})["fault"]["kind"] == "IndentationError"
+    assert asked({**script, "source": "x = 'a\0b'"})["fault"]["kind"] == "SyntaxError"
+    assert asked({**script, "source": "name = '\udce9'  # latin-1, and it doesn't say so"})["fault"] is not None
