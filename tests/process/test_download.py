@@ -5,18 +5,16 @@ from __future__ import annotations
 import base64
 import os
 import random
-import ssl
-import threading
 import time
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from node_store_helpers import content_of, file_of, run, start
 
 from agent_helpers import all_pythons
-from tls_helpers import write_certificate
+from tls_helpers import serving, write_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,24 +159,8 @@ class Handler(BaseHTTPRequestHandler):
 def server() -> Iterator[str]:
     Handler.asked.clear()
     Handler.counts.clear()
-    with _serving() as at:
+    with serving(Handler) as at:
         yield f"http://{at}"
-
-
-class _serving:  # noqa: N801
-    def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        if context is not None:
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-
-    def __enter__(self) -> str:
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        return f"127.0.0.1:{self._server.server_address[1]}"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 def item(url: str, mode: str, content: bytes = BODY, name: str = "a.whl", **more: Any) -> dict[str, Any]:
@@ -304,9 +286,7 @@ def test_a_proxy_is_used_where_the_environment_or_the_request_names_one(server: 
 
 def test_certificates_are_checked_against_the_authority_that_is_named(tmp_path: Path) -> None:
     cert = write_certificate(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert)
-    with _serving(context) as at:
+    with serving(Handler, cert) as at:
         wanted = item(f"https://{at}", "good")
         assert "certificate can't be verified" in why_not(tmp_path / "none", wanted)
         for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):

@@ -181,7 +181,7 @@ def explain_os_error(error: OSError, path: AnyPath = "", fix: str = "") -> Agent
     location = error.filename if error.filename is not None else path
     location = decode_name(location) if isinstance(location, bytes) else location
     reason, fix = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), fix))
-    return AgentError(f"{location}: {reason}", fix)
+    return AgentError(f"{location}: {reason}" if location else reason, fix)
 
 
 def explain_full_disk(path: str, needed: int) -> AgentError:

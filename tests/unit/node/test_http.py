@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ssl
-import threading
 import urllib.error
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
@@ -13,7 +12,7 @@ import pytest
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.http import HttpClient, RefusedAddress, explain, origin_of
-from tls_helpers import write_certificate
+from tls_helpers import serving, write_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,14 +37,6 @@ class Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-def serve(context: ssl.SSLContext | None = None) -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    return server
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_certificate(tmp_path_factory.mktemp("tls"))
@@ -54,20 +45,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def plain() -> Iterator[str]:
     Handler.logins.clear()
-    server = serve()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with serving(Handler) as at:
+        yield f"http://{at}"
 
 
 @pytest.fixture
 def secure(certificate: Path) -> Iterator[str]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    server = serve(context)
-    yield f"https://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with serving(Handler, certificate) as at:
+        yield f"https://{at}"
 
 
 @pytest.fixture(autouse=True)
