@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Iterator, Literal
 
-from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.answer import Action, AgentError, Json, answer
 from ipexctl.node.common.files import HOME_ENTRIES, check_owner, disk_usage, encode_name, home_of
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
@@ -284,5 +284,5 @@ def remove(request: Json, _: BinaryIO) -> Json:
 
 
 def main(action: str) -> int:
-    actions = {"list": lambda request: HomeContents(request).describe(), "remove": remove}
-    return answer(lambda request, _: actions[action](request))
+    actions: dict[str, Action] = {"list": lambda request, _: HomeContents(request).describe(), "remove": remove}
+    return answer(actions[action])
