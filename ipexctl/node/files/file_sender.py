@@ -22,7 +22,6 @@ import contextlib
 import fcntl
 import glob
 import hashlib
-import io
 import json
 import os
 import stat
@@ -44,16 +43,28 @@ NamedPath = Tuple[bytes, bytes]
 """The name for the receiver, and the path on this host."""
 
 
-class BufferedOutput(io.BufferedWriter):
-    """Stdout with a large buffer: many small events become few writes."""
+class BufferedOutput:
+    """Buffered stdout: many small events become few writes."""
 
     def __init__(self) -> None:
-        with contextlib.suppress(OSError):
+        self.buffer = bytearray()
+        with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(1, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
-        super().__init__(io.FileIO(1, "w", closefd=False), CHUNK_SIZE)
 
     def emit(self, event: str, **fields: Any) -> None:
         self.write(json.dumps({"event": event, **fields}).encode() + b"\n")
+
+    def write(self, data: bytes) -> None:
+        self.buffer += data
+        if len(self.buffer) >= CHUNK_SIZE:
+            self.flush()
+
+    def flush(self) -> None:
+        with memoryview(self.buffer) as data:
+            done = 0
+            while done < len(data):
+                done += os.write(1, data[done:])
+        self.buffer = bytearray()
 
 
 class Listing:
@@ -330,12 +341,12 @@ def main(_: str = "") -> int:
     request = json.loads(sys.stdin.buffer.readline())
     output = BufferedOutput()
     try:
-        try:
-            serve(output, request)
-            output.emit("done")
-        except AgentError as error:
-            output.emit("failed", reason=error.reason, fix=error.fix)
-        output.flush()
+        serve(output, request)
+        output.emit("done")
+    except AgentError as error:
+        output.emit("failed", reason=error.reason, fix=error.fix)
     except BrokenPipeError:
-        os._exit(0)  # the rest is not written at the end
+        return 0
+    with contextlib.suppress(BrokenPipeError):
+        output.flush()
     return 0
