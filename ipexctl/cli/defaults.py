@@ -285,8 +285,8 @@ def read_settings(
 
 
 def raise_all(errors: Sequence[FileError]) -> None:
-    """Raise the first error, with the others in it; nothing without errors."""
-    first, *others = errors or (None,)
+    """Raise the first error, with the others in it, in the order of their lines; nothing without errors."""
+    first, *others = sorted(errors, key=lambda error: (error.path, error.line, error.column)) or (None,)
     for other in others:
         other.more = ()
     if first is not None:
