@@ -49,9 +49,10 @@ def host_from(
     """The host described by its merged variables; the variables that are read are removed from `settings`."""
     reader = _SettingReader(source, settings)
     slots = settings.get("slots")
-    address = reader.value(_ADDRESS, read_address)
     local = settings.get("ansible_connection")
-    if local is not None and local.text == "local":
+    is_local = local is not None and local.text == "local"
+    address = reader.value(_ADDRESS, str if is_local else read_address)
+    if is_local:
         del settings["ansible_connection"]
         address = "localhost"
     ssh_config, known_hosts = reader.ssh_files()

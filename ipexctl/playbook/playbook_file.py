@@ -135,7 +135,7 @@ class PlaybookFile(YamlTree):
 
         try:
             value: bool | int | float = getattr(SafeConstructor(), f"construct_yaml_{name}")(node)
-        except ValueError:
+        except (ValueError, KeyError, IndexError):  # `!!int ""`: PyYAML looks up words and first characters
             return text
         return value
 

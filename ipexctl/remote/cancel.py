@@ -135,12 +135,12 @@ class _Clock:
     def watching(self, deadline: Deadline, close: Callable[[], None]) -> Iterator[None]:
         entry = (deadline, close)
         with self._changed:
-            self._watched.append(entry)
             if not self._is_running:
-                self._is_running = True
                 threading.Thread(target=self._run, name="clock", daemon=True).start()
+                self._is_running = True
             elif time.monotonic() + (deadline.left() or 0) < self._wakes_at:
                 self._changed.notify()
+            self._watched.append(entry)
         try:
             yield
         finally:
@@ -152,8 +152,9 @@ class _Clock:
         with self._changed:
             while True:
                 for entry in [entry for entry in self._watched if entry[0].over]:
-                    self._watched.remove(entry)
-                    threading.Thread(target=entry[1], name="close", daemon=True).start()  # it may wait for the peer
+                    with suppress(RuntimeError):  # no thread can be started now: at the next look
+                        threading.Thread(target=entry[1], name="close", daemon=True).start()  # it may wait for the peer
+                        self._watched.remove(entry)
                 # A deadline may have been paused or set again: then it is still watched, and looked at again.
                 left = min((deadline.left() or 0.0 for deadline, _ in self._watched), default=_LONGEST_WAIT)
                 wait = min(max(left, _SHORTEST_WAIT), _LONGEST_WAIT)

@@ -37,7 +37,7 @@ def import_ssh() -> None:
         placeholders = [_placeholder(name) for name in _UNUSED if name not in sys.modules]
         try:
             _import()
-        except ImportError:  # of a version of invoke or paramiko that needs more
+        except (ImportError, AttributeError):  # of a version of invoke or paramiko that needs more
             _remove(placeholders)
             _import()
         finally:

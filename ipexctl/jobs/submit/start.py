@@ -12,9 +12,9 @@ import secrets
 import shlex
 import tarfile
 import time
-from concurrent.futures import wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.submit.request import StartFailure
@@ -125,10 +125,11 @@ class Launch:
         self._stdin = StdinQueue()
         self._may_run = False
         self._agent = _agent_files(spec.start)
+        self._listening: Future[None] = Future()
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
     def upload_jobs(self) -> StartFailure | None:
-        """One round trip to each store but node0's, which gets its job with the supervisor."""
+        """One round trip to each store; node0's gets its job with the supervisor, which listens at the end."""
         groups = {group[0]: group for group in self._others}
         command = Command(self._spec.unpack(), f"make {self._record.rundir}")
 
@@ -142,7 +143,9 @@ class Launch:
         outcomes = self._pool.each(list(groups), upload)
         failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]
         if not failures:
-            return None
+            futures: tuple[Future[None], ...] = (self._listening, self._supervisor)
+            wait(futures, return_when=FIRST_COMPLETED)
+            return self._failure() if self._supervisor.done() else None
         return replace(failures[0], hosts=tuple(name for failure in failures for name in failure.hosts))
 
     def start_mpirun(self, connectivity: ConnectivityRecord | None) -> StartFailure | None:
@@ -171,9 +174,14 @@ class Launch:
             files,
             request._asdict(),
             stdin=self._stdin,
+            on_event=self._on_event,
             timeout=_START_SECONDS,
             cancel=self._pool.cancel,
         )
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        if event.get("event") == "listening" and not self._listening.done():
+            self._listening.set_result(None)
 
     def _files(self, group: Sequence[Host], *more: File) -> bytes:
         """A tar file with the agent and the job of these hosts, which have one store."""

@@ -502,11 +502,13 @@ def main(action: str) -> int:  # noqa: ARG001
     allow_many_files(1 << 20)
     local = f"{sockets.LOCAL}ipexctl-{os.urandom(16).hex()}"
     try:
-        listeners = [sockets.listen(address) for address in (local, request.bind)]
+        listeners = [sockets.listen(request.bind)]
     except OSError as error:
         emit("failed", reason=f"nothing can listen on {request.bind}: {error.strerror or error}", fix="")
         return 1
-    port = listeners[1].getsockname()[1]
+    port = listeners[0].getsockname()[1]
+    with contextlib.suppress(OSError):  # a sandbox without Unix sockets: node0's ranks are refused there and use TCP
+        listeners.append(sockets.listen(local))
     emit("listening", local=local, port=port)
     line = sys.stdin.readline()
     if not line.endswith("\n"):  # the caller has exited

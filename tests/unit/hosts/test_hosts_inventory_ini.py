@@ -100,6 +100,7 @@ def test_a_group_may_be_used_before_it_is_declared() -> None:
         ("n ansible_ssh_host=a ansible_ssh_user=u ansible_ssh_port=23", Host("n", "a", "u", 23, groups=("ungrouped",))),
         ("n ansible_ssh_host=old ansible_host=new", Host("n", "new", groups=("ungrouped",))),
         ("n ansible_connection=local", Host("n", "localhost", groups=("ungrouped",))),
+        ("n ansible_connection=local ansible_host=a!b", Host("n", "localhost", groups=("ungrouped",))),
         ("n ansible_host=", Host("n", "n", groups=("ungrouped",))),
         ("[fe80::2]:2222", Host("fe80::2", "fe80::2", port=2222, groups=("ungrouped",))),
         ("n:2222 ansible_port=23", Host("n", "n", port=23, groups=("ungrouped",))),

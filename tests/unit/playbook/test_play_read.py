@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hosts_helpers import PIECES as HOST_PIECES
@@ -201,11 +201,13 @@ PIECES = (
     *("hosts: all", "tasks:", "exec: ", "block:", "rescue:", "when: ", "loop: ", "args:", "copy:", "src=x dest=y"),
     *("include_tasks: site.yml", "import_playbook: site.yml", "notify: x", "{{ a }}", "{{", "}}", "{% for %}", "|\n"),
     *(">", "yes", "null", "0o17", "1e999", "9" * 400, ".nan", "22:22", "2026-01-01", "a: b: c"),
+    *("!!int ''", "!!int _", "!!float ''", "!!bool maybe"),
 )
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(st.sampled_from(PIECES), max_size=30))
+@example(["- hosts: all\n  vars: {a: !!int '', b: !!float '', c: !!bool maybe}\n"])
 def test_whatever_a_file_says_it_is_read_or_refused(tmp_path: Path, parts: list[str]) -> None:
     path = tmp_path / "site.yml"
     path.write_bytes("".join(parts).encode("utf-8", "surrogatepass"))
