@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -44,6 +45,7 @@ def examine(targets: Targets, home: Home, output: Output, **checks: Any) -> Doct
 
     hosts = choose_hosts(targets)
     home_on_hosts = check_home(home)
+    started = time.monotonic()
     with session_pool(targets, output) as (pool, interrupt):
         pool.warm(hosts)
         # Imported while the hosts answer: it takes as long as a connection.
@@ -62,4 +64,4 @@ def examine(targets: Targets, home: Home, output: Output, **checks: Any) -> Doct
         report = run_doctor(hosts, request, pool)
     if interrupt.code is not None:
         raise Interrupted(interrupt.code)
-    return report
+    return report._replace(seconds=time.monotonic() - started)  # connecting is part of it
