@@ -94,7 +94,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1, 3 or 7)")
     parser.add_argument("--only", type=_parts, default=list(PARTS), metavar="PART,…", help=", ".join(PARTS))
     parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, sync and scale")
-    parser.add_argument("--steady", type=float, default=20.0, metavar="S", help="seconds of a training (default 20)")
+    parser.add_argument(
+        "--steady", type=float, default=20.0, metavar="S", help="seconds of a training a round (default 20)"
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the tables between this file's markers")
     parser.add_argument("--peers", type=Path, default=PEERS, metavar="DIR", help=f"their environment ({PEERS})")
     return parser.parse_args()

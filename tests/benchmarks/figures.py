@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -81,3 +82,27 @@ def fit_line(points: Mapping[int, float]) -> Line:
         return Line(next(iter(points.values()), 0.0), 0.0)
     slope, start = statistics.linear_regression(list(points), list(points.values()))
     return Line(start, slope)
+
+
+def turn_rates(steps: Sequence[float], turns: Sequence[tuple[float, float]]) -> list[float]:
+    """Steps a second in each turn of a program that is stopped between its turns.
+
+    A step that lies in two turns counts in each by its share of the step's running time. After the last step that
+    was seen, steps are taken to last as long as that one.
+    """
+    ends = list(accumulate(end - begin for begin, end in turns))
+    starts = [end - (last - first) for end, (first, last) in zip(ends, turns, strict=True)]
+
+    def running(time: float) -> float:
+        """Seconds that the program has run by then."""
+        index = bisect_right([begin for begin, _ in turns], time) - 1
+        return 0.0 if index < 0 else min(starts[index] + time - turns[index][0], ends[index])
+
+    times = [running(step) for step in steps]
+
+    def done(time: float) -> float:
+        """Steps done by that running time, in parts."""
+        index = min(max(bisect_right(times, time), 1), len(times) - 1)
+        return index - 1 + (time - times[index - 1]) / (times[index] - times[index - 1])
+
+    return [(done(end) - done(start)) / (end - start) for start, end in zip(starts, ends, strict=True)]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.text import counted
 
-from .figures import median, median_interval, ratios
-from .harness import TOO_LONG, Contender, Failed, end_of, failure, in_turns, say, spend
+from .figures import median, median_interval, ratios, turn_rates
+from .frozen import stopped_after
+from .harness import Contender, Failed, end_of, failure, in_turns, say, spend
 from .report import Goal, Report
 from .rig import CONTENDERS, HERE, ipexctl_argv
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .figures import Interval
+    from .frozen import Stopped
     from .rig import Rig
 
 OURS, BY_HAND = "ipexctl run", "the same line by hand (export shell)"
@@ -29,9 +30,10 @@ RANKS: Final = (1, 2)
 TORCH: Final = "2.13"
 AIM, AIM_WATCHED = 0.98, 0.995
 """Beside the other launchers; beside the same line without our programs."""
-PAUSE = 1.0
-LAUNCHER: Final = "any_launcher.py"
-SPEED: Final = re.compile(r"([\d.]+) (?:images|tokens)/s")
+TURN = 4.0
+"""Seconds for which one contender runs while the others are stopped."""
+FIRST_PORT = 29511
+LAUNCHER: Final = "timed_script.py"
 CONFIG: Final = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: MULTI_CPU
@@ -49,31 +51,26 @@ use_cpu: true
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A script that prints its ranks at the start and its speed at the end, by its own clock."""
+    """A script that trains for longer than any measurement takes, and prints its number of ranks if it knows it."""
 
     script: Path
     unit: str
+    per_step: int
+    """Units of a step, over all ranks."""
+    warm_up: int
+    """Steps before the first turn."""
     options: tuple[str, ...]
-    per_second: float | None = None
-    """About how many units a second, for a script that is given epochs and not seconds."""
-    per_epoch: int = 1
-
-    def argv(self, steady: float) -> tuple[str, ...]:
-        if self.per_second is None:
-            return (self.script.name, *self.options, "--seconds", str(steady))
-        epochs = math.ceil(steady * self.per_second / self.per_epoch)
-        return (self.script.name, *self.options, "--epochs", str(epochs))
 
 
 _BLOCKS: Final = CONTENDERS / "blocks.py"
-FP32: Final = Workload(_BLOCKS, "tokens", ("--dtype", "fp32"))
-BF16: Final = Workload(_BLOCKS, "tokens", ("--dtype", "bf16"))
+FP32: Final = Workload(_BLOCKS, "tokens", 8 * 128, 4, ("--dtype", "fp32"))
+BF16: Final = Workload(_BLOCKS, "tokens", 8 * 128, 4, ("--dtype", "bf16"))
 DIGITS: Final = Workload(
     HERE.parents[1] / "examples" / "train_digits.py",
     "images",
-    ("--fresh", "--log-every", "60", "--save-every", "1000000", "--dtype", "fp32"),
-    per_second=5500,
-    per_epoch=3840,
+    64,
+    120,
+    ("--fresh", "--log-every", "60", "--save-every", "1000000", "--dtype", "fp32", "--epochs", "100000"),
 )
 
 
@@ -92,20 +89,15 @@ class Place:
 def measure(workload: Workload, rig: Rig) -> Report:
     place = _prepare(rig)
     names = [OURS, BY_HAND, *OTHERS]
-    figures: dict[int, dict[str, list[float]]] = {}
-    for ranks in RANKS:
-        words = workload.argv(rig.steady)
-        say(f"train: {' '.join(words)}, {counted(ranks, 'rank')}")
-        contenders = {name: _contender(rig, place, words, ranks, name) for name in names}
-        trained = partial(_trained, rig, contenders, ranks)
-        figures[ranks] = in_turns(names, rig.runs, trained, PAUSE)
+    turns = math.ceil(rig.steady / TURN)
+    figures = {ranks: _trained(rig, place, workload, ranks, turns) for ranks in RANKS}
     unit = f"{workload.unit}/s (ipexctl run is as fast: median, interval)"
     header = (unit, *(counted(ranks, "rank") for ranks in RANKS))
     rows = tuple((name, *(_cell(figures[ranks], name) for ranks in RANKS)) for name in names)
     goals = tuple(goal for ranks in RANKS for goal in _goals(figures[ranks], counted(ranks, "rank")))
     coverage = _beside(figures[RANKS[0]], BY_HAND).coverage
-    note = f"The intervals cover the median of the ratios within the rounds with a probability of {coverage:.1%}."
-    return Report(rig.runs, header, rows, goals, (note,))
+    note = f"The intervals cover the median of the ratios within the turns with a probability of {coverage:.1%}."
+    return Report(rig.runs * turns, header, rows, goals, (note,))
 
 
 def _beside(figures: dict[str, list[float]], name: str) -> Interval:
@@ -151,9 +143,7 @@ def _contender(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name:
     options = ("--hosts", "localhost", "--home", str(place.home), "-n", count, "--cwd", where)
     script = (f"{where}/{words[0]}", *words[1:])
     if name == OURS:
-        return Contender(
-            name, (*ipexctl_argv(), "run", "--plain", "--quiet", "--time-limit", str(int(TOO_LONG)), *options, *script)
-        )
+        return Contender(name, (*ipexctl_argv(), "run", "--plain", "--quiet", *options, *script))
     if name == BY_HAND:
         file = rig.scratch / f"by-hand-{ranks}.sh"
         export = Contender("ipexctl export shell", (*ipexctl_argv(), "export", "shell", *options, *script))
@@ -162,22 +152,33 @@ def _contender(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name:
             raise failure(export, end, text)
         file.write_text(text)
         return Contender(name, ("sh", str(file)))
-    env = {"PATH": f"{place.bin}:{rig.env['PATH']}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "PWD": where}
+    port = str(FIRST_PORT + OTHERS.index(name))
+    env = {"PATH": f"{place.bin}:{rig.env['PATH']}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PWD": where}
     argv = {
-        MPIRUN: ("mpiexec.hydra", "-n", count, "python", LAUNCHER, *words),
-        TORCHRUN: ("torchrun", "--nproc-per-node", count, "--master-port", "29512", *words),
-        ACCELERATE: ("accelerate", "launch", "--config_file", f"accelerate-{ranks}.yaml", LAUNCHER, *words),
+        MPIRUN: ("mpiexec.hydra", "-n", count, "python", *words),
+        TORCHRUN: ("torchrun", "--nproc-per-node", count, "--master-port", port, *words),
+        ACCELERATE: ("accelerate", "launch", "--config_file", f"accelerate-{ranks}.yaml", *words),
     }
     return Contender(name, ("env", "-C", where, *argv[name]), env)
 
 
-def _trained(rig: Rig, contenders: dict[str, Contender], ranks: int, name: str) -> float:
-    """Units a second."""
-    end, output = end_of(contenders[name], rig.env)
-    speed = SPEED.search(output)
-    if end.code != 0 or speed is None:
-        raise failure(contenders[name], end, output)
-    if f"ranks: {ranks}," not in output:
-        raise Failed(f"{name} did not train with {ranks} ranks:\n{output}")
-    say(f"  {name}: {speed[0]}, the whole call {end.spent.wall:.1f} s, {end.spent.cpu:.1f} s of CPU")
-    return float(speed[1])
+def _trained(rig: Rig, place: Place, workload: Workload, ranks: int, turns: int) -> dict[str, list[float]]:
+    """Units a second of each contender in each of its turns."""
+    names = [OURS, BY_HAND, *OTHERS]
+    with ExitStack() as stack:
+        trainings: dict[str, Stopped] = {}
+        for number, name in enumerate(names):
+            say(f"train: {workload.script.name}, {counted(ranks, 'rank')}: starting {name}")
+            steps = rig.scratch / f"steps-{workload.unit}-{workload.options[-1]}-{ranks}-{number}"
+            words = (LAUNCHER, str(steps), workload.script.name, *workload.options)
+            contender = _contender(rig, place, words, ranks, name)
+            trainings[name] = stack.enter_context(stopped_after(contender, rig.env, steps, workload.warm_up))
+        in_turns(names, rig.runs * turns, lambda name: trainings[name].run_for(TURN))
+    speeds: dict[str, list[float]] = {}
+    for name, training in trainings.items():
+        if f"ranks: {ranks}," not in training.output():
+            raise Failed(f"{name} did not train with {ranks} ranks:\n{training.output()}")
+        # The first is the start and the warm-up.
+        speeds[name] = [workload.per_step * rate for rate in turn_rates(training.steps(), training.turns)[1:]]
+        say(f"  {name}: {median(speeds[name]):.1f} {workload.unit}/s")
+    return speeds

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from benchmarks.figures import fit_line, median_interval, ratio, ratios
+from benchmarks.figures import fit_line, median_interval, ratio, ratios, turn_rates
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,18 @@ def test_a_line_tells_the_cost_of_more_hosts_and_when_a_limit_is_reached() -> No
     assert line.reaches(51.0) == pytest.approx(500.0)
     assert fit_line({8: 2.0}).at(1000) == 2.0
     assert math.isinf(fit_line({1: 3.0, 2: 3.0}).reaches(4.0))
+
+
+def test_a_step_that_was_stopped_counts_in_both_turns_by_its_running_time() -> None:
+    turns = [(0.0, 10.0), (100.0, 110.0), (200.0, 210.0)]
+    even = [2.0, 6.0, 10.0, 104.0, 108.0, 202.0, 206.0]  # every 4 s of running; the first one after 2
+    assert turn_rates(even, turns) == pytest.approx([0.25, 0.25, 0.25])
+    slower = [2.0, 4.0, 6.0, 8.0, 10.0, 105.0, 110.0, 205.0, 210.0]
+    assert turn_rates(slower, turns) == pytest.approx([0.5, 0.2, 0.2])
+
+
+def test_a_stop_within_a_step_slows_no_turn_down() -> None:
+    turns = [(50.0 * number, 50.0 * number + 7.0) for number in range(20)]
+    running = [0.9 * number for number in range(1, int(140 / 0.9) + 1)]
+    steps = [50.0 * (at // 7.0) + at % 7.0 for at in running]
+    assert turn_rates(steps, turns) == pytest.approx([1 / 0.9] * 20)

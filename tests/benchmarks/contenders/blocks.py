@@ -1,15 +1,13 @@
-"""Trains a stack of transformer blocks with 30 million parameters on random tokens, and prints tokens a second.
+"""Trains a stack of transformer blocks with 30 million parameters on random tokens, until it is ended.
 
-The clock runs in the steady state only: starting, building the model and the first steps are not in it. The batch is
-divided among the ranks, and all tokens come from a seed.
+The batch is divided among the ranks, and all tokens come from a seed.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import time
+from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -20,8 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 VOCABULARY, WIDTH, HEADS, BLOCKS = 4096, 512, 8, 9
 LENGTH, BATCH = 128, 8
 """Tokens of a sequence; sequences of a step, over all ranks."""
-WARM_UP, ESTIMATE = 3, 2
-"""Steps before the clock runs; then steps that tell how many fill the wanted time."""
 
 
 class Blocks(nn.Module):
@@ -51,7 +47,6 @@ class Blocks(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
@@ -67,33 +62,17 @@ def main() -> None:
         threads = torch.get_num_threads()
         print(f"ranks: {ranks}, threads: {threads}, {options.dtype}, {parameters / 1e6:.1f} M parameters", flush=True)
 
-    def train(steps: int) -> float:
-        """Seconds for these steps; as in real training, rank 0 prints the loss."""
-        dist.barrier()
-        begin = time.perf_counter()
-        for step in range(steps):
-            batch = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=random)[rank::ranks]
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.dtype == "bf16"):
-                logits = model(batch[:, :-1])
-            loss = cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            if rank == 0:
-                print(f"step {step + 1}/{steps} loss {loss.item():.3f}", flush=True)
-        dist.barrier()
-        return time.perf_counter() - begin
-
     random = torch.Generator().manual_seed(1)
-    train(WARM_UP)
-    wanted = torch.tensor(math.ceil(1.05 * options.seconds / (train(ESTIMATE) / ESTIMATE)))
-    dist.all_reduce(wanted, dist.ReduceOp.MAX)
-    steps = max(2, int(wanted))
-    seconds = train(steps)
-    if rank == 0:
-        print(f"{steps * BATCH * LENGTH / seconds:.1f} tokens/s in {seconds:.1f} s", flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+    for step in count(1):
+        batch = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=random)[rank::ranks]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=options.dtype == "bf16"):
+            logits = model(batch[:, :-1])
+        loss = cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank == 0:  # as in real training
+            print(f"step {step} loss {loss.item():.3f}", flush=True)
 
 
 if __name__ == "__main__":
