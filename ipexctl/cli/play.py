@@ -50,7 +50,7 @@ def play_command(
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
-    from ipexctl.playbook.positions import raise_all, templates_in
+    from ipexctl.playbook.playbook_file import raise_all, templates_in
     from ipexctl.playbook.prepare import TaskSelection, check_facts, check_projects, prepare, read, unknown_tags
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.variables import read_vars_dirs
@@ -174,7 +174,7 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Any) -> lis
     import json
 
     from ipexctl.hosts.names import quoted
-    from ipexctl.playbook.positions import raise_all, templates_in
+    from ipexctl.playbook.playbook_file import raise_all, templates_in
     from ipexctl.playbook.read import read_variables
 
     result: list[dict[str, Any]] = []

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.playbook.ansible_names import ANSIBLE_FACTS
 from ipexctl.playbook.masks import masked, shown
 from ipexctl.playbook.model import Block, Flush, Play, Step, Task
-from ipexctl.playbook.positions import Templated, templates_in
+from ipexctl.playbook.playbook_file import Templated, templates_in
 from ipexctl.playbook.report import Counts, HostDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
 from ipexctl.playbook.result import Result, failed_host
 from ipexctl.playbook.task_runner import TaskRunner
 from ipexctl.playbook.templater import Filled, Job
-from ipexctl.playbook.variables import ansible_facts, send_call_variables, send_host_lists, send_play_variables
+from ipexctl.playbook.variables import ansible_facts, send_call_variables, send_play_variables
 from ipexctl.remote.progress import Notice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.playbook.play_context import PlayContext
@@ -73,10 +73,6 @@ class Engine:
             plays=tuple(play.name for play in playbook.plays),
         )
 
-    def remember(self, host: str, values: Mapping[str, Any]) -> None:
-        """Set variables of a host for all later tasks."""
-        self.context.templater.add(f"own:{host}", values)
-
     # Plays
 
     def _run_play(self, number: int, play: Play) -> None:
@@ -94,7 +90,8 @@ class Engine:
             names = tuple(host.name for host in batch)
             note = f"{index} of {len(groups)}, serial" if len(groups) > 1 else ""
             self.context.watch(PlayStarted(play.name, names, note))
-            send_host_lists(self.context, names, [host.name for host in hosts])
+            lists = {key: [host.name for host in hosts] for key in ("ansible_play_hosts", "ansible_play_hosts_all")}
+            self.context.templater.layer("hosts", {**lists, "ansible_play_batch": list(names)}, templated=False)
             self._play_hosts = {host.name for host in all_hosts} - {host.name for host in hosts} | set(names)
             self._run_batch(play, batch)
             if index < len(groups) and not self._remaining(names):
@@ -194,22 +191,21 @@ class Engine:
         ):
             for name in rescued:
                 self.departed.pop(name, None)
-                self._rescue(name)
+                if name in self._unrescued:  # else another failed: with any_errors_fatal all leave together
+                    self._unrescued.discard(name)
+                    self.counts[name].failed -= 1
+                    self.counts[name].rescued += 1
             failed = (failed - set(rescued)) | self._steps(block.rescue, rescued)
         if block.always:
             failed |= self._steps(block.always, [name for name in hosts if name not in self.unreachable_hosts])
         return failed
 
-    def _rescue(self, name: str) -> None:
-        """Count a host as rescued only if it failed itself: with any_errors_fatal others leave with it."""
-        if name in self._unrescued:
-            self._unrescued.discard(name)
-            self.counts[name].failed -= 1
-            self.counts[name].rescued += 1
-
     def _task(self, task: Task, hosts: Sequence[str], *, handler: bool = False) -> set[str]:
-        if self._confirm is not None and not self._is_confirmed(task):
-            return set()
+        if self._confirm is not None:
+            answer = self._confirm(task)
+            if answer == "no":
+                return set()
+            self._confirm = None if answer == "all" else self._confirm
         report = self.begin(self._name(task, hosts[0]), task.spec.name, str(task.position), handler=handler)
         failed = TaskRunner(self, task, report, hosts).run()
         self.finish(report)
@@ -228,14 +224,6 @@ class Engine:
         (answer,) = self.context.templater.fill([Job(host, {"name": task.name}, local=local)])
         name = str(answer.values["name"]) if isinstance(answer, Filled) else task.called
         return masked(name, self.context.templater.secrets)
-
-    def _is_confirmed(self, task: Task) -> bool:
-        """Ask the user whether to run the task (--step): yes, no, or all the rest."""
-        assert self._confirm is not None
-        answer = self._confirm(task)
-        if answer == "all":
-            self._confirm = None
-        return answer != "no"
 
     # Reports and counts
 

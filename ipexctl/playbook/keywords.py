@@ -10,11 +10,11 @@ from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
 from ipexctl.playbook.ansible_names import UNSUPPORTED
 from ipexctl.playbook.options import BadOption, Option, converted
-from ipexctl.playbook.positions import Templated, Value
+from ipexctl.playbook.playbook_file import Templated, Value
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from ipexctl.playbook.model import InheritedKeywords
     from ipexctl.playbook.playbook_file import PlaybookFile
@@ -60,7 +60,7 @@ def name_of(file: PlaybookFile, entry: Entry) -> str:
 
 def plain_texts(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
     """A text or a list of texts, none of them a template."""
-    nodes = file.items(entry.value) if entry.value.id == "sequence" else [entry.value]
+    nodes = file.listed(entry.value)
     for node in nodes:
         if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
             raise file.error(node, f"{quoted(entry.key)} takes plain words, not {kind(node)}")
@@ -69,9 +69,8 @@ def plain_texts(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
 
 def conditions(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...]:
     """Jinja expressions without braces: one, or a list that must all hold."""
-    nodes = file.items(entry.value) if entry.value.id == "sequence" else [entry.value]
     templates = []
-    for item in nodes:
+    for item in file.listed(entry.value):
         if item.id != "scalar" or is_null(item) or not str(item.value).strip():
             raise file.error(item, f"a condition is an expression, not {kind(item)}")
         templates.append(condition(file, item))
@@ -174,7 +173,7 @@ PLAY: Final = frozenset([*_INHERITED, *_OF_PLAYS.split(), "strategy", "import_pl
 }
 
 
-def advice(keyword: str, known: frozenset[str]) -> str:
+def advice(keyword: str, known: Collection[str]) -> str:
     """Advice for an unknown keyword."""
     if keyword in UNSUPPORTED:
         return UNSUPPORTED[keyword]
@@ -184,11 +183,16 @@ def advice(keyword: str, known: frozenset[str]) -> str:
 
 
 def report_unknown(
-    file: PlaybookFile, entries: Mapping[str, Entry], known: Container[str], owner: str, advise: Callable[[str], str]
+    file: PlaybookFile,
+    entries: Mapping[str, Entry],
+    known: Collection[str],
+    owner: str,
+    advise: Callable[[str], str] | None = None,
 ) -> None:
     for key, entry in entries.items():
         if key not in known:
-            file.report(entry.key_node, f"{owner} has no {quoted(key)}", fix=advise(key))
+            fix = advise(key) if advise else advice(key, known)
+            file.report(entry.key_node, f"{owner} has no {quoted(key)}", fix=fix)
 
 
 def read_keywords(file: PlaybookFile, entries: Mapping[str, Entry], readers: Mapping[str, Reader]) -> dict[str, Any]:

@@ -24,27 +24,25 @@ SHORTEST_LINE: Final = 8
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
-    for form in _longest_first(frozenset(secrets)):
+    for form in _forms(frozenset(secrets)):
         text = text.replace(form, HIDDEN)
     return text
 
 
 @lru_cache(maxsize=16)
-def _longest_first(secrets: frozenset[str]) -> Sequence[str]:
-    return sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+def _forms(secrets: frozenset[str]) -> Sequence[str]:
+    """The forms of these secrets, the longest first."""
+    return sorted({form for secret in secrets for form in _forms_of(secret)}, key=len, reverse=True)
 
 
 @lru_cache(maxsize=4096)
-def _forms(secret: str) -> frozenset[str]:
+def _forms_of(secret: str) -> frozenset[str]:
     """The forms in which a secret or a line of it may be printed: as it is, quoted, encoded, in upper or lower case."""
     lines = [line.strip() for line in secret.splitlines() if len(line.strip()) >= SHORTEST_LINE]
-    texts = {variant for text in (secret, secret.strip(), *lines) for variant in _letter_cases(text)}
+    cases = (str, str.upper, str.lower, str.capitalize, str.title)
+    texts = {case(text) for text in (secret, secret.strip(), *lines) for case in cases}
     forms = {form for text in texts for form in (text, *_quoted(text), *_url_quoted(text), *_base64(text))}
     return frozenset(form for form in forms if len(form) >= SHORTEST)
-
-
-def _letter_cases(text: str) -> tuple[str, ...]:
-    return text, text.upper(), text.lower(), text.capitalize(), text.title()
 
 
 def _quoted(text: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.playbook.options import Spec
-    from ipexctl.playbook.positions import Position, Templated, Value
+    from ipexctl.playbook.playbook_file import Position, Templated, Value
 
 
 @dataclass(frozen=True, slots=True)

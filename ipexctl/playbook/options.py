@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean, quoted
-from ipexctl.playbook.positions import Position, Value, templates_in
+from ipexctl.playbook.playbook_file import Position, Value, templates_in
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
@@ -23,19 +23,6 @@ Kind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command",
 Where = Literal["host", "control", "all"]
 """On each host by itself; on the control machine, without any host; on all hosts of the play in one call."""
 
-_NAMES: Final = {
-    "str": "a text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "yes or no",
-    "list": "a list",
-    "dict": "a mapping of `key: value` lines",
-    "mode": "a mode in octal, such as 0644",
-    "command": "a line for sh, or a list: a program and its words",
-    "path": "a path",
-    "local": "a path",
-    "exprs": "a condition, or a list of them",
-}
 TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 FALSE: Final = frozenset({"no", "false", "off", "0", "n"})
 OMIT: Final = "\x00omit"
@@ -93,7 +80,7 @@ def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Posit
     """The errors of the options, with their positions. Templates are checked when they are filled."""
     for name, option in spec.options.items():
         if option.required and name not in args:
-            yield position.error(f"{called} needs {quoted(name)}, {_NAMES.get(option.kind, 'a value')}")
+            yield position.error(f"{called} needs {quoted(name)}, {_KINDS[option.kind][0]}")
     given = [name for name in spec.one_of if name in args]
     if spec.one_of and len(given) != 1:
         names = " or ".join(spec.one_of)
@@ -151,7 +138,7 @@ def filled_environment(layers: Sequence[Any]) -> dict[str, str]:
 
 def converted(option: Option, value: Value) -> Any:
     """The value converted to the option's type; raises BadOption."""
-    result = _CONVERT[option.kind](value)
+    result = _KINDS[option.kind][1](value)
     if option.choices and result not in option.choices:
         choices = f"one of {', '.join(option.choices)}"
         raise BadOption(f"is {quoted(str(result))}", did_you_mean(str(result), option.choices, choices))
@@ -163,7 +150,7 @@ def converted(option: Option, value: Value) -> Any:
 def _wrong(kind: Kind, value: Value) -> BadOption:
     shown = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
     shown = shown if value is None or isinstance(value, list | dict) else quoted(str(value))
-    return BadOption(f"must be {_NAMES[kind]}, not {shown}")
+    return BadOption(f"must be {_KINDS[kind][0]}, not {shown}")
 
 
 def _text(value: Value) -> str:
@@ -240,20 +227,21 @@ def _exprs(value: Value) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-_CONVERT: Final[Mapping[str, Callable[[Value], Any]]] = {
-    "str": _text,
-    "int": _integer,
-    "float": _float,
-    "bool": _bool,
-    "list": _list,
-    "dict": _dict,
-    "mode": _mode,
-    "command": _command,
-    "path": _path,
-    "local": _path,
-    "any": lambda value: value,
-    "exprs": _exprs,
+_KINDS: Final[Mapping[Kind, tuple[str, Callable[[Value], Any]]]] = {
+    "str": ("a text", _text),
+    "int": ("a whole number", _integer),
+    "float": ("a number", _float),
+    "bool": ("yes or no", _bool),
+    "list": ("a list", _list),
+    "dict": ("a mapping of `key: value` lines", _dict),
+    "mode": ("a mode in octal, such as 0644", _mode),
+    "command": ("a line for sh, or a list: a program and its words", _command),
+    "path": ("a path", _path),
+    "local": ("a path", _path),
+    "any": ("a value", lambda value: value),
+    "exprs": ("a condition, or a list of them", _exprs),
 }
+"""For each kind its name in messages, and the function that converts to it."""
 
 
 def local_path(base: Path, text: str) -> Path:

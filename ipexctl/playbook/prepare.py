@@ -13,8 +13,15 @@ from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.playbook.ansible_names import ANSIBLE_FACTS, HINTS
 from ipexctl.playbook.options import converted, local_path, script_argv, source_path
 from ipexctl.playbook.play_context import LOCALHOST, unknown_delegate
-from ipexctl.playbook.playbook_file import MAX_BYTES, find_playbook, size_of
-from ipexctl.playbook.positions import Position, Templated, raise_all, templates_in
+from ipexctl.playbook.playbook_file import (
+    MAX_BYTES,
+    Position,
+    Templated,
+    find_playbook,
+    raise_all,
+    size_of,
+    templates_in,
+)
 from ipexctl.playbook.read import read_playbook
 
 if TYPE_CHECKING:
@@ -229,29 +236,22 @@ class TaskSelection:
 
     def includes(self, task: Task) -> bool:
         tags = task.tags
-        return self._is_selected(tags) and not self._is_skipped(tags)
-
-    def _is_selected(self, tags: frozenset[str]) -> bool:
-        if tags & self.tags:
-            return True
-        if "never" in tags:
+        if _has_one(tags, self.skip_tags):
             return False
-        if not self.tags or "all" in self.tags or "always" in tags:
-            return True
-        return ("tagged" in self.tags and bool(tags)) or ("untagged" in self.tags and not tags)
+        if tags & self.tags or "never" in tags:
+            return bool(tags & self.tags)
+        return not self.tags or "all" in self.tags or "always" in tags or _has_one(tags, self.tags)
 
-    def _is_skipped(self, tags: frozenset[str]) -> bool:
-        if tags & self.skip_tags:
-            return True
-        return ("tagged" in self.skip_tags and bool(tags)) or ("untagged" in self.skip_tags and not tags)
+
+def _has_one(tags: frozenset[str], chosen: frozenset[str]) -> bool:
+    """Whether a task with these tags is among those that --tags or --skip-tags names."""
+    return bool(tags & chosen) or ("tagged" if tags else "untagged") in chosen
 
 
 def select_tasks(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
     """The selected tasks by id(): a file that is included twice has two sets of tasks."""
     tasks = [task for play in playbook.plays for task in play.tasks]
-    first = 0
-    if choice.start_at is not None:
-        first = _first(tasks, choice.start_at)
+    first = 0 if choice.start_at is None else _first(tasks, choice.start_at)
     return frozenset(id(task) for task in tasks[first:] if choice.includes(task))
 
 

@@ -12,17 +12,16 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import TemplateSyntaxError, UndefinedError
-from jinja2 import Undefined as JinjaUndefined
 from jinja2.exceptions import SecurityError, TemplateError
 
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.playbook.ansible_names import HINTS
-from ipexctl.playbook.renderer_env import Renderer, TooMuch
+from ipexctl.playbook.renderer_env import Renderer, TooMuch, Undefined
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -76,7 +75,7 @@ class Scope:
 
     def look_up(self, name: str, default: Any) -> Any:
         if name == "hostvars":
-            return _HostVars(self)
+            return _LazyMapping([host for host in self._hosts if host], self._variables_of)
         if name not in self._filled:
             value = _MISSING
             for values, templated in reversed(self._layers):
@@ -96,16 +95,21 @@ class Scope:
         except UndefinedError as error:
             inner, self.at = self.at, outer
             message = str(error)
-            return self._renderer.undefined(message if message.startswith("\3") else f"\3{inner}\3{message}")
+            return Undefined(hint=message if message.startswith("\3") else f"\3{inner}\3{message}")
 
-    def of_host(self, name: str) -> Scope:
-        return Scope(self._renderer, self._all_layers, self._hosts, name, [])
+    def _variables_of(self, host: str) -> Mapping[str, Any]:
+        """The variables of a host. Raises KeyError for any other name."""
+        if host not in self._hosts:
+            raise KeyError(host)
+        scope = Scope(self._renderer, self._all_layers, self._hosts, host, [])
 
-    def is_host(self, name: str) -> bool:
-        return name in self._hosts
+        def value_of(name: str) -> Any:
+            value = scope.look_up(name, _MISSING)
+            if value is _MISSING:
+                raise KeyError(name)
+            return value
 
-    def host_names(self) -> list[str]:
-        return [name for name in self._hosts if name]
+        return _LazyMapping(sorted(scope.names() - {"hostvars"}), value_of)
 
     def fill(self, value: Any) -> Any:
         """The value with all its templates filled."""
@@ -150,7 +154,7 @@ class Scope:
         if name_match:
             name = name_match[1]
             known = () if name in HINTS else sorted({"facts", *self.names()} - {name})
-            fix = did_you_mean(name, known, _fix_for_name(name), cutoff=0.85 if _is_ansible_name(name) else 0.6)
+            fix = did_you_mean(name, known, _fix_for_name(name), cutoff=0.85 if name.startswith("ansible_") else 0.6)
             return f"'{name}' is undefined", fix, name
         attribute_match = re.fullmatch("\1([^\1]*)\1(.*)", message, re.DOTALL)
         if attribute_match:
@@ -161,41 +165,21 @@ class Scope:
         return message, "", None
 
 
-class _HostVars(Mapping[str, Any]):
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+class _LazyMapping(Mapping[str, Any]):
+    """A mapping whose values are looked up when a template uses them."""
+
+    def __init__(self, names: Sequence[str], look_up: Callable[[str], Any]) -> None:
+        self._names = names
+        self._look_up = look_up
 
     def __getitem__(self, name: str) -> Any:
-        if not self._scope.is_host(name):
-            raise KeyError(name)
-        return _HostVariables(self._scope.of_host(name))
+        return self._look_up(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._scope.host_names())
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._scope.host_names())
-
-
-class _HostVariables(Mapping[str, Any]):
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    def __getitem__(self, name: str) -> Any:
-        value = self._scope.look_up(name, _MISSING)
-        if value is _MISSING:
-            raise KeyError(name)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._scope.names() - {"hostvars"}))
-
-    def __len__(self) -> int:
-        return len(self._scope.names())
-
-
-def _is_ansible_name(name: str) -> bool:
-    return name.startswith("ansible_")
+        return len(self._names)
 
 
 def _fix_for_name(name: str) -> str:
@@ -203,14 +187,14 @@ def _fix_for_name(name: str) -> str:
         return "gather_facts: false in this play leaves them out"
     if name in HINTS:
         return HINTS[name]
-    if _is_ansible_name(name):
+    if name.startswith("ansible_"):
         return "use facts.… in place of Ansible's ansible_… variables: ipexctl doctor --json shows all facts"
     return f"-e {name}=VALUE, or a default: {{{{ {name} | default('') }}}}"
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
     """The value as JSON types. An undefined value, nested ones included, is an error."""
-    if isinstance(value, JinjaUndefined):
+    if isinstance(value, Undefined):
         raise UndefinedError(value._undefined_message)
     if value is None or isinstance(value, bool | int | str):
         return str(value) if isinstance(value, str) and type(value) is not str else value

@@ -14,9 +14,19 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
-from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, nodes, pass_context, pass_environment
+from jinja2 import (
+    ChainableUndefined,
+    Environment,
+    StrictUndefined,
+    Template,
+    TemplateSyntaxError,
+    nodes,
+    pass_context,
+    pass_environment,
+)
 from jinja2.exceptions import SecurityError
 from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.filters import do_unique
@@ -112,15 +122,6 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return limited
 
 
-def _bounded_filters() -> dict[str, Callable[..., Any]]:
-    plain = ("center", "batch", "slice", "wordwrap", "round", "truncate")
-    return {
-        name: _bounded(name, JINJA_FILTERS[name])
-        for name in plain
-        if not hasattr(JINJA_FILTERS[name], "jinja_pass_arg")
-    }
-
-
 FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "bool": lambda value: str(value).strip().lower() in _TRUE if isinstance(value, str) else bool(value),
     "unique": unique,
@@ -161,7 +162,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "union": lambda first, other: [*first, *(item for item in other if item not in first)],
     "split": lambda value, separator=None: str(value).split(separator),
     **{name: _listed(name) for name in ("map", "select", "reject", "selectattr", "rejectattr")},
-    **_bounded_filters(),
+    **{name: _bounded(name, JINJA_FILTERS[name]) for name in ("center", "batch", "round")},
 }
 
 TESTS: Final[dict[str, Callable[..., Any]]] = {
@@ -178,8 +179,11 @@ TESTS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
-class Undefined(StrictUndefined):
-    """An undefined value whose message lists the names that exist."""
+class Undefined(ChainableUndefined, StrictUndefined):
+    """An undefined value whose message lists the names that exist.
+
+    As in Ansible, `x.y.z | default(…)` works if x.y is undefined.
+    """
 
     @property
     def _undefined_message(self) -> str:
@@ -194,15 +198,6 @@ class Undefined(StrictUndefined):
         if isinstance(owner, list | tuple) and isinstance(name, int):
             return f"there is no item {name}: the list has {len(owner)}"
         return f"a value of the kind {type(owner).__name__} has no {name!r}"
-
-    def __getattr__(self, name: str) -> Any:
-        if name[:2] == "__":
-            raise AttributeError(name)
-        # As in Ansible, `x.y.z | default(…)` works if x.y is undefined.
-        return self
-
-    def __getitem__(self, key: Any) -> Any:
-        return self
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -258,12 +253,11 @@ class Renderer:
         self._env.context_class = _LazyContext
         self._env.filters.update(FILTERS)
         self._env.tests.update(TESTS)
-        for name in ("lipsum",):
-            self._env.globals.pop(name)
+        self._env.globals.pop("lipsum")
         for name in ("pprint", "urlize", "xmlattr", "format"):
             self._env.filters.pop(name)
         self._env.globals.update({"lookup": self._lookup, "query": self._lookup, "omit": "\x00omit"})
-        self._compiled: dict[tuple[str, bool], Any] = {}
+        self._compiled = lru_cache(_MAX_COMPILED)(self._compile)
 
     def syntax_error(self, text: str, expression: bool) -> dict[str, Any] | None:
         """The syntax error of a template, or None; nothing is evaluated."""
@@ -300,15 +294,14 @@ class Renderer:
         return None
 
     def expression(self, text: str, variables: Mapping[str, Any]) -> Any:
-        compiled = self._get(text, True)
-        return compiled(**variables)
+        return self._compiled(text, True)(**variables)
 
     def render(self, text: str, variables: Mapping[str, Any], *, may_be_value: bool) -> Any:
         """The rendered text; with `may_be_value`, a text that is a single `{{ … }}` yields the value itself."""
         bare = _only_expression(self._env, text) if may_be_value else None
         if bare is not None:
             return self.expression(bare, variables)
-        template: Template = self._get(text, False)
+        template: Template = self._compiled(text, False)
         pieces, size = [], 0
         for piece in template.generate(**variables):
             size += len(piece)
@@ -317,20 +310,10 @@ class Renderer:
             pieces.append(piece)
         return "".join(pieces)
 
-    def undefined(self, message: str) -> Undefined:
-        return Undefined(hint=message)
-
-    def _get(self, text: str, expression: bool) -> Any:
-        key = (text, expression)
-        if key not in self._compiled:
-            if len(self._compiled) > _MAX_COMPILED:
-                self._compiled.clear()
-            self._compiled[key] = (
-                self._env.compile_expression(text, undefined_to_none=False)
-                if expression
-                else self._env.from_string(text)
-            )
-        return self._compiled[key]
+    def _compile(self, text: str, expression: bool) -> Any:
+        if expression:
+            return self._env.compile_expression(text, undefined_to_none=False)
+        return self._env.from_string(text)
 
     def _lookup(self, kind: str, *names: str, default: Any = None) -> Any:
         """The `env` lookup, the only one supported. Its values are recorded as secrets and never printed."""

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from ipexctl.playbook.engine import Engine
     from ipexctl.playbook.model import Task
-    from ipexctl.playbook.positions import Templated
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NOT_BEGUN = failed("it was not begun")
@@ -287,7 +286,11 @@ class TaskRunner:
         for work_item in work_items:
             if work_item.result.not_run and task.changed_when is False and work_item.result.status != "skipped":
                 work_item.result = replace(work_item.result, status="ok")
-        answers = self._templater.fill([self._condition_job(work_item, truths) for work_item in finished])
+        jobs = []
+        for work_item in finished:
+            own = [({task.register: work_item.result.to_variable()}, False)] if task.register and truths else []
+            jobs.append(Job(work_item.host.name, truths=truths, local=[*work_item.local, *own]))
+        answers = self._templater.fill(jobs)
         unfinished = []
         for work_item, answer in zip(finished, answers, strict=True):
             if isinstance(answer, FileError):
@@ -299,11 +302,6 @@ class TaskRunner:
                 reason = f"until did not hold: {' and '.join(template.text for template in task.until)}"
                 work_item.result = replace(work_item.result, status="failed", reason=work_item.result.reason or reason)
         return unfinished
-
-    def _condition_job(self, work_item: _WorkItem, truths: Mapping[str, Sequence[Templated]]) -> Job:
-        register = self._task.register
-        own = [({register: work_item.result.to_variable()}, False)] if register and truths else []
-        return Job(work_item.host.name, truths=truths, local=[*work_item.local, *own])
 
     def _apply_truths(self, result: Result, truths: Mapping[str, bool]) -> Result:
         task = self._task
@@ -342,7 +340,7 @@ class TaskRunner:
                 failed_names.add(name)
                 task_variable = {"name": self._report.name, "action": task.spec.name}
                 variables = {"ansible_failed_task": task_variable, "ansible_failed_result": result.to_variable()}
-                self._engine.remember(name, variables)
+                self._templater.add(f"own:{name}", variables)
         # run_once: a failure counts for all hosts.
         return set(self._names) if task.inherited.run_once and failed_names else failed_names
 
@@ -371,7 +369,7 @@ class TaskRunner:
             self._context.not_run |= registered if result.not_run else set()
         if facts:
             for host in hosts:
-                self._engine.remember(host, facts)
+                self._templater.add(f"own:{host}", facts)
 
 
 def _label(item: Any) -> str:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.hosts.source import SourceFile
-from ipexctl.playbook.positions import Position, Templated, Value, templates_in
+from ipexctl.playbook.playbook_file import Position, Templated, Value, templates_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -165,46 +165,28 @@ class Templater:
         for position, index in enumerate(sent):
             reply = self._reply()
             if reply is None:
-                reply = self._restart_error(jobs[index])
+                self._kill()
+                place = next((template.position for template in _templates_of(jobs[index])), _NOWHERE)
+                reply = place.error("this template took all the time or memory there was, and was ended")
                 self.start()
                 self._write(b"".join(requests[position + 1 :]))
             replies[index] = reply
         return replies
 
     def _request(self, job: Job) -> bytes:
-        return _encode(
-            {
-                "op": "fill",
-                "host": job.host,
-                "values": self._packed(job.values),
-                "when": self._packed(job.when),
-                "truths": self._packed(job.truths),
-                "assertions": self._packed(job.assertions),
-                "local": [[self._packed(values), templated] for values, templated in job.local],
-            }
-        )
-
-    def _restart_error(self, job: Job) -> FileError:
-        self._kill()
-        position = next((template.position for template in _templates_of(job)), _NOWHERE)
-        return position.error("this template took all the time or memory there was, and was ended")
+        return _encode({"op": "fill", **{name: self._packed(getattr(job, name)) for name in Job.__slots__}})
 
     def _reply(self) -> Filled | FileError | None:
         """The next reply; None if there is none."""
         reply = self._read()
         if reply is None:
             return None
-        if "error" in reply:
-            return self._error(reply["error"])
-        self.secrets.update(reply["secrets"])
-        if not reply["held"]:
-            return Filled(False, by=reply["by"])
-        return Filled(True, reply["values"], reply["truths"], reply["assertions"])
-
-    def _error(self, reply: Mapping[str, Any]) -> FileError:
-        at = reply["at"]
-        position = _NOWHERE if at is None else self._templates[at].spot(reply["line"], reply["word"])
-        return position.error(str(reply["what"]), fix=str(reply["fix"]))
+        if "error" not in reply:
+            self.secrets.update(reply.pop("secrets"))
+            return Filled(**reply)
+        error = reply["error"]
+        position = _NOWHERE if error["at"] is None else self._templates[error["at"]].spot(error["line"], error["word"])
+        return position.error(str(error["what"]), fix=str(error["fix"]))
 
     def _packed(self, value: Value) -> Any:
         if isinstance(value, Templated):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.source import SourceFile
-from ipexctl.playbook.positions import Position, Templated, Value
+from ipexctl.playbook.playbook_file import Position, Templated, Value
 from ipexctl.playbook.read import read_variables
 
 if TYPE_CHECKING:
@@ -123,15 +123,6 @@ def send_play_variables(context: PlayContext, number: int, play: Play) -> None:
 
 def _layers(name: str, dirs: VarsDirs) -> list[str]:
     return [f"{name}:{number}" for number in range(len(dirs.get(name, ())))]
-
-
-def send_host_lists(context: PlayContext, batch: Sequence[str], all_hosts: Sequence[str]) -> None:
-    names = {
-        "ansible_play_hosts": list(all_hosts),
-        "ansible_play_hosts_all": list(all_hosts),
-        "ansible_play_batch": list(batch),
-    }
-    context.templater.layer("hosts", names, templated=False)
 
 
 def _of_inventory(host: str, name: str, text: str) -> Any:

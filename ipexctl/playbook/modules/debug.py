@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.options import OMIT
-from ipexctl.playbook.positions import Templated
+from ipexctl.playbook.playbook_file import Templated
 from ipexctl.playbook.result import Call, Result, failed
 
 if TYPE_CHECKING:

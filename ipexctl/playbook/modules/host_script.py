@@ -35,6 +35,7 @@ _FIXES: Final = {
     "no space": "free some space there, then run it again",
     "quota": "free some space there, then run it again",
 }
+_NO_SUDO: Final = "sudo there has to let this account in without a password (NOPASSWD), or log in as root: --user root"
 MAX_OUTPUT: Final = 16 << 20
 """Most bytes kept of a command's output, for each stream."""
 
@@ -87,14 +88,9 @@ def run_sh(
     ended = session.run(command, sink, stdin=io.BytesIO(line + stdin), timeout=call.timeout, cancel=context.cancel)
     stderr = b"".join(kept["stderr"])
     if ended.code == 96 and stderr.startswith(b"\x1ebecome "):
-        raise HostError(*_become_failure(stderr[8:].decode(errors="replace").strip(), str(call.become)))
+        answer = stderr[8:].decode(errors="replace").strip().splitlines() or ["sudo says no"]
+        raise HostError(f"become: it can't be {call.become} there: {answer[-1].removeprefix('sudo: ')}", _NO_SUDO)
     return Completed(ended.code, b"".join(kept["stdout"]), stderr, max(sizes.values()) > MAX_OUTPUT)
-
-
-def _become_failure(stderr: str, user: str) -> tuple[str, str]:
-    reason = stderr.splitlines()[-1] if stderr else "sudo says no"
-    fix = "sudo there has to let this account in without a password (NOPASSWD), or log in as root: --user root"
-    return f"become: it can't be {user} there: {reason.removeprefix('sudo: ')}", fix
 
 
 def exports(call: Call) -> str:

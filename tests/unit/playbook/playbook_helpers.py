@@ -12,7 +12,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import SourceFile
 from ipexctl.playbook.engine import Engine
 from ipexctl.playbook.play_context import Options, PlayContext
-from ipexctl.playbook.positions import Position, Templated
+from ipexctl.playbook.playbook_file import Position, Templated
 from ipexctl.playbook.prepare import TaskSelection, prepare, read
 from ipexctl.playbook.templater import Filled, Job, Templater
 from ipexctl.remote.cancel import Cancel

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from ipexctl.cli.app import app
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.source import SourceFile
-from ipexctl.playbook.positions import Position
+from ipexctl.playbook.playbook_file import Position
 from ipexctl.playbook.prepare import TaskSelection, hosts_of, select_tasks, unknown_tags
 from playbook_helpers import HOSTS, book, play_of
 

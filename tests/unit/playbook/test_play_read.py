@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hosts_helpers import PIECES as HOST_PIECES
 from ipexctl.errors import FileError, UserError
 from ipexctl.playbook.model import Block
-from ipexctl.playbook.playbook_file import find_playbook, shipped
-from ipexctl.playbook.positions import Templated
+from ipexctl.playbook.playbook_file import Templated, find_playbook, shipped
 from ipexctl.playbook.prepare import read
 from ipexctl.playbook.read import read_playbook
 from ipexctl.playbook.templater import Templater

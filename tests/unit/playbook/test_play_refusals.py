@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.cli.play import _pairs
 from ipexctl.playbook.options import source_path
-from ipexctl.playbook.positions import MAX_ERRORS
+from ipexctl.playbook.playbook_file import MAX_ERRORS
 from ipexctl.playbook.prepare import TaskSelection, check_facts, prepare
 from ipexctl.playbook.templater import Templater
 from playbook_helpers import HOSTS, at, book, play_of, refusal
