@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.jobs.why.diagnosis import Diagnosis, Line
-    from ipexctl.jobs.why.patterns.match import Cause
     from ipexctl.jobs.why.why import Answer
+    from ipexctl.known_errors.match import Cause
 
 SCHEMA: Final = "ipexctl.why/1"
 _WIDE: Final = 100
@@ -50,7 +50,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "state": verdict.state,
         "headline": printable(verdict.headline),
         "first_failure": _first_failure(verdict),
-        "cause": cause and {name: value for name, value in value_json(cause).items() if name != "order"},
+        "cause": cause and value_json(cause, without=("order", "at_install")),
         "lines": value_json(verdict.lines),
         "others": value_json(verdict.others),
         "notes": value_json(verdict.notes),

@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.jobs.dump import RankStacks, name_ranks, place_lines
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.jobs.stall_report import BUSY
-from ipexctl.jobs.why.patterns.launch import LAUNCH
-from ipexctl.jobs.why.patterns.machine import MACHINE
-from ipexctl.jobs.why.patterns.match import Cause, RankOutput, bare, cause_of, raised, shortened
-from ipexctl.jobs.why.patterns.network import NETWORK
-from ipexctl.jobs.why.patterns.script import SCRIPT
+from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, raised, shortened
+from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.records import Failure, OutOfMemory, RankStatus, SilentRank
 from ipexctl.node.run.verdict import format_limit, signal_name
 from ipexctl.text import counted
@@ -318,8 +315,6 @@ def lasted(seconds: float) -> str:
     return f"{days} d {hours} h" if hours else f"{days} d"
 
 
-TABLE: Final = (*LAUNCH, *MACHINE, *SCRIPT, *NETWORK)
-_CAUSES: Final = tuple(known for known in TABLE if known.weight != "aside")
 _MAX_RANKS: Final = 16
 """Other ranks whose output is searched for a better cause."""
 _SIGNALS: Final[Mapping[int, str]] = {
@@ -368,13 +363,13 @@ def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) 
         if out_of_memory is not None:
             return out_of_memory
         output = snapshot.output_of(first.rank)
-        own = cause_of(output, context, _CAUSES) or raised(output, context)
+        own = cause_of(output, context, known_errors()) or raised(output, context)
         if own is not None and own.order == _VAGUE:
             own = raised(output, context) or own
         if own is not None and own.is_good:
             return own
     if first is None or (first.exit_code is None and first.signal is None):
-        of_mpirun = cause_of(context.mpirun, context, _CAUSES)
+        of_mpirun = cause_of(context.mpirun, context, known_errors())
         if of_mpirun is not None and of_mpirun.is_good:
             return of_mpirun
     better = _cause_of_others(snapshot, first)
@@ -400,7 +395,7 @@ def _too_many_ranks(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     context = snapshot.context
     if first.kind not in ("lost", "not-begun") or _has_killed_wrapper(snapshot):
         return None
-    of_mpirun = cause_of(context.mpirun, context, _CAUSES)
+    of_mpirun = cause_of(context.mpirun, context, known_errors())
     if of_mpirun is not None and of_mpirun.is_good and of_mpirun.id not in _OF_SLOW_RANKS:
         return None
     hosts = (first.host,) if first.kind == "lost" and first.host else context.hosts
@@ -494,7 +489,7 @@ def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | No
         output = snapshot.output_of(row.rank)
         if row.state not in ("failed", "lost"):  # ipexctl ended it, by a signal
             output = RankOutput(output.rank, output.host, output.out, output.err)
-        cause = cause_of(output, snapshot.context, _CAUSES)
+        cause = cause_of(output, snapshot.context, known_errors())
         if cause is None or not cause.is_good:
             cause = raised(output, snapshot.context) if cause is None else None
         if cause is not None and (best is None or cause.order < best.order):
@@ -512,9 +507,8 @@ def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankSta
 
 
 def _harmless_cause(snapshot: RunSnapshot) -> Cause | None:
-    patterns = [known for known in TABLE if known.weight == "aside"]
     for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
-        found = cause_of(snapshot.output_of(row.rank), snapshot.context, patterns)
+        found = cause_of(snapshot.output_of(row.rank), snapshot.context, known_errors("harmless"))
         if found is not None:
             return found
     return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.jobs.why.patterns.match import FailureContext, RankOutput
+from ipexctl.jobs.submit.preflight.imports import PACKAGES
+from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import (
     Failure,
@@ -123,6 +124,7 @@ def _failure_context(
         plan=plan,
         master=status.master,
         tiers={str(host): str(tier) for host, tier in as_dict(plan.get("tiers")).items() if tier},
+        packages=PACKAGES,
     )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.jobs.registry import FailedCall, RunRecord
-    from ipexctl.jobs.why.patterns.match import Cause
+    from ipexctl.known_errors.match import Cause
     from ipexctl.remote.session import Session
 
 QUERY_TIMEOUT: Final = 60.0

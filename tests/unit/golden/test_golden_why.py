@@ -1,4 +1,4 @@
-"""The texts of why: the sentence of every known cause, headlines, what other ranks did, and the notes below."""
+"""The texts of why; docs/troubleshooting.md has those of the known causes, and `test_run_why` compares it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import test_run_why as runs
 from golden_file import Case, check, rows_of
-from known_texts import TEXTS, verdict_of
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
 from ipexctl.ui.why import cause_lines, lines_of
@@ -15,8 +14,7 @@ BUSY = "Traceback (most recent call last):\nOSError: [Errno 98] Address already 
 
 
 def causes() -> list[Case]:
-    found = [verdict.cause for verdict in map(verdict_of, TEXTS)]
-    found += [
+    found = [
         judged([(FAILED, NO_MODULE)] * 3).cause,
         judged([(STOPPED, ""), (FAILED, NO_MODULE)], plan={"install": "", "python": "/opt/py"}).cause,
         judged(

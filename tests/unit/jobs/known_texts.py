@@ -153,6 +153,9 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
             "CCL_ATL_TRANSPORT=mpi",
             state="running",
         ),
+        Text("library.openmp", "OSError: libiomp5.so: cannot open shared object file: No such file or directory"),
+        Text("library.noexec", "ImportError: /env/lib/libtorch.so: failed to map segment from shared object"),
+        Text("library.loaded_late", "ImportError: /env/lib/libgomp.so.1: cannot allocate memory in static TLS block"),
         Text("library.missing", "ImportError: libGL.so.1: cannot open shared object file: No such file or directory"),
     ),
     "Memory, disks, limits, processors": (
@@ -178,6 +181,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
             "you tried to allocate 68719476736 bytes. Error code 12 (Cannot allocate memory)",
         ),
         Text("disk.full", "OSError: [Errno 28] No space left on device: 'checkpoint.pt'"),
+        Text("disk.full", "OSError: [Errno 28] No space left on device: '/dev/shm/torch_1'"),
         Text("disk.read_only", "OSError: [Errno 30] Read-only file system: '/data/out'"),
         Text("disk.stale", "OSError: [Errno 116] Stale file handle: 'train.idx'"),
         Text("limit.files", "OSError: [Errno 24] Too many open files"),
@@ -274,6 +278,7 @@ SECTIONS: dict[str, tuple[Text, ...]] = {
             "stack.old_glibc",
             "ImportError: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.34' not found (required by /env/x.so)",
         ),
+        Text("stack.old_glibc", "ImportError: /lib64/libstdc++.so: version `GLIBCXX_3.4' not found (required by /e)"),
         Text(
             "hf.unknown_argument",
             "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'use_ipex'",

@@ -13,7 +13,7 @@ from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.jobs.why.why import Answer
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.why.patterns.match import Cause
+    from ipexctl.known_errors.match import Cause
 
 FAILED = {"state": "failed", "exit_code": 1}
 STOPPED = {"state": "stopped", "exit_code": 143, "signal": 15}

@@ -129,7 +129,7 @@ CASES: list[tuple[str, str, dict[str, object], str, str]] = [
         "torch",
         "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.0",
         {},
-        "numpy ipex-2.8",
+        "NumPy ipex-2.8",
         "numpy<2",
     ),
     ("ipex", "OSError: [Errno 28] No space left on device", {}, "", ""),

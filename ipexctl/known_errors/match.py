@@ -1,7 +1,4 @@
-"""Matches the output of a rank against the known error texts. Pure.
-
-The texts are in `launch`, `network`, `machine` and `script`.
-"""
+"""Matches the output of a rank, or of a verification, against the known error texts in `table.yaml`. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.job import Master
 from ipexctl.node.common.records import as_dict, as_list
 
@@ -57,6 +55,8 @@ class RankOutput:
     signal: int | None = None
     kind: str = ""
     state: str = ""
+    is_short: bool = False
+    """True if a cause counts wherever it is, as in the output of a verification."""
 
     @cached_property
     def ended_by(self) -> int | None:
@@ -72,6 +72,8 @@ class RankOutput:
     @cached_property
     def last_text(self) -> str:
         """The last exception with those it came from, else the last lines."""
+        if self.is_short:
+            return self.text
         for lines in (self.err, self.out):
             cleared = [bare(line) for line in lines]
             start = _last_exception(cleared)
@@ -112,6 +114,8 @@ class FailureContext:
     master: Master = Master("")  # noqa: RUF009
     tiers: Mapping[str, str] = field(default_factory=dict)
     """Host → what its processor can do, where that is known."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Module → its package, where the names differ."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -155,38 +159,60 @@ class PatternMatch:
         hosts.add(self.output.host)
         return tuple(host for host in self.context.hosts if host in hosts) or (self.output.host,)
 
+    @property
+    def quiet_hosts(self) -> tuple[str, ...]:
+        """The hosts whose ranks did not print the text; empty if it is known of all."""
+        return tuple(host for host in self.context.hosts if host not in self.hosts)
+
+    def fields(self) -> _Fields:
+        """The words that sentences of the table may contain."""
+        output, hosts, quiet = self.output, self.hosts, self.quiet_hosts
+        have_no = f"{fold(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
+        if len(self.context.hosts) > 1 and not quiet:
+            have_no = "no node of this run has a"
+        return _Fields(
+            self.groups,
+            rank=output.rank,
+            process="its process" if output.rank is None else f"rank {output.rank}",
+            at=f" ({output.place})" if output.place else "",
+            host=output.host,
+            hosts=fold(hosts),
+            hosts_have_no=have_no,
+            doubt=f"; {fold(quiet)} did not report this, or had not reached that line" if quiet else "",
+            run=self.context.run,
+            python=self.context.python,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
-    """A known error text. `sentence` and `fix` may contain `{host}`, `{rank}`, `{run}`, `{python}`, `{install}` and
-    groups. A fix is pasted into a shell, so what a rank printed is quoted in it."""
+    """A known error text. `cause` and `fix` may contain the groups of the text and `PatternMatch.fields`, `fix` also
+    `{install}`. A fix is pasted into a shell, so what a rank printed is quoted in it."""
 
     id: str
-    texts: tuple[str, ...]
-    sentence: str = ""
+    patterns: tuple[re.Pattern[str], ...]
+    cause: str = ""
     fix: str = ""
+    at_install: str = ""
+    """The fix after a verification, if building the environment again is not the best one."""
     weight: Weight = "end"
     confidence: Confidence = "likely"
     package: str = ""
     """The package that `{install}` in the fix adds."""
+    backend: str = ""
+    """The row is for runs with this backend only."""
     signals: tuple[int, ...] = ()
     """Signals that alone are a match, without a text."""
-    tell: Callable[[PatternMatch], tuple[str, str] | None] | None = None
-    """Returns the sentence and the fix if they depend on more than the groups; None if this is not the cause."""
-    patterns: tuple[re.Pattern[str], ...] = field(init=False, repr=False)
+    explain: Callable[[PatternMatch], tuple[str, str] | None] | None = None
+    """Returns the sentence and the fix if they depend on more than the fields; None if this is not the cause."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "patterns", tuple(re.compile(text, re.MULTILINE) for text in self.texts))
-
-    def explain(self, found: PatternMatch) -> tuple[str, str] | None:
-        if self.tell is not None:
-            return self.tell(found)
-        output = found.output
-        fields = _Fields(found.groups)
-        fields.update(rank=output.rank, host=output.host, run=found.context.run, python=found.context.python)
+    def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
+        if self.explain is not None:
+            return self.explain(found)
+        fields = found.fields()
         in_command = _Fields({name: shlex.quote(str(value)) for name, value in fields.items()})
         in_command["install"] = found.context.install(self.package)
-        return self.sentence.format_map(fields), self.fix.format_map(in_command)
+        return self.cause.format_map(fields), self.fix.format_map(in_command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +226,7 @@ class Cause:
     rank: int | None = None
     host: str = ""
     order: int = field(default=0, compare=False)
+    at_install: str = field(default="", compare=False)
 
     @property
     def is_good(self) -> bool:
@@ -244,15 +271,16 @@ def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownE
     """The best match for one rank: by weight, then by the order of the table, special texts before common ones."""
     best: Cause | None = None
     for known in table:
-        if best is not None and _best_order(known) >= best.order:
+        if (best is not None and _best_order(known) >= best.order) or (
+            known.backend and known.backend != context.plan.get("backend")
+        ):
             continue
         met = _meet(known, output, context)
         if met is None or (best is not None and met[1] >= best.order):
             continue
-        explained = known.explain(met[0])
-        if explained is not None:
-            sentence, fix = explained
-            best = Cause(known.id, sentence, fix, known.confidence, output.rank, output.host, met[1])
+        sentences = known.sentences(met[0])
+        if sentences is not None:
+            best = Cause(known.id, *sentences, known.confidence, output.rank, output.host, met[1], known.at_install)
     return best
 
 

@@ -1,1 +1,0 @@
-"""Known error texts: what each means and what to type."""

@@ -1,0 +1,1 @@
+"""Known error texts of runs and of verifications: one table, and what finds a text in an output. Pure."""

@@ -1,0 +1,172 @@
+"""Reads the table of known error texts, and has the functions of rows whose sentences depend on more than the text."""
+
+from __future__ import annotations
+
+import re
+import signal
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.known_errors.match import KnownError, PatternMatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_LOOPBACK: Final = re.compile(r"^(?:127\.|localhost$|::1$|\[::1\]$)")
+_TIERS: Final = {
+    "amx": "AVX-512 and AMX",
+    "avx512_bf16": "AVX-512 with bfloat16",
+    "avx512": "AVX-512",
+    "avx2": "AVX2 and no AVX-512",
+    "unsupported": "less than AVX2",
+}
+
+
+@cache
+def known_errors(section: str = "errors") -> tuple[KnownError, ...]:
+    """The rows of `errors`, or of `harmless` or `verification`."""
+    return tuple(map(_row, _sections()[section]))
+
+
+@cache
+def _sections() -> dict[str, list[dict[str, Any]]]:
+    import yaml  # costs start-up
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    sections: dict[str, list[dict[str, Any]]] = yaml.load(
+        Path(__file__).with_name("table.yaml").read_text(encoding="utf-8"),
+        loader,  # noqa: S506
+    )
+    return sections
+
+
+def _row(values: Mapping[str, Any]) -> KnownError:
+    fields = dict(values)
+    texts = fields.pop("text", ())
+    patterns = tuple(re.compile(text, re.MULTILINE) for text in ((texts,) if isinstance(texts, str) else texts))
+    signals = tuple(signal.Signals[name] for name in fields.pop("signals", ()))
+    explain = _FUNCTIONS[fields.pop("explain")] if "explain" in fields else None
+    return KnownError(patterns=patterns, signals=signals, explain=explain, **fields)
+
+
+def _proxy_ended(found: PatternMatch) -> tuple[str, str]:
+    status = int(found.groups["status"])
+    how = f"exit code {status >> 8}" if status >> 8 else f"signal {status & 127}"
+    return (
+        f"mpirun's daemon on {found.groups['node']} ended at start ({how})",
+        "ipexctl doctor checks that node, and its network to node0",
+    )
+
+
+def _illegal_instruction(found: PatternMatch) -> tuple[str, str]:
+    host, tiers = found.output.host, found.context.tiers
+    can = _TIERS.get(tiers.get(host, ""))
+    has = f"; it has {can}" if can else ""
+    others = sorted({tier for name, tier in tiers.items() if name != host and tier})
+    more = " (other hosts of this run have more)" if can and others and others != [tiers[host]] else ""
+    return (
+        f"the processor of {host} does not support an instruction of a program or library{has}{more}",
+        (
+            "ipexctl doctor shows each processor's instruction set; ipexctl install takes a stack that runs on all; or "
+            f"--limit '!{host}'"
+        ),
+    )
+
+
+def _ipex_of_other_torch(found: PatternMatch) -> tuple[str, str]:
+    wanted = r"needs to work with PyTorch (\S+?),? but PyTorch (\S+) is found"
+    match = re.search(wanted, found.output.text)  # the text that was found may be that of a later exception
+    versions = f": it needs torch {match[1]}, and {match[2]} is installed" if match else ""
+    return (
+        f"IPEX was built for another torch than the installed one{versions}",
+        "ipexctl install installs matching packages on every node; ipexctl versions shows them",
+    )
+
+
+def _no_module(found: PatternMatch) -> tuple[str, str]:
+    module = found.groups["module"]
+    top = module.split(".")[0]
+    known = found.context.packages.get(module) or found.context.packages.get(top)
+    install = found.context.install(known or top.replace("_", "-"))
+    fix = f"if {top} is a file of yours: put it into the project, ipexctl sync uploads it; "
+    fix += f"if it is a package: {install}" if known else f"if it is a package, check its name on PyPI, then: {install}"
+    if found.quiet_hosts:
+        fix += f"; to see which hosts lack it: ipexctl exec -- {found.context.python} -c 'import {top}'"
+    return "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields()), fix
+
+
+def _argument(found: PatternMatch) -> tuple[str, str]:
+    name = found.groups["name"].strip("-").replace("-", "_")
+    hints = {
+        "use_ipex": "leave it out: newer versions have no use_ipex; call ipex.optimize in the script",
+        "no_cuda": "its name is use_cpu now: use_cpu=True",
+        "use_mps_device": "leave it out: the device is detected",
+        "xpu_backend": "its name is ddp_backend now: ddp_backend='gloo' or 'ccl'",
+        "evaluation_strategy": "its name is eval_strategy now",
+        "ddp_backend": "older versions call it xpu_backend; or leave it out and use --backend of ipexctl run",
+        "use_cpu": "older versions call it no_cuda",
+        "eval_strategy": "older versions call it evaluation_strategy",
+        "jit_mode_eval": "leave it out: newer versions have no jit_mode_eval",
+        "tokenizer": "its name is processing_class now",
+    }
+    return (
+        f"the installed version of transformers or accelerate has no argument {name}",
+        hints.get(name, "the documentation of that version has the name")
+        + f"; another version: {found.context.install('transformers<5')}",
+    )
+
+
+def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
+    place, port, context = found.groups["place"], found.groups["port"], found.context
+    own_address = "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank"
+    if f"network addresses of ({place}, {port}) cannot be retrieved" in found.output.text:
+        return None  # it tried that name until the time was over
+    if _LOOPBACK.match(place) and len(context.hosts) > 1:
+        waited = "so each node looked for rank 0 on itself, and rank 0 waited for the other ranks"
+        return f"MASTER_ADDR is {place}, {waited}", own_address
+    if (context.master.addr or place) != place:
+        changed = f"but it is at {context.master.addr}: MASTER_ADDR was changed"
+        return f"ranks looked for rank 0 at {place}, {changed}", own_address
+    return (
+        (
+            f"rank 0 did not answer at {place}:{port} in time: it had not reached init_process_group, or a firewall "
+            "blocks the port"
+        ),
+        (
+            f"the output of rank 0: ipexctl logs {context.run} -r 0; ipexctl doctor shows which connections between "
+            "the nodes fail; another network: --iface NAME|CIDR"
+        ),
+    )
+
+
+def _port_busy(found: PatternMatch) -> tuple[str, str]:
+    port = found.groups.get("port") or ""
+    if port and port == str(found.context.master.port or ""):
+        return (
+            f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program meanwhile",
+            "run it again: node0 looks for a free port each time; leave --master-port out",
+        )
+    where = f"port {port}" if port else "a port the script listens on"
+    return (
+        (
+            f"{where} is already in use on {found.output.host}: the script uses a fixed port, and another run or "
+            "another rank of the node has it"
+        ),
+        (
+            "remove MASTER_PORT and fixed ports from the script: ipexctl finds a free port for each run; to see the "
+            "process: ipexctl exec -- ss -ltnp"
+        ),
+    )
+
+
+_FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]] = {
+    "argument": _argument,
+    "illegal_instruction": _illegal_instruction,
+    "ipex_of_other_torch": _ipex_of_other_torch,
+    "no_module": _no_module,
+    "port_busy": _port_busy,
+    "proxy_ended": _proxy_ended,
+    "timed_out": _timed_out,
+}
+"""By the value of `explain` in a row."""
