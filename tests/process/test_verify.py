@@ -103,7 +103,7 @@ def test_a_crash_is_of_the_step_it_happened_in(ccl: Home) -> None:
     assert result.failed is not None
     assert (result.failed.name, result.failed.signal) == ("ipex", 4)
     assert phases(result)["bindings"], "what doesn't depend on it is tried anyway"
-    assert missing(explanation(result), "IPEX CPU") == []
+    assert missing(explanation(result), "IPEX SIGILL") == []
 
 
 def test_torch_that_crashes_is_all_there_is_to_say(gloo: Home) -> None:
@@ -193,7 +193,7 @@ def test_bindings_for_another_torch_are_translated(tmp_path: Path) -> None:
     home.build(record={"module": "oneccl_bindings_for_pytorch", "backend": "ccl"})
     result = verified(home)
     assert phases(result) == {"torch": True, "ipex": True, "bindings": False}
-    assert "undefined symbol" in explanation(result)
+    assert missing(explanation(result), "oneCCL torch") == []
 
 
 def test_variables_that_are_missing_are_translated(ccl: Home) -> None:
@@ -256,7 +256,7 @@ def test_ipex_that_has_to_be_there_and_isn_t(tmp_path: Path) -> None:
     home.add_stack(tmp_path / "source", ipex=None)
     home.build()
     assert verified(home).ok
-    assert missing(explanation(verified(home, ipex=True)), "IPEX intel-extension-for-pytorch") == []
+    assert missing(explanation(verified(home, ipex=True)), "IPEX intel_extension_for_pytorch") == []
 
 
 def test_the_result_is_recorded_beside_the_environment(gloo: Home) -> None:
