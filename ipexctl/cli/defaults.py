@@ -6,7 +6,6 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -261,12 +260,11 @@ def _first_of(
 def _cluster(name: str, clusters: Mapping[str, Mapping[str, ConfiguredValue]]) -> Mapping[str, ConfiguredValue]:
     if name in clusters:
         return clusters[name]
-    near = get_close_matches(name, clusters, n=1)
-    fix = f"did you mean {near[0]!r}?" if near else f"known clusters: {', '.join(clusters)}" if clusters else ""
-    raise UserError(
-        f"no file of defaults has a cluster {printable(name)!r}",
-        fix=fix or f"write a table [cluster.NAME] with its hosts into {PROJECT_FILE}",
-    )
+    from ipexctl.hosts.names import did_you_mean  # imported only for an error
+
+    known = ", ".join(clusters)
+    fix = f"known clusters: {known}" if known else f"write a table [cluster.NAME] with its hosts into {PROJECT_FILE}"
+    raise UserError(f"no file of defaults has a cluster {printable(name)!r}", fix=did_you_mean(name, clusters, fix))
 
 
 def read_settings(
@@ -304,6 +302,7 @@ class _FileReader:
     def of_top(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
         """The settings at the top of the file, as far as the command has them."""
         from ipexctl.cli.app import COMMANDS
+        from ipexctl.hosts.names import did_you_mean
 
         options = {key: param for group in shared_options() for key, param in group.items()}
         values = {}
@@ -311,8 +310,8 @@ class _FileReader:
             if (key in COMMANDS or key == CLUSTER) and isinstance(value, dict):
                 continue
             if isinstance(value, dict):
-                near = get_close_matches(key, [*COMMANDS, CLUSTER], n=1)
-                fix = f"did you mean [{near[0]}]?" if near else "a table has the name of a command, such as [run]"
+                tables = [f"[{name}]" for name in (*COMMANDS, CLUSTER)]
+                fix = did_you_mean(f"[{key}]", tables, "a table has the name of a command, such as [run]")
                 self._add(key, "", f"there is no table [{key}]", fix)
             elif key in COMMANDS or key == CLUSTER:
                 self._add("", key, f"{key} is the name of a table", f"write [{key}] and its options below")
@@ -346,77 +345,72 @@ class _FileReader:
     ) -> dict[str, ConfiguredValue]:
         result = {}
         for key, value in values.items():
-            param = options.get(key)
-            where = f"[{table}]" if table else "the top of the file"
-            if param is None:
-                near = get_close_matches(key, [*options, *tables], n=1)
-                fix = _right_place(key) or (f"did you mean {near[0]!r}?" if near else _known(table))
-                self._add(table, key, f"{where} has no option {key!r}", fix)
-            elif param.name in _NO_DEFAULTS:
-                self._add(table, key, f"{key} has no default", _NO_DEFAULTS[param.name])
-            elif problem := _problem(param, value):
-                self._add(table, key, f"{key}: {problem}", f"as on the command line: ipexctl {table or 'run'} --help")
-            elif (error := _later_error(param, value)) is not None:
-                self._add(table, key, f"{key}: {error.message}", error.fix)
-            elif self._file.is_found and (reason := refusal(param, value)):
-                self._add(table, key, f"{key} {reason}, and this file was found, not named", _refusal_fix(param, table))
-            else:
-                value = _resolved(param, value, self._file.source.base)
-                line = self._file.line_of(table, key)
-                result[param.name] = ConfiguredValue(value, self._file.source.path, line, table, self._file.is_found)
+            try:
+                if key not in options:
+                    raise _unknown_key(key, table, [*options, *tables])
+                self._check(key, options[key], value, table)
+            except UserError as error:
+                self._add(table, key, error.message, error.fix)
+                continue
+            param, source = options[key], self._file.source
+            value = _resolved(param, value, source.base)
+            line = self._file.line_of(table, key)
+            result[param.name] = ConfiguredValue(value, source.path, line, table, self._file.is_found)
         return result
+
+    def _check(self, key: str, param: Param, value: object, table: str) -> None:
+        """Raise a UserError for a value that this table, this file or the command does not accept."""
+        from ipexctl.cli.value_checks import check_value  # few files have such values
+
+        if param.name in _NO_DEFAULTS:
+            raise UserError(f"{key} has no default", fix=_NO_DEFAULTS[param.name])
+        try:
+            _check_type(param, value)
+            check_value(param, value)
+        except (typer.BadParameter, UserError) as error:
+            fix = (
+                error.fix
+                if isinstance(error, UserError)
+                else f"as on the command line: ipexctl {table or 'run'} --help"
+            )
+            raise UserError(f"{key}: {error.message}", fix=fix) from None
+        if self._file.is_found and (reason := refusal(param, value)):
+            raise UserError(f"{key} {reason}, and this file was found, not named", fix=_refusal_fix(param, table))
 
     def _add(self, table: str, key: str, problem: str, fix: str) -> None:
         self._errors.append(self._file.error(table, key, printable(problem), fix=fix))
 
 
-def _right_place(key: str) -> str:
-    """The tables of the commands that have this option, or empty."""
+def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
+    """The error of a key that is no option here; its fix names the tables of the commands that have the option."""
     from ipexctl.cli.app import COMMANDS
     from ipexctl.cli.config import command_specs
+    from ipexctl.hosts.names import did_you_mean
 
     having = [f"[{name}]" for name in COMMANDS if any(key in spec.params for _, spec in command_specs(name))]
-    return f"{key} belongs under {' or '.join(having)}: move it below such a line" if having else ""
+    fix = f"{key} belongs under {' or '.join(having)}: move it below such a line"
+    if not having:
+        command = table if table and not table.startswith(CLUSTER) else "doctor"
+        fix = did_you_mean(key, known, f"the names of the options without dashes: ipexctl {command} --help")
+    return UserError(f"{f'[{table}]' if table else 'the top of the file'} has no option {key!r}", fix=fix)
 
 
-def _known(table: str) -> str:
-    command = table if table and not table.startswith(CLUSTER) else "doctor"
-    return f"the names of the options without dashes: ipexctl {command} --help"
-
-
-def _problem(param: Param, value: object) -> str:
-    """What is wrong with a value, or empty."""
-    if param.multiple:
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            return "it needs an array of strings"
-    elif not isinstance(value, (expected := _expected(param))[0]) or isinstance(value, bool) != param.is_flag:
-        return f"it needs {expected[1]}"
-    try:
-        param.type_cast_value(None, value)
-    except typer.BadParameter as error:
-        return error.message
-    return ""
-
-
-def _later_error(param: Param, value: Any) -> UserError | None:
-    """What the command would find wrong with the value before it contacts a host, or None."""
-    from ipexctl.cli.value_checks import check_value  # few files have such values
-
-    try:
-        check_value(param, value)
-    except UserError as error:
-        return error
-    return None
-
-
-def _expected(param: Param) -> tuple[tuple[type, ...], str]:
-    """The types of TOML that an option takes, and their name in messages."""
-    if param.is_flag:
-        return (bool,), "true or false"
+def _check_type(param: Param, value: object) -> None:
+    """Raise a BadParameter for a value of another type of TOML, or one that click would refuse."""
     kind = param.type.name
-    if kind.startswith("int"):  # also "integer" and "int range"
-        return (int,), "a whole number"
-    return ((int, float), "a number") if kind.startswith("float") else ((str,), "a string")
+    is_right, expected = isinstance(value, str), "a string"
+    if param.multiple:
+        is_right = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        expected = "an array of strings"
+    elif param.is_flag:
+        is_right, expected = isinstance(value, bool), "true or false"
+    elif kind.startswith("int"):  # also "integer" and "int range"
+        is_right, expected = type(value) is int, "a whole number"
+    elif kind.startswith("float"):
+        is_right, expected = type(value) in (int, float), "a number"
+    if not is_right:
+        raise typer.BadParameter(f"it needs {expected}")
+    param.type_cast_value(None, value)
 
 
 def refusal(param: Param, value: object) -> str:

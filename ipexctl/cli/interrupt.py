@@ -77,7 +77,9 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
         handle(number, leave)
 
     terminal = _terminal_state()
-    numbers = [number for number in _SIGNALS if number != signal.SIGHUP or not _is_ignored(number)]
+    numbers = [
+        number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
@@ -85,10 +87,6 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         _restore(terminal)
-
-
-def _is_ignored(number: int) -> bool:
-    return signal.getsignal(number) is signal.SIG_IGN
 
 
 def write_to_terminal(text: str) -> None:

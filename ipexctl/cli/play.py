@@ -67,7 +67,8 @@ def play_command(
         templater.start()
         playbook_model, files = read(playbook, cwd, templater)
         variables = _extra_variables(extra or (), cwd, templater)
-        if syntax_check or list_tasks:
+        is_listing = syntax_check or list_tasks
+        if is_listing:
             all_hosts = limited = _hosts_if_named(targets)
         else:
             limited = choose_hosts(targets)
@@ -80,7 +81,6 @@ def play_command(
         for tag, fix in unknown_tags(playbook_model, choice):
             print_with_fix(f"warning: no task has the tag {tag!r}", fix)
         ready, host_errors = prepare(playbook_model, files, choice, all_hosts, limited, local=local)
-        is_listing = syntax_check or list_tasks
         project_errors = [] if is_listing else check_projects(ready, cwd)
         raise_all([*errors, *host_errors, *project_errors], playbook_model.shown)
         if tags and not ready.chosen:
@@ -94,7 +94,8 @@ def play_command(
             json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
         )
         with session_pool(targets) as (pool, interrupt):
-            pool.warm(_first_hosts(ready.hosts, limited))
+            used = {host.name for of_play in ready.hosts.values() for host in of_play}
+            pool.warm([host for host in limited if host.name in used])
             from ipexctl.playbook.engine import Engine  # imported while the hosts answer
             from ipexctl.playbook.play_context import Options, PlayContext
 
@@ -154,11 +155,6 @@ def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]
 
 def _split_names(values: Sequence[str] | None) -> frozenset[str]:
     return frozenset(word.strip() for value in values or () for word in value.split(",") if word.strip())
-
-
-def _first_hosts(hosts: dict[int, Sequence[Host]] | Any, limited: Sequence[Host]) -> list[Host]:
-    names = {host.name for of_play in hosts.values() for host in of_play}
-    return [host for host in limited if host.name in names]
 
 
 def _hosts_if_named(targets: Targets) -> tuple[Host, ...]:

@@ -217,12 +217,16 @@ def _show_plan(plan: LaunchPlan, output: Output) -> None:
 
 def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: float) -> bool:
     """Write the outcome for a script; id and state are null if no run started. Returns whether it was written."""
+    from ipexctl.jobs.local_copy import read_final_status
+    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.ui.messages import print_message
 
+    status = None if record is None else read_final_status(RunRegistry().directory / record.id)
+    state = "unknown" if status is None else status.state  # as in `ps`: it was not followed to its end
     document = {
         "schema": "ipexctl.run/1",
         "id": record.id if record is not None else None,
-        "state": None if record is None else _final_state(record),
+        "state": None if record is None else state,
         "exit_code": code,
         "world_size": record.world_size if record is not None else 0,
         "hosts": list(record.hosts) if record is not None else [],
@@ -234,15 +238,6 @@ def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: flo
         print_message(f"--summary {path}: {error.strerror or error}; it is not written")
         return False
     return True
-
-
-def _final_state(record: RunRecord) -> str:
-    """The state as in `ps`: `unknown` if the run was not followed to its end."""
-    from ipexctl.jobs.local_copy import read_final_status
-    from ipexctl.jobs.registry import RunRegistry
-
-    status = read_final_status(RunRegistry().directory / record.id)
-    return "unknown" if status is None else status.state
 
 
 def _install_first(

@@ -143,9 +143,10 @@ class _Watching:
 
     def _print_end(self, ended: RunEnded | None) -> int:
         run = self._record.id
+        is_cut_short = isinstance(self._view, PlainRun) and self._cancel.thrown
         if ended is None and self._not_stopped:
             print_message("\n".join(not_stopped_lines(run, self._not_stopped)))
-        elif self.code not in (None, 128 + signal.SIGHUP) and (ended is None or self._is_cut_short):
+        elif self.code not in (None, 128 + signal.SIGHUP) and (ended is None or is_cut_short):
             print_message("\n".join(cut_short_lines(run)))
         elif ended is None and (isinstance(self._view, PlainRun) or not self._view.detached):
             print_message("\n".join(left_lines(run)))
@@ -156,10 +157,6 @@ class _Watching:
         if isinstance(self._view, PlainRun) and self._view.broken:
             raise OutputError(self._view.broken)
         return 0 if ended is None else ended.exit_code
-
-    @property
-    def _is_cut_short(self) -> bool:
-        return isinstance(self._view, PlainRun) and self._cancel.thrown
 
     def _print_cause(self) -> None:
         from ipexctl.jobs.why.why import cause_from_copy

@@ -16,7 +16,7 @@ from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ipexctl.node.common.records import RunStatus
 
@@ -34,50 +34,39 @@ _STATES: Final = {
 }
 
 
-class Page:
-    """Collects lines cut to the terminal's width, with colors where they are enabled."""
-
-    def __init__(self, *, no_color: bool = False) -> None:
-        self.width = output_width(WIDTH_WITHOUT_TERMINAL)
-        self._colored = wants_color(sys.stdout, os.environ, no_color=no_color)
-        self._lines: list[str] = []
-
-    def put(self, text: str = "", color: str = "") -> None:
-        text = printable(text)
-        if len(text) > self.width:
-            text = text[: self.width - 1] + "…"
-        self._lines.append(paint(text, color, on=self._colored))
-
-    def put_wrapped(self, sentence: str, indent: str) -> None:
-        """Add a sentence, wrapped over as many lines as it needs."""
-        for line in wrapped(sentence, self.width, indent):
-            self.put(line)
-
-    def show(self) -> None:
-        print_lines(self._lines)
+Line = tuple[str, str]
+"""A line, and its color."""
 
 
 def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:
-    page = Page(no_color=no_color)
-    total, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
-    page.put(f"{counted(total, 'rank')} at {time.strftime('%H:%M:%S', time.localtime(dump.at))}, innermost call first")
-    for why, ranks in group_by(dump.mute, _why).items():
-        page.put()
-        page.put(f"{name_ranks(ranks)} ({len(ranks)} of {total}): no stack", "1;33")
-        page.put_wrapped(why, "  ")
-    for group in groups:
-        page.put()
-        is_odd = bool(odd) and group is not groups[-1]
-        page.put(f"{name_ranks(group.ranks)} ({len(group.ranks)} of {total}): {group.place}", "1;31" if is_odd else "1")
-        page.put(f"  {_circumstances(group)}", "2")
-        _put_frames(page, group.frames, all_frames=everything)
-        if everything:
-            _put_others(page, group)
-        elif others_text := _others_text(group):
-            page.put(f"  besides {others_text}: --all shows them", "2")
-    page.show()
+    width = output_width(WIDTH_WITHOUT_TERMINAL)
+    colored = wants_color(sys.stdout, os.environ, no_color=no_color)
+    lines = []
+    for text, color in _lines(dump, width, everything=everything):
+        shown = printable(text)
+        lines.append(paint(shown if len(shown) <= width else shown[: width - 1] + "…", color, on=colored))
+    print_lines(lines)
     if not quiet and (verdict := _verdict(dump)):
         print_message(verdict + f"\n  their last lines: ipexctl logs {run} -r {_odd(dump)}" if _odd(dump) else verdict)
+
+
+def _lines(dump: Dump, width: int, *, everything: bool) -> Iterator[Line]:
+    total, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
+    yield f"{counted(total, 'rank')} at {time.strftime('%H:%M:%S', time.localtime(dump.at))}, innermost call first", ""
+    for why, ranks in group_by(dump.mute, _why).items():
+        yield "", ""
+        yield f"{name_ranks(ranks)} ({len(ranks)} of {total}): no stack", "1;33"
+        yield from ((line, "") for line in wrapped(why, width, "  "))
+    for group in groups:
+        yield "", ""
+        is_odd = bool(odd) and group is not groups[-1]
+        yield f"{name_ranks(group.ranks)} ({len(group.ranks)} of {total}): {group.place}", "1;31" if is_odd else "1"
+        yield f"  {_circumstances(group)}", "2"
+        yield from _frame_lines(group.frames, width, all_frames=everything)
+        if everything:
+            yield from _other_lines(group, width)
+        elif others_text := _others_text(group):
+            yield f"  besides {others_text}: --all shows them", "2"
 
 
 def _verdict(dump: Dump) -> str:
@@ -123,17 +112,17 @@ def _circumstances(group: StackGroup) -> str:
     return ", ".join([*parts, f"by {how}"])
 
 
-def _put_frames(page: Page, frames: Sequence[StackFrame], *, all_frames: bool, indent: str = "  ") -> None:
+def _frame_lines(frames: Sequence[StackFrame], width: int, *, all_frames: bool, indent: str = "  ") -> Iterator[Line]:
     is_deep = not all_frames and len(frames) > _INNER + _OUTER + 1
     shown = [*frames[:_INNER], *frames[-_OUTER:]] if is_deep else list(frames)
-    width = min(_NAMES, max((len(frame.function) for frame in shown), default=0))
+    names = min(_NAMES, max((len(frame.function) for frame in shown), default=0))
     for index, frame in enumerate(shown):
         if is_deep and index == _INNER:
-            page.put(f"{indent}… {len(frames) - _INNER - _OUTER} calls more: --all shows them", "2")
+            yield f"{indent}… {len(frames) - _INNER - _OUTER} calls more: --all shows them", "2"
         line = "" if frame.line is None else f":{frame.line}"
-        room = page.width - len(indent) - 2 - max(width, len(frame.function)) - len(line)
-        place = frame.place if len(frame.place) <= max(room, 12) else "…" + frame.place[-max(room, 12) + 1 :]
-        page.put(f"{indent}{frame.function.ljust(width)}  {place}{line}")
+        room = max(width - len(indent) - 2 - max(names, len(frame.function)) - len(line), 12)
+        place = frame.place if len(frame.place) <= room else "…" + frame.place[-room + 1 :]
+        yield f"{indent}{frame.function.ljust(names)}  {place}{line}", ""
 
 
 def _others(rank: RankStacks) -> list[tuple[str, tuple[StackFrame, ...]]]:
@@ -143,12 +132,10 @@ def _others(rank: RankStacks) -> list[tuple[str, tuple[StackFrame, ...]]]:
         for thread in process.threads:
             if thread.is_main and process is rank.main_process:
                 continue
-            is_same = process is rank.main_process
-            process_text = "" if is_same else f"process {process.name}"
-            thread_text = (
-                "" if thread.is_main else "thread" if thread.name.startswith("0x") else f"thread {thread.name}"
-            )
-            found.append((", ".join(filter(None, (process_text, thread_text))), thread.frames))
+            names = [] if process is rank.main_process else [f"process {process.name}"]
+            if not thread.is_main:
+                names.append("thread" if thread.name.startswith("0x") else f"thread {thread.name}")
+            found.append((", ".join(names), thread.frames))
     return found
 
 
@@ -160,7 +147,7 @@ def _others_text(group: StackGroup) -> str:
     return " and ".join(parts)
 
 
-def _put_others(page: Page, group: StackGroup) -> None:
+def _other_lines(group: StackGroup, width: int) -> Iterator[Line]:
     found: dict[object, list[tuple[RankStacks, str, tuple[StackFrame, ...]]]] = {}
     for rank in group.ranks:
         for name, frames in _others(rank):
@@ -170,15 +157,15 @@ def _put_others(page: Page, group: StackGroup) -> None:
         rank, name, frames = entries[0]
         ranks = list(dict.fromkeys(entry[0].rank for entry in entries))
         count_text = f" ({len(entries)})" if len(entries) > len(ranks) else ""
-        page.put(f"  {name}{count_text} of rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}:")
-        if frames:
-            _put_frames(page, frames, all_frames=True, indent="    ")
-        else:
-            page.put("    no Python frame")
+        yield f"  {name}{count_text} of rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}:", ""
+        yield from _frame_lines(frames, width, all_frames=True, indent="    ")
+        if not frames:
+            yield "    no Python frame", ""
     for rank in group.ranks:
         for process in rank.processes:
             if not process.threads:
-                page.put_wrapped(f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.why}", "  ")
+                text = f"process {process.name} (pid {process.pid}) of rank {rank.rank}: {process.why}"
+                yield from ((line, "") for line in wrapped(text, width, "  "))
 
 
 def show_over(status: RunStatus, run: str) -> None:

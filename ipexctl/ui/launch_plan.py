@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ipexctl.jobs.submit.request import StartFailure
-    from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
+    from ipexctl.launch.plan import HostPlan, LaunchPlan, Setting
 
 _STARTED: Final = {
     "intel": "started by Intel MPI",
@@ -44,49 +44,25 @@ def show_plan(plan: LaunchPlan, *, no_color: bool = False) -> None:
 
 
 def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> Iterator[str]:
-    def heading(text: str) -> Iterator[str]:
-        yield ""
-        yield paint(text, "1", on=colors)
-
     for line in wrapped(_summary(plan), width):
         yield paint(line, "1", on=colors)
-    yield from heading("Ranks")
-    yield from _ranks(plan.hosts, width)
-    everywhere = [setting for setting in plan.settings if setting.host is None and setting.value is not None]
-    yield from heading("Variables on every rank")
-    for setting in everywhere:
-        yield from _setting(_shown(setting), setting.reason, width)
-        if setting.name == "MASTER_ADDR" and plan.master_port is None:
-            yield from _setting("MASTER_PORT=(a free port)", _FREE_PORT, width)
-    differing = [
-        setting
-        for setting in plan.settings
-        if setting.host is not None and setting.rank is None and setting.value is not None
-    ]
-    if differing:
-        yield from heading("Variables that differ from host to host")
-        yield from _by_host(differing, width)
-    per_rank = [setting for setting in plan.settings if setting.rank is not None]
-    if per_rank:
-        yield from heading("Variables that differ from rank to rank")
-        yield from _by_rank(per_rank, width)
-    removed = [setting for setting in plan.settings if setting.value is None]
-    if removed:
-        yield from heading("Variables taken away")
-        yield from _removed(removed, width)
-    yield from heading(f"What node0 starts ({_STARTED[plan.flavor].removeprefix('started by ')})")
-    yield from _command(plan.argv, width)
-    if plan.launcher_env:
-        yield from heading("Variables of mpirun itself")
-        for setting in plan.launcher_env:
-            yield from _setting(_shown(setting), setting.reason, width)
-    yield from heading("What each rank executes")
-    yield from wrapped(f"in {plan.cwd}", width, "  ")
-    yield from _command(plan.command, width)
-    if plan.notes:
-        yield from heading("Notes")
-        for note in plan.notes:
-            yield from wrapped(note, width, "  - ", "    ")
+    for heading, lines in _sections(plan, width):
+        if section := list(lines):
+            yield from ("", paint(heading, "1", on=colors), *section)
+
+
+def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]]]:
+    given = [setting for setting in plan.settings if setting.value is not None]
+    differing = [setting for setting in given if setting.host is not None and setting.rank is None]
+    yield "Ranks", _ranks(plan.hosts, width)
+    yield "Variables on every rank", _everywhere([setting for setting in given if setting.host is None], plan, width)
+    yield "Variables that differ from host to host", _by_host(differing, width)
+    yield "Variables that differ from rank to rank", _by_rank([s for s in plan.settings if s.rank is not None], width)
+    yield "Variables taken away", _removed([setting for setting in plan.settings if setting.value is None], width)
+    yield f"What node0 starts ({_STARTED[plan.flavor].removeprefix('started by ')})", _command(plan.argv, width)
+    yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
+    yield "What each rank executes", (*wrapped(f"in {plan.cwd}", width, "  "), *_command(plan.command, width))
+    yield "Notes", (line for note in plan.notes for line in wrapped(note, width, "  - ", "    "))
 
 
 def _summary(plan: LaunchPlan) -> str:
@@ -97,14 +73,14 @@ def _summary(plan: LaunchPlan) -> str:
 
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
     """The table of ranks; hosts with equal ranks share their rows."""
-    alike = group_by(hosts, lambda host: tuple(map(_placement, host.ranks)))
+    alike = group_by(hosts, lambda host: tuple((r.cores, r.ccl_cores, r.omp, r.memory) for r in host.ranks))
     rows: list[tuple[str, ...]] = [("host", "rank", "cores", "oneCCL", "threads", "memory")]
     for group in alike.values():
         for index, rank in enumerate(group[0].ranks):
             rows.append(
                 (
                     printable(fold(host.name for host in group)) if index == 0 else "",
-                    _numbers(host.ranks[index].rank for host in group),
+                    str(CpuList.of(host.ranks[index].rank for host in group)),
                     str(CpuList.of(rank.cores)) if rank.cores else "not bound",
                     str(CpuList.of(rank.ccl_cores)) or "-",
                     str(rank.omp),
@@ -115,10 +91,6 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
         rows = [(*row[:3], *row[4:]) for row in rows]
     widths = column_widths(rows, width - 2)
     yield from (f"  {line}" for row in rows for line in row_lines(row, widths))
-
-
-def _placement(rank: RankPlan) -> tuple[object, ...]:
-    return rank.cores, rank.ccl_cores, rank.omp, rank.memory
 
 
 def _shown(setting: Setting) -> str:
@@ -133,6 +105,13 @@ def _setting(assignment: str, reason: str, width: int) -> Iterator[str]:
     yield from wrapped(reason, width, "      ")
 
 
+def _everywhere(settings: Sequence[Setting], plan: LaunchPlan, width: int) -> Iterator[str]:
+    for setting in settings:
+        yield from _setting(_shown(setting), setting.reason, width)
+        if setting.name == "MASTER_ADDR" and plan.master_port is None:
+            yield from _setting("MASTER_PORT=(a free port)", _FREE_PORT, width)
+
+
 def _by_host(settings: Sequence[Setting], width: int) -> Iterator[str]:
     for (assignment, reason), group in group_by(settings, lambda setting: (_shown(setting), setting.reason)).items():
         yield from _setting(assignment, f"on {fold(setting.host or '' for setting in group)}: {reason}", width)
@@ -141,7 +120,9 @@ def _by_host(settings: Sequence[Setting], width: int) -> Iterator[str]:
 def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
     for (name, reason), group in group_by(settings, lambda setting: (setting.name, setting.reason)).items():
         distinct = list(dict.fromkeys(setting.value or "" for setting in group))
-        shown = _numbers(map(int, distinct)) if all(value.isdecimal() for value in distinct) else ", ".join(distinct)
+        shown = (
+            str(CpuList.of(map(int, distinct))) if all(value.isdecimal() for value in distinct) else ", ".join(distinct)
+        )
         yield from _setting(f"{printable(name)}={printable(shown)}", reason, width)
 
 
@@ -154,10 +135,6 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
         grouped.setdefault((reason, tuple(dict.fromkeys(variables))), []).extend([host] if host else [])
     for (reason, unset), hosts in grouped.items():
         yield from _setting(", ".join(unset), (f"on {fold(hosts)}: " if hosts else "") + reason, width)
-
-
-def _numbers(numbers: Iterable[int]) -> str:
-    return str(CpuList.of(numbers))
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:

@@ -12,8 +12,6 @@ from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import fold_equal, host_json, report_json, show_results, value_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipexctl.sync.report import SyncReport, SyncResult
 
 _LISTED: Final = 5
@@ -70,12 +68,9 @@ def _print_kept(report: SyncReport) -> None:
         paths_of = attrgetter(name)
         for paths, names in fold_equal(filter(paths_of, report.hosts), paths_of).items():
             level = "warning" if name != "kept" else "note"
-            print_message(f"{level}: {names}: {_shortened(paths)} {explanation}")
-
-
-def _shortened(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
-    return ", ".join(map(printable, paths[:_LISTED])) + more
+            more = f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else ""
+            listed = ", ".join(map(printable, paths[:_LISTED]))
+            print_message(f"{level}: {names}: {listed}{more} {explanation}")
 
 
 def _print_next_step(report: SyncReport) -> None:

@@ -98,7 +98,7 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
         f"torch {plan.torch}",
         f"IPEX {plan.ipex}" if plan.ipex else "",
         f"oneccl_bind_pt {plan.oneccl}" if plan.oneccl else "",
-        _mpi_text(plan),
+        f"Intel MPI {plan.mpi} (inside the bindings)" if plan.bundled_mpi else plan.mpi or "",
         f"Python {plan.python}",
         f"backend {plan.backend}",
     ]
@@ -109,10 +109,6 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
     if options is not None:
         lines.append(f"  next: ipexctl install{options}")
     return lines
-
-
-def _mpi_text(plan: StackPlan) -> str:
-    return f"Intel MPI {plan.mpi} (inside the bindings)" if plan.bundled_mpi else plan.mpi or ""
 
 
 def _wrapped(text: str) -> list[str]:

@@ -81,7 +81,8 @@ class Figures:
         """
         if (self._loss_from is not None and rank > self._loss_from) or not _HINTS.search(line):
             return
-        loss = _loss(line)
+        losses = (found for found in _LOSS.finditer(line) if (found[1] or "").lower() not in _NOT_TRAINING)
+        loss = next((float(found[2]) for found in losses), None)
         if loss is not None and not (unfinished and loss == self.loss):
             if rank != self._loss_from:
                 self._loss_from, self.curve = rank, Curve()
@@ -106,13 +107,6 @@ class Figures:
             self.speed = f"{speed[1]} {speed[2]}"
 
 
-def _loss(line: str) -> float | None:
-    for match in _LOSS.finditer(line):
-        if match[1] is None or match[1].lower() not in _NOT_TRAINING:
-            return float(match[2])
-    return None
-
-
 def sparkline(points: Sequence[float], width: int, *, unicode: bool = True) -> str:
     """The points as a curve of at most `width` characters, scaled from the lowest to the highest."""
     if not points or width < 1:
@@ -126,8 +120,3 @@ def sparkline(points: Sequence[float], width: int, *, unicode: bool = True) -> s
     if not spread or not math.isfinite(spread):
         return steps[0] * columns
     return "".join(steps[min(len(steps) - 1, int((mean - low) / spread * len(steps)))] for mean in means)
-
-
-def short_number(value: float) -> str:
-    """The value with four significant digits: `0.2313`, `1.2e-05`, `nan`."""
-    return f"{value:.4g}"

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable
-from ipexctl.ui.run.figures import short_number, sparkline
+from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.folded_log import LogLine, newest
 from ipexctl.ui.run.keys import HELP
 from ipexctl.ui.run.state import Row, RunState, chosen_rows, shown_rows
@@ -160,7 +160,7 @@ def _progress(state: RunState, width: int) -> RenderableType | None:
         cells.append(cell)
 
     if figures.loss is not None:
-        add(Text(f"loss {short_number(figures.loss)}", "bold" if math.isfinite(figures.loss) else "bold red"))
+        add(Text(f"loss {figures.loss:.4g}", "bold" if math.isfinite(figures.loss) else "bold red"))
         if width >= _PROGRESS_FROM:
             add(_Curve(figures.curve.points), 1)
     if figures.epoch and width >= _PROGRESS_FROM:

@@ -115,7 +115,12 @@ class RunState:
         for text in self._notices:
             self.folded.add_notice(text, now)
         self._notices = []
-        self._measure(now)
+        if self._measured is None:
+            self._measured = now
+        elif now - self._measured >= _RATE_SECONDS:
+            for row in self.rows.values():
+                row.measure(now - self._measured)
+            self._measured = now
 
     def entries(self) -> Sequence[LogLine]:
         """The entries to show: the current ones, or those at the time of the pause."""
@@ -188,14 +193,6 @@ class RunState:
         row.unfinished = (newest, now) if newest and not is_bar else None
         row.last = (newest if is_bar else "") or without_colors(text).strip() or row.last
 
-    def _measure(self, now: float) -> None:
-        if self._measured is None:
-            self._measured = now
-        elif now - self._measured >= _RATE_SECONDS:
-            for row in self.rows.values():
-                row.measure(now - self._measured)
-            self._measured = now
-
 
 def _states(status: RunStatus) -> list[str]:
     return [status.state, *(rank.state for rank in status.ranks)]
@@ -227,5 +224,4 @@ def _trouble(row: Row) -> int:
 
 
 def chosen_rows(state: RunState) -> list[Row]:
-    ranks: RankSet = state.controls.ranks
-    return [row for row in state.rows.values() if row.status.rank in ranks]
+    return [row for row in state.rows.values() if row.status.rank in state.controls.ranks]

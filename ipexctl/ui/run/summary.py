@@ -17,16 +17,12 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for a successful run; otherwise also the first failed rank, lost output and the next command."""
-    return [*_verdict(status, exit_code), *_gap_lines(status)]
-
-
-def _gap_lines(status: RunStatus) -> list[str]:
-    gaps = [rank for rank in status.ranks if rank.lost]
-    if not gaps:
-        return []
-    size = counted(sum(rank.lost for rank in gaps), "byte")
-    ranks = f"rank{'s' * (len(gaps) > 1)} {fold_ranks(rank.rank for rank in gaps)}"
-    return [f"  {size} of the output of {ranks} are lost: no disk had room for them"]
+    lines = _verdict(status, exit_code)
+    if gaps := [rank for rank in status.ranks if rank.lost]:
+        size = counted(sum(rank.lost for rank in gaps), "byte")
+        ranks = f"rank{'s' * (len(gaps) > 1)} {fold_ranks(rank.rank for rank in gaps)}"
+        lines.append(f"  {size} of the output of {ranks} are lost: no disk had room for them")
+    return lines
 
 
 def _verdict(status: RunStatus, exit_code: int) -> list[str]:
