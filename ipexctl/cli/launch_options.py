@@ -194,9 +194,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     from ipexctl.jobs.ranks import EVERY_RANK
     from ipexctl.jobs.submit.project import locate_project
     from ipexctl.jobs.submit.request import RunRequest, check_ranks, check_request, read_exports
-    from ipexctl.launch.accelerate_config import options_of, read_accelerate_file
     from ipexctl.launch.request import LaunchOptions
-    from ipexctl.launch.wrapped_launchers import without_launcher
     from ipexctl.sync.root import find_root
 
     script, launch, targets, home = line.script, line.launch, line.targets, line.home
@@ -215,24 +213,32 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         exports=read_exports(launch.export or (), launch.env_file or (), os.environ),
     )
     kind: CommandKind = "module" if script.module is not None else "command" if ctx.obj["dashes"] else "script"
-    arguments = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
-    config = None
+    argv = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
+    found, launcher_note = None, ""
     if launch.accelerate_config is not None:
+        from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and few calls need it
+
         is_found = targets.is_found("accelerate_config")
-        config = replace(read_accelerate_file(launch.accelerate_config), hostfile_found=is_found)
-    parsed = without_launcher(kind, arguments, options, config, os.environ)
+        found = replace(read_accelerate_file(launch.accelerate_config), hostfile_found=is_found)
+    if kind == "command":
+        from ipexctl.launch.wrapped_launchers import without_launcher
+
+        kind, argv, options, found, launcher_note = without_launcher(argv, options, found, os.environ)
     cwd = current_directory()
-    root = find_root(Path(parsed.argv[0]) if parsed.kind == "script" else None, launch.cwd, cwd)
-    found = parsed.config
+    root = find_root(Path(argv[0]) if kind == "script" else None, launch.cwd, cwd)
     selection = (
         select(targets, root, found.hostfile, accelerate_found=found.hostfile_found) if found else select(targets, root)
     )
     hosts = selection.hosts
+    if found is not None:
+        from ipexctl.launch.accelerate_config import options_of
+
+        options = options_of(found, options, len(hosts))
     request = RunRequest(
-        kind=parsed.kind,
-        argv=parsed.argv,
-        options=options_of(parsed.config, parsed.options, len(hosts)),
-        accelerate=parsed.config,
+        kind=kind,
+        argv=argv,
+        options=options,
+        accelerate=found,
         stack=launch.stack,
         torch=launch.torch,
         env=launch.env,
@@ -260,7 +266,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         hosts,
         request,
         locate_project(request, cwd),
-        tuple(note for note in (parsed.note, note_on_arguments(ctx, parsed.kind, parsed.argv)) if note),
+        tuple(note for note in (launcher_note, note_on_arguments(ctx, kind, argv)) if note),
         host_options(targets, home, Path(found.hostfile) if found and found.hostfile else selection.project_hostfile),
         selection.project_hostfile,
     )

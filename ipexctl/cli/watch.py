@@ -14,7 +14,6 @@ from ipexctl.errors import OutputError
 from ipexctl.jobs.follow import Event, Follower, RunEnded, follow_copy
 from ipexctl.jobs.local_copy import LocalCopy, read_copy
 from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.jobs.stop import stop
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
@@ -206,6 +205,8 @@ class _Watching:
                     self._cancel.throw()
 
     def _stop(self) -> None:
+        from ipexctl.jobs.stop import stop
+
         cancel = Cancel()
         session = self._connector.open(self._record.node0, cancel)
         try:

@@ -20,9 +20,9 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import HostError
+from ipexctl.trust.config import ssh_names_for
 from ipexctl.trust.host_steps import HostSteps
 from ipexctl.trust.login_errors import explain
-from ipexctl.trust.plan import ssh_names_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

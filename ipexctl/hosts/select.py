@@ -42,6 +42,8 @@ class HostRequest:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
+    """The hosts of a call."""
+
     hosts: tuple[Host, ...]
     source: str
     """Their source for messages: `./hostfile`, `Slurm job 123`, `this machine alone`."""

@@ -22,6 +22,8 @@ _WIDTH: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
+    """A file that names hosts."""
+
     path: str
     """The file's path as the user wrote it."""
     base: Path

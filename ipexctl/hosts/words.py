@@ -121,6 +121,8 @@ _IN_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 
 @dataclass(frozen=True, slots=True)
 class HostWord:
+    """One word of a hostfile or of --hosts."""
+
     names: tuple[str, ...]
     user: str | None = None
     number: str = ""

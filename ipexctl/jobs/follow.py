@@ -14,8 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.dump import DumpReceiver
-from ipexctl.jobs.stall_report import dump_lines, silence_lines
 from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, Stream, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
@@ -29,6 +27,7 @@ from ipexctl.remote.reply import Reply
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ipexctl.jobs.dump import DumpReceiver
     from ipexctl.jobs.local_copy import LocalCopy
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.session import Session
@@ -105,7 +104,7 @@ class Follower:
         self._copy = copy
         self._figures = figures
         self._is_just_started = is_just_started
-        self._dump = DumpReceiver()
+        self._dump: DumpReceiver | None = None
         self._has_received = False
         self._silent_since: float | None = None
         """The start of the silence that was reported last."""
@@ -146,7 +145,7 @@ class Follower:
         with closing(self._open_session(self._cancel)) as session:
             if self.status is not None:
                 self._watch(Notice(f"{self._record.node0.name} is reached again"))
-            self._dump = DumpReceiver()
+            self._dump = None
             request = {
                 "home": self._record.home,
                 "id": self._record.id,
@@ -207,6 +206,10 @@ class Follower:
             return
         message = decode_json(payload)
         if "stacks" in message:
+            from ipexctl.jobs.dump import DumpReceiver  # slow to import, and few runs are dumped
+            from ipexctl.jobs.stall_report import dump_lines
+
+            self._dump = self._dump or DumpReceiver()
             if (dump := self._dump.add(message)) is not None:
                 self._watch(Notice("\n".join(dump_lines(self._record.id, dump)), True))
         elif "at" in message:
@@ -228,6 +231,8 @@ class Follower:
         self.status = status = read_status(document)
         since = status.silent.since if status.silent is not None else None
         if status.silent is not None and since != self._silent_since and status.state in ("starting", "running"):
+            from ipexctl.jobs.stall_report import silence_lines
+
             self._watch(Notice("\n".join(silence_lines(self._record.id, status.silent)), True))
         self._silent_since = since
         if self._copy is not None:

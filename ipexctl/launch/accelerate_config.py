@@ -103,10 +103,8 @@ def read_accelerate_file(path: Path) -> AccelerateConfig:
     return read_accelerate(text, str(path))
 
 
-def options_of(config: AccelerateConfig | None, options: LaunchOptions, hosts: int) -> LaunchOptions:
+def options_of(config: AccelerateConfig, options: LaunchOptions, hosts: int) -> LaunchOptions:
     """Take the file's values for options that the command line does not set."""
-    if config is None:
-        return options
     n, ppn, sources = options.n, options.ppn, dict(options.sources)
     if n is None and ppn is None and config.processes is not None:
         n = config.processes

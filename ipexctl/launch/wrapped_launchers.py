@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -172,8 +172,7 @@ def threads_of_accelerate(found: UnwrappedCommand, options: LaunchOptions) -> La
     return replace(options, omp=int(text), sources={**options.sources, "omp": f"accelerate launch --{THREADS}"})
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherArguments:
+class LauncherArguments(NamedTuple):
     """The arguments of run without another launcher."""
 
     kind: CommandKind
@@ -184,16 +183,15 @@ class LauncherArguments:
 
 
 def without_launcher(
-    kind: CommandKind,
     argv: tuple[str, ...],
     options: LaunchOptions,
     config: AccelerateConfig | None,
     environ: Mapping[str, str],
 ) -> LauncherArguments:
     """`-- accelerate launch X` and `-- torchrun X` become X, with their options."""
-    found = unwrap(argv) if kind == "command" else None
+    found = unwrap(argv)
     if found is None:
-        return LauncherArguments(kind, argv, options, config)
+        return LauncherArguments("command", argv, options, config)
     note = f"{found.launcher} is left out, as it would launch a second time: every rank runs {found.argv[0]}"
     if found.launcher == "torchrun":
         return LauncherArguments(found.kind, found.argv, of_torchrun(found, options), config, note)

@@ -235,7 +235,7 @@ def call_line(
     session: Session,
     line: Command,
     first: bytes,
-    request: Mapping[str, Any],
+    request: Mapping[str, Any] | None,
     *,
     stdin: Readable | None = None,
     on_event: Callable[[Reply], None] = _ignore,
@@ -244,7 +244,7 @@ def call_line(
     cancel: Cancel | None = None,
 ) -> Reply:
     """Like `call`, for a command line that starts the agent in another way; its stdin begins with `first`."""
-    feed = prefixed(first + _encode(request), stdin)
+    feed = prefixed(first + (_encode(request) if request is not None else b""), stdin)
     return _run(session, line, feed, _Output(on_event, on_frame), timeout, cancel)
 
 

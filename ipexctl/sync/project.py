@@ -35,6 +35,8 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Project:
+    """A project as it is on the control machine."""
+
     root: Path
     name: str
     """The name of its tree on the nodes."""

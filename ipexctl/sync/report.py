@@ -35,6 +35,8 @@ class SyncResult(HostResult):
 
 @dataclass(frozen=True, slots=True)
 class SyncReport(Report[SyncResult]):
+    """The result of a sync."""
+
     root: Path
     project: str
     """The tree's name on the nodes."""

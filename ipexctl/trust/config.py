@@ -6,8 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.remote.control_machine import is_loopback
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
 
 _HEAD: Final = "# Made by `ipexctl trust`, which writes it anew. `ipexctl trust --revoke` takes it away.\n"
 # Older clients stop at a keyword they don't know.
@@ -93,6 +97,15 @@ def render(
 def names_in(config: str) -> tuple[str, ...]:
     """The nodes of a config written by ipexctl."""
     return tuple(_parse_blocks(config))
+
+
+def ssh_names_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[str, str]:
+    """The name that node0 passes to ssh for each node. `localhost` would be node0 itself."""
+    return {
+        host.name: internal[host.name] if is_loopback(host.name.lower()) else host.name
+        for host in hosts
+        if host.name in internal
+    }
 
 
 def _block(node: SshConfigNode) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.remote.control_machine import is_loopback
 from ipexctl.trust.authorized_keys import add_line, remove_lines
 from ipexctl.trust.config import Files, SshConfigNode, render
 
@@ -67,15 +66,6 @@ def sources_of(node0: HostState, internal: str) -> tuple[str, ...]:
     if any(nic.address == internal for nic in node0.nics):
         addresses.insert(0, internal)
     return tuple(dict.fromkeys(addresses))
-
-
-def ssh_names_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[str, str]:
-    """The name that node0 passes to ssh for each node. `localhost` would be node0 itself."""
-    return {
-        host.name: internal[host.name] if is_loopback(host.name.lower()) else host.name
-        for host in hosts
-        if host.name in internal
-    }
 
 
 def nodes_for(

@@ -11,7 +11,7 @@ from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.trust.authorized_keys import Owner, TrustLine, is_public_key, tag_of
-from ipexctl.trust.config import names_in, path_problem
+from ipexctl.trust.config import names_in, path_problem, ssh_names_for
 from ipexctl.trust.host_state import HostState
 from ipexctl.trust.host_steps import HostSteps
 from ipexctl.trust.login_errors import explain
@@ -21,7 +21,6 @@ from ipexctl.trust.plan import (
     keys_to_remove,
     nodes_for,
     sources_of,
-    ssh_names_for,
     stores,
 )
 

@@ -63,13 +63,12 @@ def test_a_check_that_breaks_off_has_its_exit_code_and_no_marker(tmp_path: Path)
     assert node["text"].endswith("exit code 3")
 
 
-def asked(script: dict[str, Any], **environ: str) -> dict[str, Any]:
+def asked(kind: str, *modules: str, source: str = "", **environ: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-I", "-c", script_text("network.imports")],
-        input=json.dumps({"name": "t.py", **script}) + "\n",
+        [sys.executable, "-I", "-c", script_text("network.imports"), kind, *modules],
+        input=source.encode("utf-8", "surrogateescape"),
         env={**os.environ, **environ},
         capture_output=True,
-        text=True,
         check=True,
     )
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -78,19 +77,18 @@ def asked(script: dict[str, Any], **environ: str) -> dict[str, Any]:
 
 def test_what_is_not_to_be_found_is_lacking_and_nothing_is_imported(tmp_path: Path) -> None:
     (tmp_path / "added.py").write_text("raise SystemExit('it was run')")
-    script = {"modules": ["os", "sys", "__main__", "pytest", "added", "no_such_module"], "source": None}
-    ours = asked({**script, "own": True}, PYTHONPATH=str(tmp_path))
+    modules = ("os", "sys", "__main__", "pytest", "added", "no_such_module")
+    ours = asked("own", *modules, PYTHONPATH=str(tmp_path))
     assert ours == {"event": "done", "missing": ["added", "no_such_module"], "fault": None}
-    theirs = asked({**script, "own": False}, PYTHONPATH=str(tmp_path))
-    assert theirs["missing"] == ["no_such_module"]
+    assert asked("other", *modules, PYTHONPATH=str(tmp_path))["missing"] == ["no_such_module"]
+    assert asked("own", "os", "sys") == {"event": "done", "missing": [], "fault": None}
 
 
 def test_wrong_syntax_is_told_with_its_place() -> None:
-    script = {"modules": [], "own": True}
-    assert asked({**script, "source": "raise SystemExit('it was run')"})["fault"] is None
-    fault = asked({**script, "source": "x = 1\nif x\n    pass\n"})["fault"]
+    assert asked("own", source="raise SystemExit('it was run')")["fault"] is None
+    fault = asked("own", source="x = 1\nif x\n    pass\n")["fault"]
     assert (fault["kind"], fault["line"]) == ("SyntaxError", 2)
     assert fault["python"] == "{}.{}".format(*sys.version_info[:2])
-    assert asked({**script, "source": "def f():\npass\n"})["fault"]["kind"] == "IndentationError"
-    assert asked({**script, "source": "x = 'a\0b'"})["fault"]["kind"] == "SyntaxError"
-    assert asked({**script, "source": "name = '\udce9'  # latin-1, and it doesn't say so"})["fault"] is not None
+    assert asked("own", source="def f():\npass\n")["fault"]["kind"] == "IndentationError"
+    assert asked("own", source="x = 'a\0b'")["fault"]["kind"] == "SyntaxError"
+    assert asked("own", source="name = '\udce9'  # latin-1, and it doesn't say so")["fault"] is not None

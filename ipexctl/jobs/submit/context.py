@@ -19,8 +19,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import EnvRecord, records_of
-from ipexctl.trust.config import config_in
-from ipexctl.trust.plan import ssh_names_for
+from ipexctl.trust.config import config_in, ssh_names_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

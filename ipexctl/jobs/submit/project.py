@@ -30,6 +30,8 @@ _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class ProjectLocation:
+    """Where the project is, and the command of the ranks in it."""
+
     root: Path
     """On the control machine."""
     subdirectory: str

@@ -1,17 +1,14 @@
 """Checks that this Python can parse a script and find its imports; nothing is run or imported.
 
-Its source is given to the ranks' Python with `-c`, which is faster than an agent from a zip.
+The ranks' Python runs this source with `-c`, which is faster than an agent from a zip. Its arguments are `own` for an
+environment of ipexctl, else `other`, and the names of modules. Stdin is the script, or empty.
 
-    {"modules": [name, …], "own", "name", "source" or null}
-        → {"event": "done", "missing": [name, …], "fault": what is wrong with the script's syntax, or null}
+    → {"event": "done", "missing": [name, …], "fault": what is wrong with the script's syntax, or null}
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
-import site
 import sys
 
 TYPE_CHECKING = False  # importing typing takes 5 ms
@@ -20,16 +17,18 @@ if TYPE_CHECKING:
 
 
 def can_import(name: str) -> bool:
+    """Like importlib.util.find_spec, whose import takes 5 ms."""
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
     try:
-        return importlib.util.find_spec(name) is not None
-    except ValueError:  # a loaded module without a spec, such as __main__
-        return True
+        return name in sys.modules or any(finder.find_spec(name, None) is not None for finder in finders)
     except ImportError:
         return False
 
 
 def extend_search_path() -> None:
     """Add the paths that ranks search: this process runs isolated, ranks do not."""
+    import site
+
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if has_user_site():
         site.addsitedir(site.getusersitepackages())
@@ -48,11 +47,11 @@ def has_user_site() -> bool:
     return "include-system-site-packages=true" in lines
 
 
-def find_syntax_error(source: str, name: str) -> dict[str, Any] | None:
+def find_syntax_error(source: bytes) -> dict[str, Any] | None:
     """The syntax error that this Python would report for the script, or None."""
     python = "{}.{}".format(*sys.version_info[:2])
     try:
-        compile(source.encode("utf-8", "surrogateescape"), name, "exec", dont_inherit=True)
+        compile(source, "script", "exec", dont_inherit=True)
     except SyntaxError as error:
         kind, line, column = type(error).__name__, error.lineno or 0, error.offset or 0
         return {"kind": kind, "what": error.msg, "line": line, "column": column, "python": python}
@@ -62,13 +61,17 @@ def find_syntax_error(source: str, name: str) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    request = json.loads(sys.stdin.readline())
-    source = request["source"]
-    fault = find_syntax_error(source, request["name"]) if source is not None else None
-    if not request["own"]:  # an environment of ipexctl, where no variables of the login apply
+    kind, *modules = sys.argv[1:]
+    fault = find_syntax_error(sys.stdin.buffer.read())
+    if kind == "other":  # an environment of ipexctl has no variables of the login
         extend_search_path()
-    missing = [name for name in request["modules"] if not can_import(name)]
-    sys.stdout.write(json.dumps({"event": "done", "missing": missing, "fault": fault}) + "\n")
+    missing = [name for name in modules if not can_import(name)]
+    answer = '{"event": "done", "missing": [], "fault": null}'
+    if missing or fault is not None:
+        import json  # 6 ms, and most scripts have neither
+
+        answer = json.dumps({"event": "done", "missing": missing, "fault": fault})
+    sys.stdout.write(answer + "\n")
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def of_accelerate() -> list[Case]:
 def wrapped() -> list[Case]:
     options = LaunchOptions()
     wrong = unwrapped("torchrun --nproc-per-node many t.py")
-    note = without_launcher("command", ("torchrun", "--nproc-per-node", "2", "t.py"), options, None, {}).note
+    note = without_launcher(("torchrun", "--nproc-per-node", "2", "t.py"), options, None, {}).note
     return [
         Case("torchrun", note),
         refused("torchrun: no number", of_torchrun, wrong, options),

@@ -75,24 +75,21 @@ def test_accelerates_options_win_over_its_file() -> None:
 
 def test_a_call_without_a_launcher_stays_as_it_is() -> None:
     words, options = ("python", "t.py"), LaunchOptions(n=2)
-    asked = without_launcher("command", words, options, None, {})
+    asked = without_launcher(words, options, None, {})
     assert (asked.kind, asked.argv, asked.options, asked.config, asked.note) == ("command", words, options, None, "")
     # behind no `--` the words are a script of that name and its arguments
-    assert without_launcher("script", ("torchrun", "t.py"), options, None, {}).argv == ("torchrun", "t.py")
 
 
 def test_the_file_that_accelerate_was_given_is_read(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("distributed_type: MULTI_CPU\nnum_processes: 8\n")
     words = ("accelerate", "launch", "--config_file", str(file), "t.py")
-    asked = without_launcher("command", words, LaunchOptions(), None, {})
+    asked = without_launcher(words, LaunchOptions(), None, {})
     assert asked.config is not None
     assert (asked.kind, asked.argv, asked.config.processes) == ("script", ("t.py",), 8)
     assert missing(asked.note, "accelerate launch") == []
     with pytest.raises(UserError, match="No such file"):
-        without_launcher(
-            "command", ("accelerate", "launch", "--config_file", "/none", "t.py"), LaunchOptions(), None, {}
-        )
+        without_launcher(("accelerate", "launch", "--config_file", "/none", "t.py"), LaunchOptions(), None, {})
 
 
 def test_where_no_file_is_named_accelerates_own_is_read_unless_it_is_told_cpu(tmp_path: Path) -> None:
@@ -100,10 +97,10 @@ def test_where_no_file_is_named_accelerates_own_is_read_unless_it_is_told_cpu(tm
     place.mkdir(parents=True)
     (place / "default_config.json").write_text('{"distributed_type": "MULTI_CPU", "num_processes": 3}')
     environ = {"HF_HOME": str(tmp_path / "hf")}
-    read = without_launcher("command", ("accelerate", "launch", "t.py"), LaunchOptions(), None, environ)
+    read = without_launcher(("accelerate", "launch", "t.py"), LaunchOptions(), None, environ)
     assert read.config is not None
     assert (read.config.processes, read.config.path) == (3, str(place / "default_config.json"))
-    told = without_launcher("command", ("accelerate", "launch", "--cpu", "t.py"), LaunchOptions(), None, environ)
+    told = without_launcher(("accelerate", "launch", "--cpu", "t.py"), LaunchOptions(), None, environ)
     assert told.config is not None
     assert told.config.processes is None
 
@@ -115,7 +112,7 @@ def test_the_hostfile_of_accelerates_own_configuration_is_not_named_by_the_user(
 
     def found(*words: str) -> tuple[str | None, bool]:
         call = ("accelerate", "launch", *words, "t.py")
-        asked = without_launcher("command", call, LaunchOptions(), None, {"HF_HOME": str(tmp_path)})
+        asked = without_launcher(call, LaunchOptions(), None, {"HF_HOME": str(tmp_path)})
         assert asked.config is not None
         return asked.config.hostfile, asked.config.hostfile_found
 
@@ -126,8 +123,8 @@ def test_the_hostfile_of_accelerates_own_configuration_is_not_named_by_the_user(
 
 def test_accelerates_threads_are_the_ranks() -> None:
     words = ("accelerate", "launch", "--num_cpu_threads_per_process", "3", "t.py", "--cpu")
-    asked = without_launcher("command", words, LaunchOptions(), None, {})
+    asked = without_launcher(words, LaunchOptions(), None, {})
     assert (asked.options.omp, asked.argv) == (3, ("t.py", "--cpu"))
-    assert without_launcher("command", words, LaunchOptions(omp=2), None, {}).options.omp == 2
+    assert without_launcher(words, LaunchOptions(omp=2), None, {}).options.omp == 2
     with pytest.raises(UserError, match="some"):
-        without_launcher("command", (*words[:3], "some", "t.py"), LaunchOptions(), None, {})
+        without_launcher((*words[:3], "some", "t.py"), LaunchOptions(), None, {})

@@ -11,9 +11,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import InterfaceAddress
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.authorized_keys import Owner, TrustLine
-from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render
+from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 from ipexctl.trust.host_state import HostState, read_host_state
-from ipexctl.trust.plan import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of, ssh_names_for, stores
+from ipexctl.trust.plan import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of, stores
 from message_data import missing
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32).decode()

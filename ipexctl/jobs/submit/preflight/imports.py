@@ -12,7 +12,7 @@ import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
@@ -103,14 +103,11 @@ class ScriptFile:
         lines = (self.text or "").split("\n")
         return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The request for `node/network/imports.py`."""
-        return {
-            "modules": [entry.module for entry in self.imports],
-            "own": self.own,
-            "name": self.name,
-            "source": self.text if self.text is not None and len(self.text) <= _LONGEST_SCRIPT else None,
-        }
+    @property
+    def source(self) -> bytes:
+        """The text whose syntax is checked."""
+        text = self.text if self.text is not None and len(self.text) <= _LONGEST_SCRIPT else ""
+        return text.encode("utf-8", "surrogateescape")
 
 
 def project_script(name: str, path: Path, cwd: Path) -> ScriptFile:
@@ -255,11 +252,14 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
 
     Raises a FileError for a syntax error that the first host has found.
     """
-    command = replace(Command.argv(python, "-I", "-c", script_text("network.imports")), label="check the script")
+    arguments = ("own" if script.own else "other", *(entry.module for entry in script.imports))
+    command = replace(
+        Command.argv(python, "-I", "-c", script_text("network.imports"), *arguments), label="check the script"
+    )
 
     def check(host: Host, session: Session) -> tuple[tuple[str, ...], Reply | None]:
-        request = script.to_json() if host is hosts[0] else {**script.to_json(), "source": None}
-        reply = call_line(session, command, b"", request, timeout=_SECONDS, cancel=pool.cancel)
+        source = script.source if host is hosts[0] else b""
+        reply = call_line(session, command, source, None, timeout=_SECONDS, cancel=pool.cancel)
         return reply.texts("missing"), reply.record("fault") if reply["fault"] is not None else None
 
     outcomes = {done.host.name: done for done in pool.each(hosts, check)}

@@ -78,6 +78,8 @@ class FoundPaths:
 
 @dataclass(frozen=True, slots=True)
 class CheckedPaths:
+    """The paths that the user named, as all hosts have them."""
+
     env: RankEnv | None = None
     """The environment of the user's Python."""
     mpi: Mpi | None = None
