@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Callable, Iterator
 
 from ipexctl.node.common.answer import AgentError, Json
-from ipexctl.node.common.archive import agent_argv
 from ipexctl.node.common.files import home_of, read_json
-from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import answer_until_stopped, check_reader, emit_step
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
 from ipexctl.node.env.environments import check_name
+from ipexctl.node.env.fill import fill
 
 
 def remove(path: Path) -> None:
@@ -144,7 +139,8 @@ class Build:
         return {"state": outcome, "path": str(self.final), "seconds": round(time.monotonic() - began, 3)}
 
     def _build(self) -> str:
-        self._fill()
+        fill(self.request, self.area, self.final)
+        check_reader()
         for _ in range(5):
             try:
                 self.area.target.rename(self.final)
@@ -160,40 +156,6 @@ class Build:
             with contextlib.suppress(FileNotFoundError):
                 self.final.rename(old)
         raise AgentError(f"{self.final} is being changed by another process", "run ipexctl install again")
-
-    def _fill(self) -> None:
-        """Run `fill.py` in a child process, which shares stdout for its events."""
-        reply_path = self.area.work / "filled.json"
-        fill_request = {**self.request, "aside": str(self.area.target), "work": str(self.area.work)}
-        fill_request.update(
-            final=str(self.final), token=self.area.token, home=str(self.area.home), answer=str(reply_path)
-        )
-        (self.area.work / "order.json").write_text(json.dumps(fill_request))
-        child = subprocess.Popen(
-            agent_argv(sys.executable, "env.fill", str(self.area.work / "order.json")),
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            preexec_fn=end_with_parent(signal.SIGTERM),
-        )
-        try:
-            _, errors = child.communicate()
-        finally:
-            if child.poll() is None:
-                child.terminate()
-                try:
-                    child.wait(1.5)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
-        check_reader()
-        try:
-            reply = json.loads(reply_path.read_text())
-        except (OSError, ValueError):
-            last_line = errors.decode(errors="replace").strip().splitlines()[-1:]
-            cause = last_line[0] if last_line else f"exit code {child.returncode}"
-            raise AgentError(f"the environment could not be made: {cause}", "run ipexctl install again") from None
-        if "reason" in reply:
-            raise AgentError(reply["reason"], reply["fix"])
 
     def _drop_wheels(self) -> None:
         """Remove the wheels, unless another builder may need them."""

@@ -1,6 +1,6 @@
 """Installs an environment into a directory: an interpreter, the wheels of a lock, and the variables that a rank needs.
 
-`build.py` starts this, and moves the directory to its final place.
+`build.py` calls this, and moves the directory to its final place.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import zipfile
 from base64 import urlsafe_b64encode
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.environ import SetupError, source_setup
@@ -28,10 +29,13 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_atomically,
 )
-from ipexctl.node.common.stop import EXIT_CODE, Stopped, emit_step, stop_on_signals
+from ipexctl.node.common.stop import emit_step
 from ipexctl.node.env.child import Child, watch
 from ipexctl.node.env.environments import HYDRA, check_packages, intel_mpi_version, normalize, write_record
 from ipexctl.node.env.uv import unpack_uv
+
+if TYPE_CHECKING:
+    from ipexctl.node.env.build import BuildArea
 
 MARGIN = 32 << 20
 FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
@@ -74,9 +78,9 @@ def _link_or_copy(source: Path, target: Path) -> None:
 class Fill:
     """Installs one environment and writes its record."""
 
-    def __init__(self, request: Json) -> None:
-        self.home, self.work, self.aside = Path(request["home"]), Path(request["work"]), Path(request["aside"])
-        self.request, self.store = request, self.home / "wheels"
+    def __init__(self, request: Json, area: BuildArea, final: Path) -> None:
+        self.home, self.work, self.aside, self.store = area.home, area.work, area.target, area.store
+        self.request, self.final, self.token = request, str(final), area.token
         self.record: Json = request["record"]
         self.needed = 0
         self.base: Path | None = self.home / "envs" / request["base"] if request.get("base") else None
@@ -100,7 +104,7 @@ class Fill:
             **self.record,
             "name": self.request["name"],
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "build": self.request["token"],
+            "build": self.token,
             "variables": variables,
             "prepended": prepended,
             "mpi": self._bundled_mpi(site) or self.record.get("mpi"),
@@ -307,9 +311,8 @@ class Fill:
 
     def _with_final_path(self, text: str) -> str:
         """Replace the temporary path by the final one; a tool may have written the temporary path resolved."""
-        final = self.request["final"]
         for directory in (self.aside, *([self.base] if self.base is not None else [])):
-            text = text.replace(str(directory), final).replace(str(directory.resolve()), final)
+            text = text.replace(str(directory), self.final).replace(str(directory.resolve()), self.final)
         return text
 
     def _replace_paths(self, site: Path) -> None:
@@ -351,21 +354,12 @@ class Fill:
             fresh.replace(record)
 
 
-def main(request_path: str) -> int:
-    stop_on_signals()
-    request = json.loads(Path(request_path).read_text())
-    filler, error = Fill(request), None
+def fill(request: Json, area: BuildArea, final: Path) -> None:
+    """Install the environment of a request into `area.target`; `final` is its later place."""
+    filler = Fill(request, area, final)
     try:
         filler.fill()
-    except AgentError as failed:
-        error = failed
-    except OSError as failed:
-        full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
-        error = filler.disk_full_error(quota=failed.errno == errno.EDQUOT) if full else None
-        error = error or explain_os_error(failed, request["home"], "run ipexctl install again")
-    except Stopped:
-        return EXIT_CODE
-    if error:
-        shutil.rmtree(request["aside"], ignore_errors=True)  # or there may be no space for the reply
-    Path(request["answer"]).write_text(json.dumps({"reason": error.reason, "fix": error.fix} if error else {}))
-    return 0
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise filler.disk_full_error(quota=error.errno == errno.EDQUOT) from None
+        raise explain_os_error(error, str(area.home), "run ipexctl install again") from None

@@ -213,11 +213,8 @@ def local_wheels(text: str, originals: Mapping[Path, Path]) -> Json:
 
 
 def compile_request(request: Json, _: BinaryIO) -> Json:
-    try:
-        with temporary_directory(home_of(request)) as directory:
-            return compile_lock(request, directory)
-    except zipfile.BadZipFile:
-        raise AgentError("uv's wheel is damaged") from None
+    with temporary_directory(home_of(request)) as directory:
+        return compile_lock(request, directory)
 
 
 def main(action: str) -> int:
