@@ -52,7 +52,7 @@ def _run() -> int:
 
     def report_in_thread(args: threading.ExceptHookArgs) -> None:
         if isinstance(args.exc_value, Exception):
-            from ipexctl.ui.crash_report import report_crash
+            from ipexctl.ui.errors import report_crash
 
             report_crash(args.exc_value)
 
@@ -70,7 +70,7 @@ def _run() -> int:
         guard_stdout()
         app(prog_name="ipexctl")
     except UserError as error:
-        from ipexctl.ui.json_errors import print_json_error
+        from ipexctl.ui.errors import print_json_error
         from ipexctl.ui.messages import print_user_error
 
         print_user_error(error)
@@ -93,7 +93,7 @@ def _run() -> int:
 
 
 def _print_interrupted() -> None:
-    from ipexctl.ui.json_errors import print_json_error
+    from ipexctl.ui.errors import print_json_error
 
     print_json_error("interrupted", fix="the same call again", status="interrupted")
 
@@ -124,8 +124,7 @@ def _cannot_write(error: OSError) -> int:
 
 
 def _unexpected(error: Exception) -> int:
-    from ipexctl.ui.crash_report import report_crash
-    from ipexctl.ui.json_errors import print_json_error
+    from ipexctl.ui.errors import print_json_error, report_crash
 
     report_crash(error)
     print_json_error(f"{type(error).__name__}: {error}", fix="stderr names a log file that has more")

@@ -100,7 +100,7 @@ class _Commands(TyperGroup):
         except BrokenPipeError as error:  # typer would exit with 1
             raise OutputError(error) from None
         except UsageError as error:
-            from ipexctl.ui.json_errors import print_json_error
+            from ipexctl.ui.errors import print_json_error
 
             print_json_error(error.format_message())
             raise

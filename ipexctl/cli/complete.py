@@ -30,7 +30,12 @@ def runs() -> list[str]:
 
 def environments() -> list[str]:
     """The environments of known runs; the path of a user's Python is not one."""
-    return list(dict.fromkeys(["default", *(name for name in map(_environment, _records()) if "/" not in name)]))
+    from ipexctl.node.common.files import read_json
+
+    found = [read_json(path).get("env") for path in _records()]
+    return list(
+        dict.fromkeys(["default", *(name for name in found if isinstance(name, str) and name and "/" not in name)])
+    )
 
 
 def playbooks() -> list[str]:
@@ -103,11 +108,3 @@ def _records() -> list[Path]:
     except (OSError, UserError):
         return []
     return [path for _, path in sorted(dated, reverse=True)][:NEWEST]
-
-
-def _environment(path: Path) -> str:
-    """The environment of a run; `default` for a record that cannot be read."""
-    from ipexctl.node.common.files import read_json
-
-    name = read_json(path).get("env")
-    return name if isinstance(name, str) and name else "default"

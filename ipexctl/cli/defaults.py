@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import typer
 from typer.core import TyperCommand
-from typer.main import get_command
 
 from ipexctl.cli.config_file import PROJECT_FILE, ConfigFile, config_files, user_file
 from ipexctl.errors import FileError, UserError
@@ -202,19 +201,12 @@ def _keys(params: Iterable[Param]) -> dict[str, Param]:
 @functools.cache
 def shared_options() -> tuple[Mapping[str, Param], ...]:
     """The options of each group that commands share, by key."""
-    from ipexctl.cli.options import Home, Output, Targets, grouped
+    from ipexctl.cli.app import load_command
+    from ipexctl.cli.options import Home, Output, Targets
 
-    return tuple(_group_options(group, grouped) for group in (Targets, Home, Output))
-
-
-def _group_options(group: type, grouped: Any) -> Mapping[str, Param]:
-    def command(*, options: object) -> None:
-        del options
-
-    command.__annotations__["options"] = group
-    app = typer.Typer(add_completion=False)
-    app.command()(grouped(command))
-    return _keys(get_command(app).params)
+    keys = _keys(load_command("trust").params)  # it has all of them
+    groups = [group.__dataclass_fields__ for group in (Targets, Home, Output)]
+    return tuple({key: param for key, param in keys.items() if param.name in names} for names in groups)
 
 
 def effective(

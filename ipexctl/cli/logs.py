@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Stream
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import HostError
-    from ipexctl.ui.run.json_log import JsonLog
-    from ipexctl.ui.run.plain import PlainRun
+    from ipexctl.ui.run.plain import JsonLog, PlainRun
 
 
 @command()
@@ -55,8 +54,7 @@ def logs_command(
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
     from ipexctl.ui.messages import print_message
-    from ipexctl.ui.run.json_log import JsonLog
-    from ipexctl.ui.run.plain import PlainRun
+    from ipexctl.ui.run.plain import JsonLog, PlainRun
 
     if output.json and follow:
         raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")

@@ -17,8 +17,6 @@ from ipexctl.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.hosts.host import Host
-
 
 @command(no_args_is_help=True)
 def play_command(
@@ -69,7 +67,8 @@ def play_command(
         variables = _extra_variables(extra or (), cwd, templater)
         is_listing = syntax_check or list_tasks
         if is_listing:
-            all_hosts = limited = _hosts_if_named(targets)
+            found = choose_hosts(targets)  # listing needs no hosts, but named ones must be valid
+            all_hosts = limited = found if targets.names_hosts or len(found) > 1 else ()
         else:
             limited = choose_hosts(targets)
             all_hosts = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
@@ -155,14 +154,6 @@ def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]
 
 def _split_names(values: Sequence[str] | None) -> frozenset[str]:
     return frozenset(word.strip() for value in values or () for word in value.split(",") if word.strip())
-
-
-def _hosts_if_named(targets: Targets) -> tuple[Host, ...]:
-    """The hosts of the call if it names any: listing tasks needs no hosts, but named ones must be valid."""
-    from ipexctl.cli.hosts import choose_hosts
-
-    hosts = choose_hosts(targets)
-    return hosts if targets.names_hosts or len(hosts) > 1 else ()
 
 
 def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -49,7 +50,7 @@ def ps_command(
     from ipexctl.jobs.retention import read_limits
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.messages import print_user_error
-    from ipexctl.ui.ps import show, show_json
+    from ipexctl.ui.ps import as_json, show
 
     if dry_run and not prune:
         raise UserError("--dry-run is for --prune", fix="ipexctl ps --prune --dry-run")
@@ -77,10 +78,7 @@ def ps_command(
         runs = [run for run in runs if run.state in ("starting", "running", "unknown")]
     hidden = len(records) - len(runs)
     runs = runs[-newest:] if newest is not None else runs
-    if output.json:
-        show_json(runs, damaged)
-    else:
-        show(runs, hidden=hidden, quiet=output.quiet, no_color=output.no_color)
+    output.print_report(runs, partial(as_json, damaged=damaged), show, hidden=hidden)
     for entry in damaged:
         print_user_error(entry.error())
     for run in forgettable(runs, keep.days, time.time()):

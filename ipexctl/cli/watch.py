@@ -152,16 +152,14 @@ class _Watching:
         if self.code is not None:
             return self.code
         if ended is not None and ended.status is not None and ended.status.state == "failed":
-            self._print_cause()
+            from ipexctl.jobs.why.why import cause_from_copy
+            from ipexctl.ui.why import cause_lines
+
+            cause = cause_from_copy(self._record, self._run_dir.parent)
+            print_message("\n".join(cause_lines(run, cause)))
         if isinstance(self._view, PlainRun) and self._view.broken:
             raise OutputError(self._view.broken)
         return 0 if ended is None else ended.exit_code
-
-    def _print_cause(self) -> None:
-        from ipexctl.jobs.why.why import cause_from_copy
-        from ipexctl.ui.why import cause_lines
-
-        print_message("\n".join(cause_lines(self._record.id, cause_from_copy(self._record, self._run_dir.parent))))
 
     def _on_event(self, event: Event) -> None:
         self._view.watch(event)

@@ -122,7 +122,9 @@ def read_file(
     path: Path, shown: str | None = None, *, at: Position | None = None, errors: list[FileError] | None = None
 ) -> PlaybookFile:
     """Read a YAML file; `at` is the position in another file that names it, `errors` the list for its errors."""
-    shown = shown or (str(path) if at is None else _beside(path, at))
+    if shown is None:
+        is_beside = at is not None and path.is_relative_to(at.source.base)
+        shown = str(Path(at.source.path).parent / path.relative_to(at.source.base)) if at and is_beside else str(path)
     try:
         if (path.stat().st_size if at is None else size_of(path)) > MAX_BYTES:
             raise UserError(f"{shown} has more than {MAX_BYTES:,} bytes: that is no playbook")
@@ -143,15 +145,6 @@ def size_of(path: Path) -> int:
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
     return info.st_size
-
-
-def _beside(path: Path, at: Position) -> str:
-    """The path as written relative to the file that names it."""
-    parent = Path(at.source.path).parent
-    try:
-        return str(parent / path.relative_to(at.source.base))
-    except ValueError:
-        return str(path)
 
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -191,8 +184,11 @@ class PlaybookFile(YamlTree):
         return self.items(node) if node.id == "sequence" else [node]
 
     def value(self, node: Node, depth: int = 0) -> Value:
+        if node.tag == "!unsafe" and node.id == "scalar":
+            return str(node.value)
         if node.tag.startswith("!"):
-            return self._tagged_value(node)
+            fix = "a value from the environment: \"{{ lookup('env', 'NAME') }}\"" if node.tag == "!vault" else ""
+            raise self.error(node, f"{quoted(node.tag)} isn't understood here, at {kind(node)[:60]}", fix=fix)
         if node.id == "mapping":
             return {entry.key: self.value(entry.value, depth + 1) for entry in self.entries(node, "this", depth)}
         if node.id == "sequence":
@@ -223,9 +219,3 @@ class PlaybookFile(YamlTree):
 
     def template(self, node: Node) -> Templated:
         return Templated(str(node.value), self.position(node), int(getattr(node, "style", None) in ("|", ">")))
-
-    def _tagged_value(self, node: Node) -> Value:
-        if node.tag == "!unsafe" and node.id == "scalar":
-            return str(node.value)
-        fix = "a value from the environment: \"{{ lookup('env', 'NAME') }}\"" if node.tag == "!vault" else ""
-        raise self.error(node, f"{quoted(node.tag)} isn't understood here, at {kind(node)[:60]}", fix=fix)

@@ -251,7 +251,7 @@ def _has_one(tags: frozenset[str], chosen: frozenset[str]) -> bool:
 def select_tasks(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
     """The selected tasks by id(): a file that is included twice has two sets of tasks."""
     tasks = [task for play in playbook.plays for task in play.tasks]
-    first = 0 if choice.start_at is None else _first(tasks, choice.start_at)
+    first = 0 if choice.start_at is None else _index_of(choice.start_at, tasks)
     return frozenset(id(task) for task in tasks[first:] if choice.includes(task))
 
 
@@ -264,10 +264,11 @@ def unknown_tags(playbook: Playbook, choice: TaskSelection) -> list[tuple[str, s
     ]
 
 
-def _first(tasks: list[Task], name: str) -> int:
-    for matches in (lambda task: task.called == name, lambda task: fnmatchcase(task.called, name)):
-        for index, task in enumerate(tasks):
-            if matches(task):
-                return index
-    fix = did_you_mean(name, [task.called for task in tasks], "--list-tasks shows their names")
-    raise UserError(f"--start-at: no task is called {quoted(name)}", fix=fix)
+def _index_of(name: str, tasks: list[Task]) -> int:
+    """The task of this name, or the first that it matches as a pattern."""
+    names = [task.called for task in tasks]
+    matching = [name] if name in names else [found for found in names if fnmatchcase(found, name)]
+    if not matching:
+        fix = did_you_mean(name, names, "--list-tasks shows their names")
+        raise UserError(f"--start-at: no task is called {quoted(name)}", fix=fix)
+    return names.index(matching[0])

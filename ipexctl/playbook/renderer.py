@@ -21,7 +21,7 @@ from jinja2.exceptions import SecurityError, TemplateError
 
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.playbook.ansible_names import HINTS
-from ipexctl.playbook.renderer_env import Renderer, TooMuch, Undefined
+from ipexctl.playbook.renderer_env import BadTemplate, Renderer, Undefined
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -39,10 +39,6 @@ _NUMBER: Final = re.compile(r"'(int|float)'")
 
 class _TimeUp(BaseException):
     """Raised by the alarm at any point of the running code; a BaseException, so templates can't catch it."""
-
-
-class BadTemplate(Exception):
-    """A template whose result is not a value a playbook can hold."""
 
 
 class Scope:
@@ -271,7 +267,7 @@ class Worker:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             if len(text) > MAX_CHARACTERS:
-                raise TooMuch(f"it comes to more than {MAX_CHARACTERS:,} characters")
+                raise BadTemplate(f"it comes to more than {MAX_CHARACTERS:,} characters")
         except (Exception, _TimeUp) as error:  # noqa: BLE001  # any exception of a template becomes a reply
             return json.dumps({"error": _explained(error, scope)})
         else:
@@ -301,12 +297,10 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
     """The error and its position in the innermost template being filled."""
     at, fix, word = scope.at, "", None
     line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
-    if isinstance(error, BadTemplate):
-        problem = str(error)
-    elif isinstance(error, _TimeUp):
+    if isinstance(error, _TimeUp):
         problem, fix = f"this template took longer than {SECONDS:g} s", "it never ends, or does what a task should do"
-    elif isinstance(error, MemoryError | TooMuch | OverflowError):
-        problem = "this template takes too much memory" if isinstance(error, MemoryError) else str(error)
+    elif isinstance(error, MemoryError):
+        problem = "this template takes too much memory"
     elif isinstance(error, RecursionError):
         problem = "these templates need each other, without end"
     elif isinstance(error, UndefinedError):
@@ -317,7 +311,7 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
             f"not allowed in a template: {error}",
             "templates cannot read files, run commands or reach into Python: use a task, with register",
         )
-    elif isinstance(error, TemplateError):
+    elif isinstance(error, BadTemplate | OverflowError | TemplateError):
         problem = str(error)
     else:
         problem = re.sub(r"\s+", " ", str(error)) or type(error).__name__

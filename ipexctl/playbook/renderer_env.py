@@ -39,8 +39,8 @@ _MAX_COMPILED: Final = 4096
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 
 
-class TooMuch(Exception):
-    """An operation that would take too much memory or time."""
+class BadTemplate(Exception):
+    """A template that would take too much memory or time, or whose result is no value that a playbook can hold."""
 
 
 def combine(*parts: Mapping[str, Any], recursive: bool = False) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def limited(value: Any, *args: Any, **kwargs: Any) -> Any:
         for number in (*args, *kwargs.values()):
             if isinstance(number, int) and abs(number) > _MAX_SIZE:
-                raise TooMuch(f"{name} of {number} comes to too much")
+                raise BadTemplate(f"{name} of {number} comes to too much")
         return function(value, *args, **kwargs)
 
     return limited
@@ -208,11 +208,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         for number, sequence in ((left, right), (right, left)):
             repeats = operator == "*" and isinstance(number, int) and isinstance(sequence, str | list | tuple)
             if repeats and number * len(sequence) > _MAX_SIZE:
-                raise TooMuch(f"{number} times {len(sequence)} comes to too much")
+                raise BadTemplate(f"{number} times {len(sequence)} comes to too much")
         if operator == "**" and (abs(left) > _MAX_SIZE or abs(right) > 64):
-            raise TooMuch("a power so high comes to too much")
+            raise BadTemplate("a power so high comes to too much")
         if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > 4096:
-            raise TooMuch("a number so large comes to too much")
+            raise BadTemplate("a number so large comes to too much")
         if operator == "%" and isinstance(left, str):
             raise SecurityError("text % values; use ~ to put texts together")
         return super().call_binop(context, operator, left, right)
@@ -306,7 +306,7 @@ class Renderer:
         for piece in template.generate(**variables):
             size += len(piece)
             if size > _MAX_SIZE * 4:
-                raise TooMuch(f"this template comes to more than {_MAX_SIZE * 4:,} characters")
+                raise BadTemplate(f"this template comes to more than {_MAX_SIZE * 4:,} characters")
             pieces.append(piece)
         return "".join(pieces)
 

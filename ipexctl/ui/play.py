@@ -34,8 +34,8 @@ class PlayView:
     ) -> None:
         self._json = json
         self._diff = diff
-        self._shows = not json
         self._quiet = quiet
+        self._shows = not (json or quiet)
         self._verbose = verbose
         self._colors = wants_color(sys.stdout, os.environ, no_color=no_color)
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class PlayView:
             print_message(f"the hosts that failed, once more: -l @{report.retry_file}")
 
     def _play(self, event: PlayStarted) -> None:
-        if self._shows and not self._quiet:
+        if self._shows:
             hosts = printable(fold(event.hosts)) if event.hosts else "no hosts"
             self._print(f"\nPLAY [{printable(event.name)}]: {hosts}" + (f" ({event.note})" if event.note else ""))
 
@@ -107,7 +107,7 @@ class PlayView:
         if not self._quiet and self._hosts:
             self._head()
         for names, item in self._loop_items():
-            if self._shows and not self._quiet:
+            if self._shows:
                 self._line(names, item.result, f" ({printable(item.label)})" if item.label else "")
         hosts_with_items = {item.host for item in self._items}
         groups: dict[tuple[Any, ...], list[HostDone]] = {}
@@ -128,9 +128,9 @@ class PlayView:
             names = fold([done.host for done in nodes])
             if first.result.is_failure:
                 self._print_failure(names, first.result, "", ignored=first.ignored)
-            elif self._shows and not self._quiet:
+            elif self._shows:
                 self._line(names, first.result, "")
-        if self._shows and self._diff and not self._quiet:
+        if self._shows and self._diff:
             self._diffs()
 
     def _loop_items(self) -> list[tuple[str, ItemDone]]:
@@ -161,7 +161,7 @@ class PlayView:
         message = f"{printable(names)}: {result.status}{label}{suffix}: {_indented(result.reason)}"
         lines = [message, *(excerpt(result.line, result.column) if result.line else ())]
         print_message("\n".join([*lines, *([f"  {_indented(result.fix)}"] if result.fix else [])]))
-        if self._shows and not self._quiet and result.status == "failed":
+        if self._shows and result.status == "failed":
             self._output_lines(result, only_long=True)
 
     def _output_lines(self, result: Result, *, only_long: bool = False) -> None:

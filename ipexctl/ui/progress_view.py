@@ -111,7 +111,8 @@ class _Bars:
                 progress.console.print(text, markup=False, highlight=False)
                 return
             if isinstance(event, HostFinished) and not event.host:
-                self._remove_task(progress, CONTROL_MACHINE)
+                if CONTROL_MACHINE in self._tasks:
+                    progress.remove_task(self._tasks.pop(CONTROL_MACHINE))
                 return
             task = self._task(progress, event.host or CONTROL_MACHINE)
             if isinstance(event, BytesMoved):
@@ -156,11 +157,6 @@ class _Bars:
                 progress.remove_task(self._total_task)
                 self._total_task = None
         return self._tasks[host]
-
-    def _remove_task(self, progress: Progress, host: str) -> None:
-        task = self._tasks.pop(host, None)
-        if task is not None:
-            progress.remove_task(task)
 
     def _update_total(self, progress: Progress) -> None:
         if len(self._bytes) < 2:

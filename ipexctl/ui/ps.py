@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
-from ipexctl.ui.results import print_json
 from ipexctl.ui.run.summary import duration, end_lines, how_it_ended
 from ipexctl.ui.table import output_width, print_lines, show_table, table_width
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import DamagedRecord, RunRecord
     from ipexctl.jobs.retention import PrunedRun, PruneResult
     from ipexctl.jobs.stop import StopResult
-    from ipexctl.node.common.records import Failure, RankStatus
 
 _LAYOUTS: Final = (
     ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by"),
@@ -42,6 +40,8 @@ def as_json(runs: Sequence[KnownRun], damaged: Sequence[DamagedRecord] = ()) -> 
 
 def _run(run: KnownRun) -> dict[str, Any]:
     record, status = run.record, run.status
+    first = status and status.first_failure
+    ranks = status.ranks if status else ()
     return {
         "id": record.id,
         "state": run.state,
@@ -56,24 +56,15 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "exit_code": status.exit_code if status else None,
         "attempt": status.attempt if status else 0,
         "ended_by": printable(status.reason) if status else "",
-        "first_failure": _failure(status.first_failure) if status and status.first_failure else None,
-        "ranks": [_rank(rank) for rank in status.ranks] if status else [],
+        "first_failure": first and first._asdict() | {"oom": first.oom and first.oom._asdict()},
+        "ranks": [
+            {name: getattr(rank, name) for name in _OF_RANK} | {"oom": rank.oom and rank.oom._asdict()}
+            for rank in ranks
+        ],
         "reason": printable(run.reason),
         "fix": printable(run.fix),
         "pruned": run.pruned,
     }
-
-
-def _failure(failure: Failure) -> dict[str, Any]:
-    return {**failure._asdict(), "oom": failure.oom and failure.oom._asdict()}
-
-
-def _rank(rank: RankStatus) -> dict[str, Any]:
-    return {**{name: getattr(rank, name) for name in _OF_RANK}, "oom": rank.oom and rank.oom._asdict()}
-
-
-def show_json(runs: Sequence[KnownRun], damaged: Sequence[DamagedRecord] = ()) -> None:
-    print_json(as_json(runs, damaged))
 
 
 def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_color: bool = False) -> None:

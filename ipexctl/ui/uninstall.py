@@ -95,14 +95,12 @@ def _left(report: UninstallReport) -> dict[str, list[str]]:
 
 
 def _describe(result: UninstallResult) -> str:
-    found = ", ".join(_group_text(group) for group in result.found)
-    return "; ".join(filter(None, (found, result.logins, result.reason))) or "nothing of ipexctl"
-
-
-def _group_text(group: FileGroup) -> str:
-    name = _FOUND.get(group.kind)
-    what = counted(group.count, name) if name else f"{group.kind} {group.path}"
-    return f"{what} ({readable(group.size)})"
+    found = []
+    for group in result.found:
+        name = _FOUND.get(group.kind)
+        what = counted(group.count, name) if name else f"{group.kind} {group.path}"
+        found.append(f"{what} ({readable(group.size)})")
+    return "; ".join(filter(None, (", ".join(found), result.logins, result.reason))) or "nothing of ipexctl"
 
 
 def _print_next_step(report: UninstallReport) -> None:

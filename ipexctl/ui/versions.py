@@ -49,7 +49,10 @@ def as_json(report: VersionsReport) -> dict[str, Any]:
     refused = isinstance(outcome, Refusal)
     return {
         "schema": "ipexctl.versions/1",
-        "rows": [_row_json(row) for row in report.rows],
+        "rows": [
+            {**value_json(row), **value_json({name: getattr(row, name) for name in _DERIVED}), "mpi": dict(row.mpi)}
+            for row in report.rows
+        ],
         "choice": _choice_json(outcome) if isinstance(outcome, StackPlan) else None,
         "candidates": [_choice_json(plan) for plan in _candidates(outcome)],
         "why": outcome.reason if isinstance(outcome, Refusal) else outcome.why,
@@ -118,8 +121,3 @@ def _wrapped(text: str) -> list[str]:
 def _choice_json(plan: StackPlan) -> dict[str, Any]:
     fields = value_json(plan, without=("row", "why", "bundled_mpi", "torch_wheel", "notes"))
     return {"name": plan.row.name, **fields, "mpi": plan.mpi, "retired": plan.row.retired}
-
-
-def _row_json(row: StackSpec) -> dict[str, Any]:
-    derived = {name: getattr(row, name) for name in _DERIVED}
-    return {**value_json(row), **value_json(derived), "mpi": dict(row.mpi)}

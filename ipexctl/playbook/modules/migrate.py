@@ -141,7 +141,10 @@ def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         raise UserError(f"{root} on this machine is no directory", fix="src: the project's directory")
     try:
         findings = scan(root)
-        edits = _edits(root, findings)
+        edits: dict[Path, tuple[str, str]] = {}
+        for name in dict.fromkeys(finding.path for finding in findings if finding.new is not None):
+            old = (root / name).read_text(encoding="utf-8")
+            edits[root / name] = (old, applied(old, [finding for finding in findings if finding.path == name]))
         apply = call.args["apply"] and not call.check
         if apply:
             for path, (_, new) in edits.items():
@@ -165,15 +168,6 @@ def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         "changed" if changes else "ok", message=message, reason=message if changes else "", data=data, diff=diff
     )
     return {**dict.fromkeys([host.name for host in hosts], Result("ok", data=data)), hosts[0].name: first}
-
-
-def _edits(root: Path, findings: Sequence[MigrationFinding]) -> dict[Path, tuple[str, str]]:
-    edits: dict[Path, tuple[str, str]] = {}
-    for name in dict.fromkeys(finding.path for finding in findings if finding.new is not None):
-        path = root / name
-        old = path.read_text(encoding="utf-8")
-        edits[path] = (old, applied(old, [finding for finding in findings if finding.path == name]))
-    return edits
 
 
 RUNNERS: Final = {"migrate": _migrate}

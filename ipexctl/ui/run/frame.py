@@ -20,9 +20,8 @@ from rich.text import Text
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable
 from ipexctl.ui.run.figures import sparkline
-from ipexctl.ui.run.folded_log import LogLine, newest
 from ipexctl.ui.run.keys import HELP
-from ipexctl.ui.run.state import Row, RunState, chosen_rows, shown_rows
+from ipexctl.ui.run.state import LogLine, Row, RunState, chosen_rows, newest, shown_rows
 from ipexctl.ui.run.summary import duration, state_counts
 
 if TYPE_CHECKING:

@@ -147,18 +147,15 @@ class LiveRun:
             if self._ready():
                 must_redraw = self._terminal.size != self._size or int(now) != second
                 if (self.state.changed or must_redraw) and now - drawn >= _FRAME and self._terminal.free:
-                    self._draw(now)
+                    self._size = width, height = self._terminal.size
+                    self.state.changed = False
+                    self._terminal.paint(self._frame.compose(width, height, now + self._offset), width, height)
                     drawn, second = now, int(now)
             for key in read_keys(self._terminal.wait(_TICK, self._wake)):
                 self._handle_key(key)
                 drawn = -1.0
             if self.detached:
                 return
-
-    def _draw(self, now: float) -> None:
-        self._size = width, height = self._terminal.size
-        self.state.changed = False
-        self._terminal.paint(self._frame.compose(width, height, now + self._offset), width, height)
 
     def _ready(self) -> bool:
         """True if the view may draw; enters the screen if it is in the foreground and has not entered yet."""

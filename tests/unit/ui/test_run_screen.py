@@ -16,10 +16,9 @@ from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus, State
 from ipexctl.remote.progress import Notice
-from ipexctl.ui.run.folded_log import FoldedLog, colored
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls
-from ipexctl.ui.run.state import RunState, shown_rows
+from ipexctl.ui.run.state import FoldedLog, RunState, colored, shown_rows
 from message_data import missing
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.ui.json_errors import requested_schema
+from ipexctl.ui.errors import requested_schema
 
 
 @pytest.mark.parametrize(

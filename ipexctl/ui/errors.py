@@ -1,13 +1,16 @@
-"""JSON documents for calls with `--json` that end before they have a result: reason and fix."""
+"""Errors that end a call: a JSON document with reason and fix for `--json`, a log file for an unexpected one."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import ipexctl
 from ipexctl.errors import FileError, UserError
 from ipexctl.text import printable
+from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import print_json
 
 if TYPE_CHECKING:
@@ -51,3 +54,24 @@ def print_json_error(reason: str, *, fix: str = "", status: str = "failed", erro
 
 def _position(error: FileError) -> dict[str, Any]:
     return {"file": printable(error.path), "line": error.line, "column": error.column}
+
+
+def report_crash(error: BaseException) -> None:
+    """The log does not have the command line, which can contain a secret."""
+    import traceback
+
+    from ipexctl.node.common.files import make_private_directory
+    from ipexctl.user_directories import state_directory
+
+    name = f"error-{datetime.now(timezone.utc):%Y%m%dT%H%M%S%f}.log"
+    head = f"ipexctl {ipexctl.__version__}, Python {sys.version}, {sys.platform}"
+    sentence = f"error: ipexctl did not expect this: {type(error).__name__}: {printable(str(error))}"
+    try:
+        path = state_directory() / "log" / name
+        make_private_directory(path.parent)
+        path.touch(mode=0o600)
+        path.write_text(f"{head}\n\n{''.join(traceback.format_exception(error))}")
+    except (OSError, UserError) as failure:
+        print_message(f"{sentence}\n  no log could be written: {printable(str(failure))}")
+    else:
+        print_message(f"{sentence}\n  please report it with {path}")
