@@ -1,20 +1,22 @@
 """A user's rows: a JSON file that adds rows to the version table, or changes packaged ones.
 
-`schema` and docs/versions.md describe the format.
+docs/versions.md describes the format. An error has the line and column of the value: the file is read by a small reader
+that keeps the position of every value. `hosts/yaml_tree` can't read it: YAML 1.1 takes single quotes, comments and
+trailing commas, reads 1e3 as a text, and refuses characters beyond U+FFFF as JSON writes them ("\\ud83d\\ude00").
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
-from difflib import get_close_matches
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.catalog.json_positions import FormatError, JsonNode, line_of, read
-from ipexctl.stack.catalog.schema import check_row
+from ipexctl.hosts.names import did_you_mean
 from ipexctl.stack.catalog.table import StackSpec, newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
 
@@ -25,6 +27,216 @@ if TYPE_CHECKING:
 VARIABLE: Final = "IPEXCTL_ROWS"
 _LARGEST: Final = 4_000_000
 _KINDS: Final = ("ipex", "torch")
+_BLANK: Final = " \t\r\n"
+_FIX: Final = "JSON needs double quotes around names and texts, and has no comma after the last item"
+_DECODER: Final = json.JSONDecoder()
+
+
+class FormatError(Exception):
+    """An error at a position of the text, with the fix."""
+
+    def __init__(self, what: str, at: int, fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.at = at
+        self.fix = fix
+
+
+@dataclass(frozen=True, slots=True)
+class JsonNode:
+    """A value and its position; items of lists and objects are nodes too."""
+
+    value: str | int | float | bool | list[JsonNode] | dict[str, JsonNode] | None
+    at: int
+    key_at: int = 0
+    """The position of its key, for a value of an object."""
+
+
+def read(text: str) -> JsonNode:
+    """Parse JSON. Raises FormatError with the position."""
+    try:
+        json.loads(text)
+        return _value(text, _skip(text, 0))[0]
+    except json.JSONDecodeError as error:
+        raise FormatError(error.msg[:1].lower() + error.msg[1:], error.pos, _FIX) from None
+    except RecursionError:
+        raise FormatError("nested too deeply", 0, "write a list of rows, as docs/versions.md shows it") from None
+    except ValueError:
+        raise FormatError("a number of too many digits", 0, "write a shorter number") from None
+
+
+def _value(text: str, at: int) -> tuple[JsonNode, int]:
+    """The value at this position of valid JSON, and the position after it."""
+    if text[at] not in "[{":
+        value, end = _DECODER.raw_decode(text, at)
+        return JsonNode(value, at), end
+    items: list[JsonNode] = []
+    nodes: dict[str, JsonNode] = {}
+    end = _skip(text, at + 1)
+    while text[end] not in "]}":
+        if text[at] == "[":
+            item, end = _value(text, end)
+            items.append(item)
+        else:
+            key_at = end
+            key, end = _DECODER.raw_decode(text, end)
+            item, end = _value(text, _skip(text, _skip(text, end) + 1))
+            if key in nodes:
+                raise FormatError(f"{key!r} is there twice", key_at, "remove one of them")
+            nodes[key] = JsonNode(item.value, item.at, key_at)
+        end = _skip(text, end)
+        if text[end] == ",":
+            end = _skip(text, end + 1)
+    return JsonNode(items if text[at] == "[" else nodes, at), end + 1
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _BLANK:
+        at += 1
+    return at
+
+
+def _line_of(text: str, at: int) -> tuple[int, str, int]:
+    """The line's number, the line and the column, counted from 1."""
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at)
+    line = text[start : end if end >= 0 else len(text)].rstrip("\r")
+    return text.count("\n", 0, at) + 1, line, at - start + 1
+
+
+Check = Callable[[JsonNode, str], None]
+"""Raises a FormatError if a value, which has this name in messages, has another format."""
+_TWO_NUMBERS: Final = r"\d{1,3}\.\d{1,3}"
+
+
+def _text(
+    meaning: str = "a text", example: str = "", pattern: str = r"[^\x00-\x1f]*", *, nullable: bool = False
+) -> Check:
+    def check(node: JsonNode, what: str) -> None:
+        is_text = isinstance(node.value, str) and re.fullmatch(pattern, node.value)
+        if not is_text and not (nullable and node.value is None):
+            raise FormatError(f"{what} must be {meaning}", node.at, f'such as "{example}"' if example else "")
+
+    return check
+
+
+def _one_of(*words: str) -> Check:
+    def check(node: JsonNode, what: str) -> None:
+        if node.value not in words:
+            raise FormatError(f"{what} is one of {', '.join(words)}", node.at, did_you_mean(str(node.value), words))
+
+    return check
+
+
+def _true_or_false(node: JsonNode, what: str) -> None:
+    if not isinstance(node.value, bool):
+        raise FormatError(f"{what} must be true or false", node.at)
+
+
+def _list_of(check_item: Check) -> Check:
+    def check(node: JsonNode, what: str) -> None:
+        if not isinstance(node.value, list):
+            raise FormatError(f"{what} must be a list", node.at, "[...]")
+        for item in node.value:
+            check_item(item, f"an item of {what}")
+
+    return check
+
+
+def _by_glibc(check_value: Check) -> Check:
+    """An object whose keys are versions of glibc."""
+
+    def check(node: JsonNode, what: str) -> None:
+        if not isinstance(node.value, dict):
+            raise FormatError(f"{what} must be an object", node.at, '{"2.28": "impi-rt>=2021.14,<2021.19"}')
+        for key, item in node.value.items():
+            if not re.fullmatch(_TWO_NUMBERS, key):
+                raise FormatError(f"{key!r} must be the oldest glibc that it is for", item.key_at, 'such as "2.28"')
+            check_value(item, f"{what} of glibc {key}")
+
+    return check
+
+
+def _keys(known: Mapping[str, Check], needed: tuple[str, ...]) -> Check:
+    """An object with these keys, some of them required."""
+
+    def check(node: JsonNode, what: str) -> None:
+        if not isinstance(node.value, dict):
+            raise FormatError(f"{what} must be an object", node.at, "{...}")
+        for key, item in node.value.items():
+            if key not in known:
+                fix = did_you_mean(key, known, f"there are: {', '.join(known)}")
+                raise FormatError(f"no key of {what} is called {key!r}", item.key_at, fix)
+            known[key](item, repr(key))
+        for key in needed:
+            if key not in node.value:
+                raise FormatError(f"{key!r} is missing in {what}", node.at)
+
+    return check
+
+
+_VERSION: Final = _text("a version", "2.8.0", r"\d+(\.\d+){1,3}")
+_NUMBERS: Final = _text("two numbers", "3.11", _TWO_NUMBERS)
+_REQUIREMENT: Final = _text(
+    "a requirement as for pip",
+    "impi-rt>=2021.14,<2021.19",
+    r"[A-Za-z0-9][A-Za-z0-9._-]*((===?|[<>]=?|~=|!=)[A-Za-z0-9.]+(\.\*)?(,(?=[=<>~!])|$))*",
+)
+_NOTE: Final = _text()
+_MAYBE: Final = _text(nullable=True)
+_BUILD: Final = {
+    "version": _VERSION,
+    "built_for": _VERSION,
+    "works_with": _list_of(_VERSION),
+    "pythons": _list_of(_NUMBERS),
+    "note": _NOTE,
+    "source": _NOTE,
+}
+_IPEX: Final = {
+    **_BUILD,
+    "pypi": _one_of("available", "yanked", "absent"),
+    "pypi_pythons": _list_of(_NUMBERS),
+    "wheel_tag": _MAYBE,
+    "glibc": _NUMBERS,
+    "isa": _one_of("avx2", "avx512"),
+}
+_ONECCL: Final = {
+    **_BUILD,
+    "cpu_wheel": _one_of("published", "unverified", "none"),
+    "oneccl": _MAYBE,
+    "mpi": _MAYBE,
+}
+_INDEX: Final = {
+    "kind": _one_of("index", "links"),
+    "url": _text("a URL", "https://wheels.example.org/simple", r"(https?|file)://\S+"),
+}
+_KNOWN_BAD: Final = {
+    **dict.fromkeys(("torch", "ipex", "oneccl"), _VERSION),
+    **dict.fromkeys(("what", "symptom", "instead", "source"), _NOTE),
+}
+ROW_KEYS: Final[Mapping[str, Check]] = {
+    "name": _text("small letters, digits, dots and dashes", "ipex-2.8-site", r"[a-z0-9][a-z0-9._-]{0,40}"),
+    "torch": _text("a version with its patch", "2.8.0", r"\d+\.\d+\.\d+"),
+    "torch_patches": _list_of(_VERSION),
+    "torch_pythons": _list_of(_NUMBERS),
+    "torch_glibc": _NUMBERS,
+    "ipex": _list_of(_keys(_IPEX, ("version",))),
+    "oneccl": _list_of(_keys(_ONECCL, ("version",))),
+    "mpi": _by_glibc(_REQUIREMENT),
+    "requires": _list_of(_REQUIREMENT),
+    "replaces": _list_of(_REQUIREMENT),
+    "constraints": _list_of(_REQUIREMENT),
+    "indexes": _list_of(_keys(_INDEX, ("kind", "url"))),
+    "module": _text("a module's name", "oneccl_bindings_for_pytorch", r"[A-Za-z_]\w*", nullable=True),
+    "setvars": _text(
+        "a path below the module's directory", "env/setvars.sh", r"(?!/)(?!.*\.\.)[\w./-]+", nullable=True
+    ),
+    "known_bad": _list_of(_keys(_KNOWN_BAD, ("what", "symptom", "instead", "source"))),
+    "retired": _true_or_false,
+    "note": _NOTE,
+    "sources": _list_of(_NOTE),
+}
+check_row: Final = _keys(ROW_KEYS, ("name",))
 
 
 def rows_file(environ: Mapping[str, str]) -> Path | None:
@@ -71,7 +283,7 @@ def merged(text: str, path: str) -> tuple[StackSpec, ...]:
     try:
         own = _read_rows(text, path)
     except FormatError as error:
-        line, shown, column = line_of(text, error.at)
+        line, shown, column = _line_of(text, error.at)
         raise FileError(path, line, error.what, text=shown, column=column, fix=error.fix) from None
     return newest_first({**{row.name: row for row in rows()}, **own}.values())
 
@@ -84,7 +296,7 @@ def _read_rows(text: str, path: str) -> dict[str, StackSpec]:
     for node, own in zip(document.value, json.loads(text), strict=True):
         row = _read_row(node, own, path)
         if row.name in found:
-            raise FormatError(f"the row {row.name!r} occurs twice", node.at, "")
+            raise FormatError(f"the row {row.name!r} occurs twice", node.at)
         found[row.name] = row
     return found
 
@@ -103,9 +315,7 @@ def _read_row(node: JsonNode, own: Mapping[str, Any], path: str) -> StackSpec:
         data["torch_patches"] = list(dict.fromkeys([*data["torch_patches"], data["torch"]]))
     for needed in ("torch", "torch_pythons"):
         if not data.get(needed):
-            near = get_close_matches(name, by_name, n=1)
-            fix = f"to change a packaged row use its exact name, such as {near[0]!r}" if near else ""
-            raise FormatError(f"the row {name!r} has no {needed!r}", node.at, fix)
+            raise FormatError(f"the row {name!r} has no {needed!r}", node.at, did_you_mean(name, by_name))
     row = row_from(data, path)
     _check_together(row, keys, node)
     return row
@@ -115,14 +325,14 @@ def _check_together(row: StackSpec, keys: Mapping[str, JsonNode], node: JsonNode
     """Check keys against one another."""
     if row.torch not in row.torch_patches:
         at = keys.get("torch_patches", node).at
-        raise FormatError(f"torch {row.torch} is not among the 'torch_patches'", at, "")
+        raise FormatError(f"torch {row.torch} is not among the 'torch_patches'", at)
     for key, builds in (("ipex", row.ipex_builds), ("oneccl", row.oneccl_builds)):
         for build in builds:
             if not set(build.works_with) & set(row.torch_patches):
                 what = f"{key} {build.version} works with no torch of this row"
                 raise FormatError(what, keys.get(key, node).at, "see its 'works_with'")
     if row.oneccl_builds and not row.ipex_builds:
-        raise FormatError("a row cannot have oneCCL bindings without IPEX", keys.get("oneccl", node).at, "")
+        raise FormatError("a row cannot have oneCCL bindings without IPEX", keys.get("oneccl", node).at)
 
 
 def _requirements(packaged_row: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from stack_helpers import host, planned
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.catalog.json_positions import read
-from ipexctl.stack.catalog.schema import ROW_KEYS, check_row
 from ipexctl.stack.catalog.table import packaged, rows
-from ipexctl.stack.catalog.user_table import known_rows, merged, rows_file
+from ipexctl.stack.catalog.user_table import ROW_KEYS, check_row, known_rows, merged, read, rows_file
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.stack.catalog.schema import ROW_KEYS
 from ipexctl.stack.catalog.table import StackSpec, rows
-from ipexctl.stack.catalog.user_table import merged
+from ipexctl.stack.catalog.user_table import ROW_KEYS, merged
 
 DOCS = (Path(__file__).parents[3] / "docs" / "versions.md").read_text(encoding="utf-8")
 
