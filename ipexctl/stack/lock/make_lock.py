@@ -1,29 +1,41 @@
-"""Makes a lock with uv on one machine, from a plan and the sources that answered there."""
+"""Makes a lock with uv on one machine, from a plan and the sources that answered there.
+
+Reads uv's pylock.toml, and explains why uv made none: the few causes that users meet, then uv's own words, indented.
+"""
 
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from ipexctl.errors import UserError
 from ipexctl.node.common.files import sha256_of
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
-from ipexctl.stack.lock import pylock
-from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources
+from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources, without_credentials
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.lock.solver_errors import explain, no_index_error
-from ipexctl.stack.lock.wheels import Target, Wheels
+from ipexctl.stack.lock.wheels import OLDEST_GLIBC, Target, Wheels, glibc_minor, tag_ranks
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from packaging.tags import Tag
 
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
@@ -32,6 +44,19 @@ if TYPE_CHECKING:
 _OLDEST_UV: Final = Version("0.13")
 """Older versions leave out hashes that an index does not give."""
 _TIME: Final = 300.0
+_PLATFORMS: Final = (OLDEST_GLIBC, 28, *range(31, 41))
+"""The minor versions of glibc for which uv has a platform name."""
+_FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uota exceeded")
+_FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")
+# A match begins where a word begins: without that a long word takes time by the square of its length.
+_NO_WHEEL: Final = re.compile(r"(?<![\w.-])([\w.-]+[=<>!~]=?[\w.+]+) has no (?:wheels with a matching|usable wheels)")
+_OTHER_PYTHON: Final = re.compile(r"does not satisfy Python\S* and (\S+) depends on Python")
+_ABSENT: Final = re.compile(
+    r"(?:Because|and) (\S+) was not found in the|there (?:is no version|are no versions) of (\S+?)(?=[,.]? )"
+    r"|only \S+ is available and you require (\S+?)(?=[,.]? )"
+)
+_MAX_LINES: Final = 15
+_MAX_WIDTH: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +122,16 @@ def make_lock(
     """
     wanted = tuple(extras)
     if not index_answer.sources:
-        raise no_index_error(index_answer)
+        raise _no_index_error(index_answer)
+    uv: str | dict[str, str] = maker.uv if isinstance(maker.uv, str) else {
+        "store": f"{maker.home.rstrip('/')}/wheels", "sha256": maker.uv.sha256, "name": maker.uv.filename,
+    }  # fmt: skip
     request = {
-        "uv": _uv_request(maker),
+        "uv": uv,
         "requirements": [*plan.requirements, *wanted],
         "constraints": [*plan.constraints, *constraints],
         "python": plan.python,
-        "platform": pylock.platform_for(plan.glibc),
+        "platform": platform_for(plan.glibc),
         "sources": [source.to_json() for source in lock_sources(index_answer)],
         "settings": index_answer.settings.transport(),
         "home": maker.home,
@@ -111,25 +139,19 @@ def make_lock(
     }
     reply = maker.call("env.lock", "compile", request, timeout=_TIME + 30)
     if reply.get("pylock") is None:
-        raise explain(str(reply.get("said") or ""), plan, wanted, origins or {}, index_answer, maker.name)
+        raise explain_refusal(str(reply.get("said") or ""), plan, wanted, origins or {}, index_answer, maker.name)
     try:
-        wheels = pylock.read(reply["pylock"], plan.python, plan.glibc, reply.get("on_disk") or {})
-    except pylock.NoWheel as package:
+        wheels = read_pylock(reply["pylock"], plan.python, plan.glibc, reply.get("on_disk") or {})
+    except NoWheel as package:
         raise HostError(f"there is no wheel of {package} for Python {plan.python} and glibc {plan.glibc}") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise MalformedReply(f"pylock.toml: {error}", str(reply["pylock"])) from None
     if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
         raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index: --index-url URL")
     if not isinstance(maker.session, LocalSession):
-        wheels = tuple(_without_path(wheel) for wheel in wheels)
+        # A path on another host is a URL for that host: this machine must not read a file that a host names.
+        wheels = tuple(replace(w, path=None, url=f"file://{quote(w.path)}") if w.path else w for w in wheels)
     return Lock(plan.python, sized(maker, wheels, index_answer))
-
-
-def _without_path(wheel: Wheel) -> Wheel:
-    """A path on another host is a URL for that host: this machine must not read a file that a host names."""
-    if wheel.path is None:
-        return wheel
-    return replace(wheel, path=None, url=f"file://{quote(wheel.path)}")
 
 
 def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer) -> tuple[Wheel, ...]:
@@ -147,8 +169,141 @@ def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer
     return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
 
 
-def _uv_request(maker: LockMaker) -> str | dict[str, str]:
-    if isinstance(maker.uv, str):
-        return maker.uv
-    store = f"{maker.home.rstrip('/')}/wheels"
-    return {"store": store, "sha256": maker.uv.sha256, "name": maker.uv.filename}
+class NoWheel(Exception):
+    """No file of a package fits the target."""
+
+
+def platform_for(glibc: str) -> str:
+    """uv's name of the newest platform for that glibc: `x86_64-manylinux_2_28`."""
+    known = [number for number in _PLATFORMS if number <= glibc_minor(glibc)]
+    return f"x86_64-manylinux_2_{max(known, default=OLDEST_GLIBC)}"
+
+
+def read_pylock(text: str, python: str, glibc: str, on_disk: Mapping[str, Mapping[str, Any]]) -> tuple[Wheel, ...]:
+    """The lock's wheels, one a package; an empty sha256 if the lock has none. Raises NoWheel.
+
+    `on_disk`: what is known of those that lie on the machine that made the lock, by URL.
+    """
+    ranks = tag_ranks(python, glibc)
+    made = []
+    for package in tomllib.loads(text).get("packages", ()):
+        files = package.get("wheels") or [package[kind] for kind in ("archive",) if kind in package]
+        fitting = [(fit, file) for file in files if (fit := _fit(file, ranks)) is not None]
+        if not fitting:
+            raise NoWheel(package["name"])
+        made.append(_wheel(package, min(fitting, key=lambda pair: pair[0])[1], on_disk))
+    return tuple(sorted(made, key=lambda wheel: wheel.name))
+
+
+def _filename_of(file: Mapping[str, Any]) -> str:
+    return str(file.get("name") or unquote(urlsplit(file.get("url") or file.get("path") or "").path.rpartition("/")[2]))
+
+
+def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[int, str]] | None:
+    """A sort key, smallest is best: the rank of its best tag, then the newest build."""
+    try:
+        _, _, build, named = parse_wheel_filename(_filename_of(file))
+    except InvalidWheelFilename:
+        return None
+    rank = min((ranks[tag] for tag in named if tag in ranks), default=None)
+    number, rest = build if build else (0, "")
+    return None if rank is None else (rank, (-number, rest))
+
+
+def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], on_disk: Mapping[str, Mapping[str, Any]]) -> Wheel:
+    filename = _filename_of(file)
+    url = str(file.get("url") or "")
+    known = on_disk.get(url)
+    version = package.get("version") or str(parse_wheel_filename(filename)[1])
+    return Wheel(
+        name=canonicalize_name(package["name"]),
+        version=version,
+        filename=filename,
+        sha256=(known or {}).get("sha256") or (file.get("hashes") or {}).get("sha256") or "",
+        size=(known or {}).get("size") or file.get("size"),
+        url=None if known else without_credentials(url),
+        path=(known or {}).get("path"),
+    )
+
+
+def explain_refusal(
+    messages: str,
+    plan: StackPlan,
+    extras: Iterable[str],
+    origins: Mapping[str, str],
+    index_answer: IndexAnswer,
+    machine: str,
+) -> HostError | UserError:
+    """The error for what uv printed on that machine; `origins` says where the user wrote each of `extras`."""
+    messages = re.sub(r"://[^/@\s]+@", "://", messages)
+    text = " ".join(re.sub(r"(?m)^\s*(error|cause):", "", messages).split())
+    quote = _quote(messages)
+    named = {canonicalize_name(word.rstrip(".")) for word in re.findall(r"[A-Za-z0-9][\w.-]*", text)}
+    user_lines = [
+        f"{line} (from {origins.get(line, '--with')})"
+        for line in extras
+        if canonicalize_name(Requirement(line).name) in named
+    ]
+    needed_by = f", needed for {', '.join(user_lines)}" if user_lines else f", needed for {plan.row.name}"
+    if _FULL.search(text):
+        return HostError(
+            f"uv on {machine} has no disk space to make the lock{quote}", "make room there, or use --home DIR"
+        )
+    if found := _FETCH.search(text):
+        url = without_credentials(found[1])
+        source = next(
+            (s.label for s in index_answer.sources if url.startswith(without_credentials(s.url).rstrip("/") + "/")), url
+        )
+        if "certificate" in text:
+            fix = (
+                "if your site has its own certificate authority, get its file from your administrator; then on "
+                f"{machine}: pip config set global.cert FILE"
+            )
+        elif re.search(r"\b40[13] (?:Unauthorized|Forbidden)", text):
+            fix = (
+                f"put the name and password of that index into ~/.netrc on {machine} (mode 0600), or use another "
+                "index: --index-url URL"
+            )
+        else:
+            fix = "run the same command again, or use another index: --index-url URL"
+        return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
+    if found := _NO_WHEEL.search(text) or _OTHER_PYTHON.search(text):
+        package = found[1]
+        return HostError(
+            f"{package} has no wheel for Python {plan.python} and glibc {plan.glibc} on x86_64{needed_by}{quote}",
+            f"use another version; if it has only a source, build a wheel (`pip wheel {package}`) and add "
+            "--find-links DIR",
+        )
+    if found := _ABSENT.search(text):
+        failures = index_answer.availability.failures
+        no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""
+        name = next(group for group in found.groups() if group)
+        return HostError(
+            f"no index has {name}{needed_by}{no_answer}{quote}",
+            "name an index or a directory that has it: --extra-index-url URL, --wheelhouse DIR",
+        )
+    if "requirements are unsatisfiable" not in text:
+        return HostError(f"uv failed to make the lock{quote}", "run the same command again, or use another index")
+    fix = "use another version, or another stack: ipexctl versions"
+    if user_lines:
+        return UserError(f"{', '.join(user_lines)} cannot be installed with {plan.row.name}{quote}", fix=fix)
+    return HostError(f"the packages of {plan.row.name} exclude one another in these indexes{quote}", fix)
+
+
+def _no_index_error(index_answer: IndexAnswer) -> HostError:
+    failures = "; ".join(f"{failures.source}: {failures.reason}" for failures in index_answer.availability.failures)
+    return HostError(
+        f"no package index can be reached ({failures})" if failures else "no index and no directory of wheels is named",
+        "install from a directory: --wheelhouse DIR, made elsewhere by `ipexctl install --download-only DIR`",
+    )
+
+
+def _quote(messages: str) -> str:
+    """uv's own lines, indented below a sentence; without headlines, and without hints on options of uv."""
+    lines = [re.sub(r"^\s*(error|cause): ", "", line).strip() for line in messages.splitlines()]
+    kept = [
+        line[:_MAX_WIDTH]
+        for line in lines
+        if line and not line.startswith(("No solution found", "warning:")) and not re.match(r"hint:.*--", line)
+    ]
+    return ":" + "".join(f"\n  {line}" for line in kept[:_MAX_LINES]) if kept else ""

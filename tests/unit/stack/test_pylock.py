@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.stack.lock import pylock
+from ipexctl.stack.lock.make_lock import NoWheel, platform_for, read_pylock
 
 
 def lock(*wheels: str, name: str = "torch", version: str = "2.8.0") -> str:
@@ -15,7 +15,7 @@ def lock(*wheels: str, name: str = "torch", version: str = "2.8.0") -> str:
 
 
 def taken(*wheels: str, python: str = "3.11", glibc: str = "2.31") -> str:
-    (wheel,) = pylock.read(lock(*wheels), python, glibc, {})
+    (wheel,) = read_pylock(lock(*wheels), python, glibc, {})
     return wheel.filename
 
 
@@ -32,7 +32,7 @@ def taken(*wheels: str, python: str = "3.11", glibc: str = "2.31") -> str:
     ],
 )
 def test_uvs_platform_is_never_newer_than_the_hosts(glibc: str, platform: str) -> None:
-    assert pylock.platform_for(glibc) == platform
+    assert platform_for(glibc) == platform
 
 
 def test_a_wheel_for_the_python_beats_one_for_any() -> None:
@@ -52,19 +52,19 @@ def test_of_two_builds_the_later_wins() -> None:
 
 
 def test_what_fits_nobody_is_no_wheel() -> None:
-    with pytest.raises(pylock.NoWheel, match="torch"):
+    with pytest.raises(NoWheel, match="torch"):
         taken("torch-2.8.0-cp310-cp310-manylinux_2_28_x86_64.whl", "torch-2.8.0-py3-none-win_amd64.whl", "torch-x.whl")
 
 
 def test_credentials_do_not_reach_the_lock() -> None:
     text = lock("torch-2.8.0-py3-none-any.whl").replace("https://", "https://me:secret@")
-    (wheel,) = pylock.read(text, "3.11", "2.31", {})
+    (wheel,) = read_pylock(text, "3.11", "2.31", {})
     assert wheel.url == "https://host/torch-2.8.0-py3-none-any.whl"
 
 
 def test_a_file_on_disk_is_known_by_its_path() -> None:
     url = "https://host/torch-2.8.0-py3-none-any.whl"
-    (wheel,) = pylock.read(
+    (wheel,) = read_pylock(
         lock("torch-2.8.0-py3-none-any.whl"), "3.11", "2.31", {url: {"path": "/w/t.whl", "sha256": "ab", "size": 7}}
     )
     assert (wheel.url, wheel.path, wheel.sha256, wheel.size) == (None, "/w/t.whl", "ab", 7)
@@ -75,11 +75,11 @@ def test_a_wheel_named_by_its_url_is_a_wheel_too() -> None:
         'lock-version = "1.0"\n[[packages]]\nname = "Special_Thing"\n'
         'archive = { url = "https://host/special_thing-1.5-py3-none-any.whl", hashes = { sha256 = "ab" } }\n'
     )
-    (wheel,) = pylock.read(text, "3.11", "2.31", {})
+    (wheel,) = read_pylock(text, "3.11", "2.31", {})
     assert (wheel.name, wheel.version, wheel.sha256) == ("special-thing", "1.5", "ab")
 
 
 def test_local_versions_and_names_are_as_people_write_them() -> None:
     text = lock("torch-2.8.0%2Bcpu-cp311-cp311-linux_x86_64.whl", version="2.8.0+cpu")
-    (wheel,) = pylock.read(text, "3.11", "2.31", {})
+    (wheel,) = read_pylock(text, "3.11", "2.31", {})
     assert wheel.filename == "torch-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"

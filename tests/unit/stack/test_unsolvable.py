@@ -9,7 +9,7 @@ from lock_helpers import asked, index, plan
 
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.lock.solver_errors import explain
+from ipexctl.stack.lock.make_lock import explain_refusal
 from ipexctl.stack.resolve.model import SourceFailure
 from message_data import missing
 
@@ -19,7 +19,7 @@ END = "we can conclude that your requirements are unsatisfiable."
 def error_for(messages: str, *extras: str) -> HostError | UserError:
     answered = asked(index("https://me:secret@mirror/simple", "the mirror"))
     origins = {"peft": "requirements.txt:3"}
-    return explain(f"error: No solution found\n  cause: {messages}", plan(), extras, origins, answered, "node1")
+    return explain_refusal(f"error: No solution found\n  cause: {messages}", plan(), extras, origins, answered, "node1")
 
 
 def text_of(error: HostError | UserError) -> str:
@@ -103,7 +103,7 @@ def test_a_full_disk_is_said_with_another_home() -> None:
 def index_without_answer() -> HostError | UserError:
     answered = asked(index("https://a/simple"), failures=(SourceFailure("Intel's index", "REASON"),))
     messages = f"Because oneccl-bind-pt was not found in the package registry and you require oneccl-bind-pt, {END}"
-    return explain(messages, plan("oneccl-bind-pt==2.7.0"), (), {}, answered, "node1")
+    return explain_refusal(messages, plan("oneccl-bind-pt==2.7.0"), (), {}, answered, "node1")
 
 
 def test_sources_without_an_answer_are_named_where_a_package_is_missing() -> None:
