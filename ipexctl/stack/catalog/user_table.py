@@ -315,7 +315,8 @@ def _read_row(node: JsonNode, own: Mapping[str, Any], path: str) -> StackSpec:
         data["torch_patches"] = list(dict.fromkeys([*data["torch_patches"], data["torch"]]))
     for needed in ("torch", "torch_pythons"):
         if not data.get(needed):
-            raise FormatError(f"the row {name!r} has no {needed!r}", node.at, did_you_mean(name, by_name))
+            what = f"the row {name!r} has no {needed!r}, which a new row needs"
+            raise FormatError(what, node.at, did_you_mean(name, by_name))
     row = row_from(data, path)
     _check_together(row, keys, node)
     return row

@@ -10,13 +10,14 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from packaging.utils import canonicalize_name
 
 from ipexctl.remote.node_call import call
-from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure, Sources
+from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
+    from ipexctl.stack.resolve.model import Sources
 
 PYPI: Final = "https://pypi.org/simple"
 TORCH_CPU: Final = "https://download.pytorch.org/whl/cpu"

@@ -25,7 +25,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources, without_credentials
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.lock.wheels import OLDEST_GLIBC, Target, Wheels, glibc_minor, tag_ranks
+from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Target, glibc_minor, tag_ranks
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-    from ipexctl.stack.resolve.model import Availability, StackPlan
+    from ipexctl.stack.lock.wheels import Availability
+    from ipexctl.stack.resolve.model import StackPlan
 
 _OLDEST_UV: Final = Version("0.13")
 """Older versions leave out hashes that an index does not give."""
@@ -93,7 +94,7 @@ def uv_for_node(availability: Availability | None, glibc: str) -> Wheel | None:
     # Its wheels fit every Python, so only the platform is compared.
     found = [
         (version, candidate)
-        for candidate, version in Wheels(availability).runnable("uv", Target("3.8", glibc))
+        for candidate, version in (availability or NOT_QUERIED).runnable("uv", Target("3.8", glibc))
         if candidate.filename.startswith("uv-") and not (candidate.yanked or version.is_prerelease)
         # Not a file on the disk of one machine.
         if version >= _OLDEST_UV and candidate.sha256 and (candidate.url or "").startswith("http")

@@ -32,10 +32,10 @@ from ipexctl.stack.lock.indexes import (
 )
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
-from ipexctl.stack.lock.wheels import is_cpu_build
+from ipexctl.stack.lock.wheels import Availability, SourceFailure, is_cpu_build
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.compatibility import join_names
-from ipexctl.stack.resolve.model import Availability, Refusal, SourceFailure, Sources, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import Refusal, Sources, StackPlan, StackRequest
 from ipexctl.text import readable
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +16,6 @@ from ipexctl.stack.catalog.table import version_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from ipexctl.stack.resolve.model import Availability, Candidate
 
 OLDEST_GLIBC: Final = 17
 """The minor version that counts for a host whose glibc is not known."""
@@ -37,23 +35,49 @@ class Target:
     glibc: str
 
 
-class Wheels:
-    """The available wheels. Without an answer of indexes every published wheel counts as available."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An available wheel."""
 
-    def __init__(self, availability: Availability | None) -> None:
-        self.availability = availability
+    project: str
+    """The normalised name."""
+    version: str
+    """`2.8.0+cpu`."""
+    filename: str
+    source: str
+    """The label of its index or directory."""
+    size: int | None = None
+    yanked: bool = False
+    requires_python: str | None = None
+    url: str | None = None
+    """Without credentials."""
+    sha256: str | None = None
+    mpi: str | None = None
+    """The Intel MPI inside, read from a wheel of the bindings on a disk; empty if there is none, None if not known."""
 
-    @property
-    def queried(self) -> bool:
-        return self.availability is not None
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return self.availability.answered if self.availability else ()
+@dataclass(frozen=True, slots=True)
+class SourceFailure:
+    """An index or directory that gave no answer, and the reason."""
 
-    @property
-    def failures(self) -> tuple[str, ...]:
-        return tuple(each.source for each in self.availability.failures) if self.availability else ()
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """The available wheels of the queried projects."""
+
+    candidates: Mapping[str, tuple[Candidate, ...]] = field(default_factory=dict, hash=False)
+    """Project → its wheels; empty if no source has any."""
+    answered: tuple[str, ...] = ()
+    """The sources that answered, in their order."""
+    failures: tuple[SourceFailure, ...] = ()
+    queried: bool = True
+    """False: no index was queried, and every published wheel counts as available."""
+
+    def of(self, project: str) -> tuple[Candidate, ...]:
+        return self.candidates.get(project, ())
 
     def build(self, project: str, version: str, target: Target) -> Candidate | None:
         """A wheel of that version for CPUs: `+cpu` first, not yanked first."""
@@ -71,7 +95,7 @@ class Wheels:
 
     def can_satisfy(self, requirement: str, target: Target) -> bool:
         """Whether a wheel satisfies the requirement; a yanked wheel counts only for an exact pin, as in pip."""
-        if self.availability is None:
+        if not self.queried:
             return True
         project, specifier = split_requirement(requirement)
         exact = "==" in str(specifier) and "*" not in str(specifier)
@@ -81,35 +105,29 @@ class Wheels:
             if exact or not candidate.yanked
         )
 
-    def has_any(self, project: str) -> bool:
-        return self.availability is None or bool(self.availability.of(project))
-
     def versions(self, project: str) -> tuple[str, ...]:
         """All available versions, for any platform, oldest first."""
-        if self.availability is None:
-            return ()
-        return tuple(sorted({candidate.version for candidate in self.availability.of(project)}, key=version_key))
+        return tuple(sorted({candidate.version for candidate in self.of(project)}, key=version_key))
 
     def pythons(self, project: str, version: str) -> tuple[str, ...]:
         """The Python versions with wheels of this version."""
-        if self.availability is None:
-            return ()
-        read = [_read(candidate.filename) for candidate in self.availability.of(project)]
+        read = [_read(candidate.filename) for candidate in self.of(project)]
         tags = [tag.interpreter for each in read if each and each[0].base_version == version for tag in each[1]]
         found = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
         return tuple(sorted(found, key=version_key))
 
     def runnable(self, project: str, target: Target) -> Iterator[tuple[Candidate, Version]]:
         """The wheels for this target, with their versions."""
-        if self.availability is None:
-            return
         fitting = tag_ranks(target.python, target.glibc)
-        for candidate in self.availability.of(project):
+        for candidate in self.of(project):
             if (read := _read(candidate.filename)) is None:
                 continue
             known, tags = read
             if any(tag in fitting for tag in tags) and _allows(candidate.requires_python, target.python):
                 yield candidate, known
+
+
+NOT_QUERIED: Final = Availability(queried=False)
 
 
 def is_cpu_build(torch: Candidate) -> bool:

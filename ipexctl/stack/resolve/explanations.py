@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.stack.catalog.table import StackSpec, version_key
-from ipexctl.stack.lock.wheels import Target, Wheels, split_requirement
+from ipexctl.stack.lock.wheels import Availability, Target, split_requirement
 from ipexctl.stack.resolve.compatibility import HostProfile, Incompatibility, join_names
 from ipexctl.stack.resolve.model import Refusal
 
@@ -71,7 +71,7 @@ def _first_newer(chosen: Variant, tried: Sequence[tuple[Variant, Incompatibility
 
 
 def instead_of_what(
-    chosen: Variant, tried: Sequence[tuple[Variant, Incompatibility]], constraints: Constraints, wheels: Wheels
+    chosen: Variant, tried: Sequence[tuple[Variant, Incompatibility]], constraints: Constraints, wheels: Availability
 ) -> Iterator[str]:
     """Sentences about the parts that the user does not get."""
     row = chosen.row
@@ -82,7 +82,7 @@ def instead_of_what(
     best = next(((each, problem) for each, problem in missed if each.row.oneccl and not problem.hosts), None)
     if own and (constraints.named or own.hosts):
         yield f"gloo instead of oneCCL: {own.reason}"
-    elif best and wheels.queried and not wheels.has_any("oneccl-bind-pt"):
+    elif best and wheels.queried and not wheels.of("oneccl-bind-pt"):
         nowhere = not_available(wheels, "oneccl_bind_pt")
         yield f"gloo instead of oneCCL: {nowhere}; the newest stack with it is {best[0].row.name}"
     elif best:
@@ -138,7 +138,7 @@ def known_bad(row: StackSpec, pick: Pick) -> Iterator[str]:
             yield f"known problem: {bad.what} ({bad.symptom}); better: {bad.instead}"
 
 
-def no_mpi(requirements: Sequence[str], hosts: Mapping[str, Facts], wheels: Wheels) -> str:
+def no_mpi(requirements: Sequence[str], hosts: Mapping[str, Facts], wheels: Availability) -> str:
     wanted = " or ".join(requirements)
     without = [name for name, facts in hosts.items() if not any(mpi.version for mpi in facts.software.mpis)]
     text = f"without Intel MPI: {not_available(wheels, 'a wheel of ' + wanted)}"
@@ -151,7 +151,7 @@ def no_mpi(requirements: Sequence[str], hosts: Mapping[str, Facts], wheels: Whee
 _WITHOUT = {"intel-openmp": ", often a little slower", "numpy": ", but tensors cannot become arrays"}
 
 
-def left_out(row: StackSpec, requirements: Sequence[str], wheels: Wheels) -> Iterator[str]:
+def left_out(row: StackSpec, requirements: Sequence[str], wheels: Availability) -> Iterator[str]:
     for requirement in requirements:
         project = split_requirement(requirement)[0]
         what = _NAMES.get(project, project)
@@ -159,15 +159,15 @@ def left_out(row: StackSpec, requirements: Sequence[str], wheels: Wheels) -> Ite
         yield f"without {what}: {missing}; {row.title} runs without it{_WITHOUT.get(project, '')}"
 
 
-def not_available(wheels: Wheels, what: str) -> str:
+def not_available(wheels: Availability, what: str) -> str:
     """`no index has X (queried: PyPI; no answer from Intel's index)`."""
-    queried = [f"queried: {join_names(wheels.sources, 3)}"] if wheels.sources else []
-    if failures := wheels.failures:
+    queried = [f"queried: {join_names(wheels.answered, 3)}"] if wheels.answered else []
+    if failures := [failure.source for failure in wheels.failures]:
         queried.append(f"no answer from {join_names(failures, 3)}")
     return f"no index in reach has {what}" + (f" ({'; '.join(queried)})" if queried else "")
 
 
-def missing_wheels(variant: Variant, targets: Sequence[Target], wheels: Wheels) -> Incompatibility:
+def missing_wheels(variant: Variant, targets: Sequence[Target], wheels: Availability) -> Incompatibility:
     """The reason why a row that fits all hosts is not available."""
     row = variant.row
     if not wheels.queried:
@@ -227,7 +227,9 @@ def _parts(variant: Variant) -> dict[str, list[str]]:
 
 
 def simplest_refusal(
-    tried: Sequence[tuple[Variant, Incompatibility]], host_groups: Mapping[HostProfile, tuple[str, ...]], wheels: Wheels
+    tried: Sequence[tuple[Variant, Incompatibility]],
+    host_groups: Mapping[HostProfile, tuple[str, ...]],
+    wheels: Availability,
 ) -> tuple[Variant, Incompatibility]:
     """The most useful reason: of an available variant without bindings, against the fewest hosts."""
     floor = min((variant.row.glibc for variant, _ in tried), key=version_key)

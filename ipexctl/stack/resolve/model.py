@@ -1,4 +1,4 @@
-"""The values of stack resolution: the request, the available wheels, and the plan or the refusal."""
+"""The values of stack resolution: the request, and the plan or the refusal."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.lock.wheels import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,49 +72,6 @@ class EnvRequest:
         texts = {name: fields.get(name) for name in ("torch", "stack", "ipex", "oneccl", "python")}
         stack = StackRequest(**texts, require_oneccl=bool(fields.get("require_oneccl")))
         return cls(stack, tuple(fields.get("extras") or ()), tuple(fields.get("constraints") or ()))
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """An available wheel."""
-
-    project: str
-    """The normalised name."""
-    version: str
-    """`2.8.0+cpu`."""
-    filename: str
-    source: str
-    """The label of its index or directory."""
-    size: int | None = None
-    yanked: bool = False
-    requires_python: str | None = None
-    url: str | None = None
-    """Without credentials."""
-    sha256: str | None = None
-    mpi: str | None = None
-    """The Intel MPI inside, read from a wheel of the bindings on a disk; empty if there is none, None if not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFailure:
-    """An index or directory that gave no answer, and the reason."""
-
-    source: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Availability:
-    """The available wheels of the queried projects."""
-
-    candidates: Mapping[str, tuple[Candidate, ...]] = field(default_factory=dict, hash=False)
-    """Project → its wheels; empty if no source has any."""
-    answered: tuple[str, ...] = ()
-    """The sources that answered, in their order."""
-    failures: tuple[SourceFailure, ...] = ()
-
-    def of(self, project: str) -> tuple[Candidate, ...]:
-        return self.candidates.get(project, ())
 
 
 Backend = Literal["ccl", "gloo"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
 from ipexctl.stack.catalog.table import rows as packaged_rows
-from ipexctl.stack.lock.wheels import Target, Wheels, is_cpu_build, split_requirement
+from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Candidate, Target, is_cpu_build, split_requirement
 from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import (
     HostProfile,
@@ -24,12 +24,11 @@ from ipexctl.stack.resolve.compatibility import (
     without_python,
 )
 from ipexctl.stack.resolve.constraints import Constraints, Variant, read_constraints
-from ipexctl.stack.resolve.model import Availability, Candidate, Refusal, StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest, Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ipexctl.facts.cpu import Tier
     from ipexctl.facts.facts import Facts
 
 TORCH: Final = "torch"
@@ -38,23 +37,6 @@ ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
 OPTIONAL: Final = ("intel-openmp", "numpy")
 """Packages that a stack can do without."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cluster:
-    """The hosts and the available wheels."""
-
-    hosts: Mapping[str, Facts]
-    host_groups: Mapping[HostProfile, tuple[str, ...]]
-    wheels: Wheels
-
-    @property
-    def glibc(self) -> str | None:
-        return min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=None)
-
-    @property
-    def tiers(self) -> tuple[Tier | None, ...]:
-        return tuple(kind.tier for kind in self.host_groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +80,10 @@ def resolve(
     constraints = read_constraints(request, table)
     if isinstance(constraints, Refusal):
         return constraints
-    cluster = _Cluster(hosts, profiles(hosts), Wheels(availability))
-    if constraints.python is not None and (lacking := without_python(constraints.python, cluster.host_groups)):
+    host_groups = profiles(hosts)
+    if constraints.python is not None and (lacking := without_python(constraints.python, host_groups)):
         return lacking
-    return _first_fit(request, constraints, cluster, table)
+    return _Search(request, table, hosts, host_groups, availability or NOT_QUERIED).first_fit(constraints)
 
 
 def resolve_by_table(
@@ -115,24 +97,10 @@ def resolve_by_table(
     without = replace(constraints, variants=tuple(each for each in constraints.variants if not each.ccl))
     if constraints.named or not without.variants:
         return plan
-    other = _first_fit(request, without, _Cluster(hosts, profiles(hosts), Wheels(None)), rows)
+    other = _Search(request, rows, hosts, profiles(hosts), NOT_QUERIED).first_fit(without)
     if isinstance(other, Refusal) or other.row.name == plan.row.name:
         return plan
     return Undecided((plan, other))
-
-
-def _first_fit(
-    request: StackRequest, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]
-) -> StackPlan | Refusal:
-    tried: list[tuple[Variant, Incompatibility]] = []
-    for variant in constraints.variants:
-        found = _fit(variant, constraints, cluster)
-        if isinstance(found, Pick):
-            if better := _for_cpus(found, constraints, cluster, table):
-                tried.append((variant, Incompatibility("only its CUDA build is available")))
-            return _plan(better or found, tried, constraints, cluster, table)
-        tried.append((variant, found))
-    return _refuse(request, tried, constraints, cluster, table)
 
 
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
@@ -162,221 +130,194 @@ def _variants(request: StackRequest, rows: Sequence[StackSpec] | None) -> tuple[
     return () if isinstance(constraints, Refusal) else constraints.variants
 
 
-def _fit(variant: Variant, constraints: Constraints, cluster: _Cluster) -> Pick | Incompatibility:
-    row = variant.row
-    pythons = row.pythons
-    narrower = variant.ccl and row.oneccl and pythons != row.without_oneccl().pythons
-    title = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
-    if constraints.python is not None:
-        if constraints.python not in pythons:
-            return Incompatibility(f"{title} is built for Python {span(pythons)}, not for {constraints.python}")
-        pythons = (constraints.python,)
-    problem, common = incompatibilities(row, cluster.host_groups, pythons, title)
-    if problem is not None:
-        return problem
-    targets = [Target(python, cluster.glibc or row.glibc) for python in common]
-    picks = [
-        pick for target in targets if (pick := next(_picks(variant, constraints, target, cluster), None)) is not None
-    ]
-    if not picks:
-        return explanations.missing_wheels(variant, targets, cluster.wheels)
-    if constraints.is_default and variant.ccl and cluster.wheels.queried:
-        picks = [pick for pick in picks if pick.is_for_cpus]
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The search for a stack: the hosts, the available wheels and the version table."""
+
+    request: StackRequest
+    table: Sequence[StackSpec]
+    hosts: Mapping[str, Facts]
+    host_groups: Mapping[HostProfile, tuple[str, ...]]
+    wheels: Availability
+
+    def first_fit(self, constraints: Constraints) -> StackPlan | Refusal:
+        tried: list[tuple[Variant, Incompatibility]] = []
+        for variant in constraints.variants:
+            found = self._fit(variant, constraints)
+            if isinstance(found, Pick):
+                if better := self._for_cpus(found, constraints):
+                    tried.append((variant, Incompatibility("only its CUDA build is available")))
+                return self._plan(better or found, tried, constraints)
+            tried.append((variant, found))
+        return self._refuse(tried, constraints)
+
+    def _fit(self, variant: Variant, constraints: Constraints) -> Pick | Incompatibility:
+        row = variant.row
+        pythons = row.pythons
+        narrower = variant.ccl and row.oneccl and pythons != row.without_oneccl().pythons
+        title = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
+        if constraints.python is not None:
+            if constraints.python not in pythons:
+                return Incompatibility(f"{title} is built for Python {span(pythons)}, not for {constraints.python}")
+            pythons = (constraints.python,)
+        problem, common = incompatibilities(row, self.host_groups, pythons, title)
+        if problem is not None:
+            return problem
+        glibc = min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=row.glibc)
+        targets = [Target(python, glibc) for python in common]
+        picks = [pick for target in targets if (pick := next(self._picks(variant, constraints, target), None))]
         if not picks:
-            return Incompatibility(f"only the CUDA build of torch {row.line} is available")
-    # A build for CPUs on an older Python is better than gigabytes of CUDA.
-    pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
-    return _missing_extra(row, pick, cluster.wheels) or pick
+            return explanations.missing_wheels(variant, targets, self.wheels)
+        if constraints.is_default and variant.ccl and self.wheels.queried:
+            picks = [pick for pick in picks if pick.is_for_cpus]
+            if not picks:
+                return Incompatibility(f"only the CUDA build of torch {row.line} is available")
+        # A build for CPUs on an older Python is better than gigabytes of CUDA.
+        pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
+        for requirement in row.requires:
+            if split_requirement(requirement)[0] not in OPTIONAL and not self.wheels.can_satisfy(
+                requirement, pick.target
+            ):
+                missing = explanations.not_available(self.wheels, "it")
+                return Incompatibility(f"{row.name} needs {requirement}, and {missing}")
+        return pick
 
-
-def _for_cpus(found: Pick, constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]) -> Pick | None:
-    """A maintained torch for CPUs instead of a newer one with gigabytes of CUDA, if no torch was named."""
-    if constraints.named or found.variant.row.ipex or found.is_for_cpus or not cluster.wheels.queried:
-        return None
-    maintained = {row.name for row in table if not (row.ipex or row.retired)}
-    others = (_fit(variant, constraints, cluster) for variant in constraints.variants if variant.row.name in maintained)
-    return next((other for other in others if isinstance(other, Pick) and other.is_for_cpus), None)
-
-
-def _picks(variant: Variant, constraints: Constraints, target: Target, cluster: _Cluster) -> Iterator[Pick]:
-    """All available combinations that work together, best first."""
-    row = variant.row
-    for torch in row.patches:
-        for ipex in row.ipex_builds or (None,):
-            if ipex and not _ipex_runs(ipex, torch, target, cluster):
-                continue
-            for oneccl in row.oneccl_builds if variant.ccl else (None,):
-                if oneccl and not _oneccl_runs(oneccl, torch, target, constraints, cluster.wheels):
-                    continue
-                found = _wheels(torch, ipex, oneccl, target, cluster.wheels)
-                if found is not None:
-                    yield Pick(variant, torch, ipex, oneccl, target, found)
-
-
-def _ipex_runs(build: IpexBuild, torch: str, target: Target, cluster: _Cluster) -> bool:
-    return (
-        torch in build.works_with
-        and target.python in build.pythons
-        and version_key(build.glibc) <= version_key(target.glibc)
-        and all(has_isa(tier, build.isa) for tier in cluster.tiers)
-    )
-
-
-def _oneccl_runs(build: OnecclBuild, torch: str, target: Target, constraints: Constraints, wheels: Wheels) -> bool:
-    """Whether a build of the bindings fits. One never published for CPUs counts if an index has it."""
-    if torch not in build.works_with or target.python not in build.pythons:
-        return False
-    return (
-        wheels.queried
-        or build.cpu_wheel == "published"
-        or (constraints.oneccl is not None and build.cpu_wheel != "none")
-    )
-
-
-def _wheels(
-    torch: str, ipex: IpexBuild | None, oneccl: OnecclBuild | None, target: Target, wheels: Wheels
-) -> dict[str, Candidate] | None:
-    if not wheels.queried:
-        return {}
-    wanted = {TORCH: torch}
-    if ipex:
-        wanted[IPEX] = ipex.version
-    if oneccl:
-        wanted[ONECCL] = oneccl.version
-    found: dict[str, Candidate] = {}
-    for project, version in wanted.items():
-        candidate = wheels.build(project, version, target)
-        if candidate is None:
+    def _for_cpus(self, found: Pick, constraints: Constraints) -> Pick | None:
+        """A maintained torch for CPUs instead of a newer one with gigabytes of CUDA, if no torch was named."""
+        if constraints.named or found.variant.row.ipex or found.is_for_cpus or not self.wheels.queried:
             return None
-        found[project] = candidate
-    return found
+        maintained = {row.name for row in self.table if not (row.ipex or row.retired)}
+        others = (self._fit(variant, constraints) for variant in constraints.variants if variant.row.name in maintained)
+        return next((other for other in others if isinstance(other, Pick) and other.is_for_cpus), None)
 
+    def _picks(self, variant: Variant, constraints: Constraints, target: Target) -> Iterator[Pick]:
+        """All available combinations that work together, best first."""
+        row = variant.row
+        for torch in row.patches:
+            for ipex in row.ipex_builds or (None,):
+                if ipex and not self._ipex_runs(ipex, torch, target):
+                    continue
+                for oneccl in row.oneccl_builds if variant.ccl else (None,):
+                    if oneccl and not self._oneccl_runs(oneccl, torch, target, constraints):
+                        continue
+                    builds = ((TORCH, torch), (IPEX, ipex and ipex.version), (ONECCL, oneccl and oneccl.version))
+                    found = self._builds({project: version for project, version in builds if version}, target)
+                    if found is not None:
+                        yield Pick(variant, torch, ipex, oneccl, target, found)
 
-def _missing_extra(row: StackSpec, pick: Pick, wheels: Wheels) -> Incompatibility | None:
-    for requirement in row.requires:
-        if split_requirement(requirement)[0] not in OPTIONAL and not wheels.can_satisfy(requirement, pick.target):
-            return Incompatibility(f"{row.name} needs {requirement}, and {explanations.not_available(wheels, 'it')}")
-    return None
+    def _ipex_runs(self, build: IpexBuild, torch: str, target: Target) -> bool:
+        return (
+            torch in build.works_with
+            and target.python in build.pythons
+            and version_key(build.glibc) <= version_key(target.glibc)
+            and all(has_isa(kind.tier, build.isa) for kind in self.host_groups)
+        )
 
+    def _oneccl_runs(self, build: OnecclBuild, torch: str, target: Target, constraints: Constraints) -> bool:
+        """Whether a build of the bindings fits. One never published for CPUs counts if an index has it."""
+        is_published = build.cpu_wheel == "published" or (constraints.oneccl is not None and build.cpu_wheel != "none")
+        fits = torch in build.works_with and target.python in build.pythons
+        return fits and (self.wheels.queried or is_published)
 
-def _plan(
-    pick: Pick,
-    tried: Sequence[tuple[Variant, Incompatibility]],
-    constraints: Constraints,
-    cluster: _Cluster,
-    table: Sequence[StackSpec],
-) -> StackPlan:
-    row, wheels = pick.variant.row, cluster.wheels
-    torch = pick.pin(TORCH, pick.torch)
-    ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
-    oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
-    mpi, mpi_note = _mpi(row, pick, cluster)
-    extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
-    notes = [
-        *explanations.instead_of_what(pick.variant, tried, constraints, cluster.wheels),
-        *explanations.retired(row, *_maintained(constraints, cluster, table)),
-        *explanations.withdrawn(pick),
-        *explanations.made_by_hand(row, pick),
-        *explanations.known_bad(row, pick),
-        *([mpi_note] if mpi_note else []),
-        *explanations.left_out(row, [each for each in row.requires if each not in extras], wheels),
-    ]
-    pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
-    return StackPlan(
-        row=row,
-        torch=torch,
-        ipex=ipex,
-        oneccl=oneccl,
-        python=pick.target.python,
-        interpreters=interpreters_for(pick.target.python, cluster.hosts),
-        requirements=(
-            *(f"{project}=={pin}" for project, pin in pins.items() if pin),
-            *([mpi] if mpi else []),
-            *extras,
-        ),
-        constraints=row.constraints,
-        backend="ccl" if oneccl else "gloo",
-        glibc=pick.target.glibc,
-        why=explanations.why(
-            pick.variant,
-            tried,
-            constraints,
-            any_hosts=bool(cluster.hosts),
-            otherwise=_runs_without_bindings(pick, constraints, cluster),
-        ),
-        bundled_mpi=pick.bundled_mpi,
-        torch_wheel=pick.wheels.get(TORCH),
-        notes=tuple(dict.fromkeys(notes)),
-    )
+    def _builds(self, wanted: Mapping[str, str], target: Target) -> dict[str, Candidate] | None:
+        """The wheels of these versions; None if one of them is not available."""
+        found: dict[str, Candidate] = {}
+        for project, version in wanted.items() if self.wheels.queried else ():
+            candidate = self.wheels.build(project, version, target)
+            if candidate is None:
+                return None
+            found[project] = candidate
+        return found
 
+    def _plan(
+        self, pick: Pick, tried: Sequence[tuple[Variant, Incompatibility]], constraints: Constraints
+    ) -> StackPlan:
+        row, wheels = pick.variant.row, self.wheels
+        torch = pick.pin(TORCH, pick.torch)
+        ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
+        oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
+        mpi, mpi_note = self._mpi(row, pick)
+        extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
+        notes = [
+            *explanations.instead_of_what(pick.variant, tried, constraints, wheels),
+            *explanations.retired(row, *self._maintained(constraints)),
+            *explanations.withdrawn(pick),
+            *explanations.made_by_hand(row, pick),
+            *explanations.known_bad(row, pick),
+            *([mpi_note] if mpi_note else []),
+            *explanations.left_out(row, [each for each in row.requires if each not in extras], wheels),
+        ]
+        pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
+        # The indexes, which were not queried, may lack the bindings of the requested stack.
+        otherwise = not wheels.queried and pick.variant.ccl and constraints.named and not constraints.require_oneccl
+        return StackPlan(
+            row=row,
+            torch=torch,
+            ipex=ipex,
+            oneccl=oneccl,
+            python=pick.target.python,
+            interpreters=interpreters_for(pick.target.python, self.hosts),
+            requirements=(
+                *(f"{project}=={pin}" for project, pin in pins.items() if pin),
+                *([mpi] if mpi else []),
+                *extras,
+            ),
+            constraints=row.constraints,
+            backend="ccl" if oneccl else "gloo",
+            glibc=pick.target.glibc,
+            why=explanations.why(pick.variant, tried, constraints, any_hosts=bool(self.hosts), otherwise=otherwise),
+            bundled_mpi=pick.bundled_mpi,
+            torch_wheel=pick.wheels.get(TORCH),
+            notes=tuple(dict.fromkeys(notes)),
+        )
 
-def _mpi(row: StackSpec, pick: Pick, cluster: _Cluster) -> tuple[str | None, str]:
-    """The requirement for Intel MPI, or the note that it is not available."""
-    if pick.bundled_mpi or not row.mpi:
-        return None, ""
-    fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
-    found = next((each for each in fitting if cluster.wheels.can_satisfy(each, pick.target)), None)
-    if found:
-        return found, ""
-    return None, explanations.no_mpi([each for _, each in row.mpi][-1:], cluster.hosts, cluster.wheels)
+    def _mpi(self, row: StackSpec, pick: Pick) -> tuple[str | None, str]:
+        """The requirement for Intel MPI, or the note that it is not available."""
+        if pick.bundled_mpi or not row.mpi:
+            return None, ""
+        fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
+        found = next((each for each in fitting if self.wheels.can_satisfy(each, pick.target)), None)
+        if found:
+            return found, ""
+        return None, explanations.no_mpi([each for _, each in row.mpi][-1:], self.hosts, self.wheels)
 
+    def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, str]:
+        """The newest maintained PyTorch that these hosts can have, or the reason why there is none."""
+        why_not = ""
+        maintained = tuple(Variant(row, False) for row in self.table if not (row.ipex or row.retired))
+        of_torch = replace(constraints, variants=maintained, kind="torch", named=False, python=None)
+        for variant in maintained:
+            found = self._fit(variant, of_torch)
+            if isinstance(found, Pick):
+                return (self._for_cpus(found, of_torch) or found).variant.row, ""
+            why_not = why_not or found.reason
+        return None, why_not
 
-def _runs_without_bindings(pick: Pick, constraints: Constraints, cluster: _Cluster) -> bool:
-    """Whether the indexes, which were not queried, may lack the bindings of the requested stack."""
-    return not cluster.wheels.queried and pick.variant.ccl and constraints.named and not constraints.require_oneccl
+    def _refuse(self, tried: Sequence[tuple[Variant, Incompatibility]], constraints: Constraints) -> Refusal:
+        variant, problem = explanations.simplest_refusal(tried, self.host_groups, self.wheels)
+        row, must = variant.row, constraints.require_oneccl
 
+        def first_fitting(variants: Iterable[Variant]) -> StackSpec | None:
+            return next((each.row for each in variants if isinstance(self._fit(each, constraints), Pick)), None)
 
-def _maintained(
-    constraints: Constraints, cluster: _Cluster, table: Sequence[StackSpec]
-) -> tuple[StackSpec | None, str]:
-    """The newest maintained PyTorch that these hosts can have, or the reason why there is none."""
-    why_not = ""
-    maintained = tuple(Variant(row, False) for row in table if not (row.ipex or row.retired))
-    of_torch = replace(constraints, variants=maintained, kind="torch", named=False, python=None)
-    for variant in maintained:
-        found = _fit(variant, of_torch, cluster)
-        if isinstance(found, Pick):
-            return (_for_cpus(found, of_torch, cluster, table) or found).variant.row, ""
-        why_not = why_not or found.reason
-    return None, why_not
-
-
-def _refuse(
-    request: StackRequest,
-    tried: Sequence[tuple[Variant, Incompatibility]],
-    constraints: Constraints,
-    cluster: _Cluster,
-    table: Sequence[StackSpec],
-) -> Refusal:
-    variant, problem = explanations.simplest_refusal(tried, cluster.host_groups, cluster.wheels)
-    row, must = variant.row, constraints.require_oneccl
-
-    def first_fitting(variants: Iterable[Variant]) -> StackSpec | None:
-        return next((each.row for each in variants if isinstance(_fit(each, constraints, cluster), Pick)), None)
-
-    fits, stock, gloo = None, None, None
-    if constraints.named or constraints.kind == "ipex":
-        fits = first_fitting(_others_alike(row, table, ccl=must))
-    if row.ipex and not must:
-        same_torch = [other for other in table if request.torch and other.line == row.line]
-        stock = first_fitting(Variant(other.stock(), False) for other in (*same_torch, *table))
-    if must:
-        gloo = first_fitting(Variant(other.without_oneccl(), False) for other in table if other.ipex)
-    return explanations.refusal(
-        problem,
-        variant,
-        fits=fits,
-        stock=stock,
-        gloo=gloo,
-        constraints=constraints,
-        count=len(cluster.hosts),
-        queried=cluster.wheels.queried,
-    )
-
-
-def _others_alike(row: StackSpec, table: Sequence[StackSpec], *, ccl: bool) -> Iterator[Variant]:
-    """The rows of the same kind for another torch, newest first."""
-    for other in table:
-        alike = other if row.ipex else other.stock()
-        if bool(alike.ipex) == bool(row.ipex) and alike.line != row.line:
-            yield Variant(alike, True) if ccl else Variant(alike.without_oneccl(), False)
+        fits, stock, gloo = None, None, None
+        if constraints.named or constraints.kind == "ipex":
+            # The rows of the same kind for another torch, newest first.
+            kindred = [other if row.ipex else other.stock() for other in self.table]
+            kindred = [other for other in kindred if bool(other.ipex) == bool(row.ipex) and other.line != row.line]
+            fits = first_fitting(Variant(other if must else other.without_oneccl(), must) for other in kindred)
+        if row.ipex and not must:
+            same_torch = [other for other in self.table if self.request.torch and other.line == row.line]
+            stock = first_fitting(Variant(other.stock(), False) for other in (*same_torch, *self.table))
+        if must:
+            gloo = first_fitting(Variant(other.without_oneccl(), False) for other in self.table if other.ipex)
+        return explanations.refusal(
+            problem,
+            variant,
+            fits=fits,
+            stock=stock,
+            gloo=gloo,
+            constraints=constraints,
+            count=len(self.hosts),
+            queried=self.wheels.queried,
+        )

@@ -14,13 +14,14 @@ from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, hos
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import known_rows
 from ipexctl.stack.resolve.compatibility import incompatibility
-from ipexctl.stack.resolve.model import Availability, StackRequest
+from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.stack.lock.wheels import Availability
 
 
 def asked(request: StackRequest) -> str:

@@ -10,7 +10,8 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.lock.indexes import IndexAnswer, PipSettings, Source, query_indexes
 from ipexctl.stack.lock.make_lock import LockMaker, uv_here
-from ipexctl.stack.resolve.model import Availability, SourceFailure, StackPlan
+from ipexctl.stack.lock.wheels import Availability, SourceFailure
+from ipexctl.stack.resolve.model import StackPlan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,16 +9,8 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi, Python, Software
 from ipexctl.facts.system import Disk, HomeDirectory, System
-from ipexctl.stack.resolve.model import (
-    Availability,
-    Candidate,
-    EnvRequest,
-    Refusal,
-    SourceFailure,
-    StackPlan,
-    StackRequest,
-    Undecided,
-)
+from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
+from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackPlan, StackRequest, Undecided
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})

@@ -24,13 +24,14 @@ from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
-from ipexctl.stack.resolve.model import Availability, EnvRequest, Refusal, StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.resolver import projects
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.stack.lock.wheels import Availability
 
 CUDA = tuple(wheel for wheel in PYPI if "intel_ext" not in wheel)
 """PyPI's torch alone: without `+cpu`."""

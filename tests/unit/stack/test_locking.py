@@ -29,7 +29,8 @@ from ipexctl.stack.lock import indexes
 from ipexctl.stack.lock.indexes import PYPI_SOURCE, IndexAnswer, PipSettings, query_indexes, sources_for
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, uv_for_node
-from ipexctl.stack.resolve.model import Availability, Candidate, SourceFailure, Sources
+from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
+from ipexctl.stack.resolve.model import Sources
 from message_data import missing
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from lock_helpers import asked, index, plan
 from ipexctl.errors import UserError
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock.make_lock import explain_refusal
-from ipexctl.stack.resolve.model import SourceFailure
+from ipexctl.stack.lock.wheels import SourceFailure
 from message_data import missing
 
 END = "we can conclude that your requirements are unsatisfiable."

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from stack_helpers import index
 
-from ipexctl.stack.lock.wheels import Target, Wheels
-from ipexctl.stack.resolve.model import Availability, Candidate
+from ipexctl.stack.lock.wheels import Availability, Candidate, Target
 
 
 @pytest.mark.parametrize(
@@ -38,14 +37,14 @@ from ipexctl.stack.resolve.model import Availability, Candidate
     ],
 )
 def test_tags(tags: str, python: str, glibc: str, runs: bool) -> None:
-    found = Wheels(index(f"torch-2.8.0-{tags}.whl")).build("torch", "2.8.0", Target(python, glibc))
+    found = index(f"torch-2.8.0-{tags}.whl").build("torch", "2.8.0", Target(python, glibc))
     assert (found is not None) == runs
 
 
 def test_requires_python_is_obeyed_and_nonsense_in_it_is_not() -> None:
-    def with_rule(rule: str) -> Wheels:
+    def with_rule(rule: str) -> Availability:
         wheel = Candidate("torch", "2.8.0", "torch-2.8.0-py3-none-any.whl", "here", requires_python=rule)
-        return Wheels(Availability({"torch": (wheel,)}))
+        return Availability({"torch": (wheel,)})
 
     target = Target("3.9", "2.28")
     assert with_rule(">=3.9.0").build("torch", "2.8.0", target)
@@ -56,13 +55,13 @@ def test_requires_python_is_obeyed_and_nonsense_in_it_is_not() -> None:
 
 def test_a_version_is_the_same_with_fewer_zeros_and_no_release_is_its_candidate() -> None:
     target = Target("3.9", "2.28")
-    assert Wheels(index("oneccl_bind_pt-1.13-cp39-cp39-linux_x86_64.whl")).build("oneccl-bind-pt", "1.13.0", target)
-    assert not Wheels(index("torch-2.9.0rc1-cp39-cp39-linux_x86_64.whl")).build("torch", "2.9.0", target)
+    assert index("oneccl_bind_pt-1.13-cp39-cp39-linux_x86_64.whl").build("oneccl-bind-pt", "1.13.0", target)
+    assert not index("torch-2.9.0rc1-cp39-cp39-linux_x86_64.whl").build("torch", "2.9.0", target)
 
 
 def test_a_wheel_that_is_not_withdrawn_comes_first() -> None:
     names = ("torch-2.8.0-cp39-cp39-linux_x86_64.whl!", "torch-2.8.0-cp39-cp39-manylinux1_x86_64.whl")
-    found = Wheels(index(*names)).build("torch", "2.8.0", Target("3.9", "2.28"))
+    found = index(*names).build("torch", "2.8.0", Target("3.9", "2.28"))
     assert found is not None
     assert not found.yanked
 
@@ -80,10 +79,10 @@ def test_a_wheel_that_is_not_withdrawn_comes_first() -> None:
     ],
 )
 def test_requirements(wheel: str, requirement: str, there: bool) -> None:
-    assert Wheels(index(wheel)).can_satisfy(requirement, Target("3.11", "2.28")) == there
+    assert index(wheel).can_satisfy(requirement, Target("3.11", "2.28")) == there
 
 
 def test_names_that_are_no_wheels_are_passed_over() -> None:
     names = ("torch-2.8.0.tar.gz", "torch-2.8.0-cp311.whl", "torch-x.y-cp311-cp311-linux_x86_64.whl", "-")
     wheels = tuple(Candidate("torch", "2.8.0", name, "here") for name in names)
-    assert Wheels(Availability({"torch": wheels})).build("torch", "2.8.0", Target("3.11", "2.28")) is None
+    assert Availability({"torch": wheels}).build("torch", "2.8.0", Target("3.11", "2.28")) is None
