@@ -17,14 +17,10 @@ from ipexctl.remote.session import Session, capture
 from ipexctl.stack.choice import installed_plan, installed_record
 from ipexctl.stack.env.build import (
     Base,
+    EnvInstaller,
     EnvSpec,
-    build_everywhere,
     check_by_digest,
-    env_client,
     find_obstacle,
-    is_named,
-    remove_superseded,
-    verify_on_hosts,
 )
 from ipexctl.stack.env.environment import CheckResult, machine_token, parse_result
 from ipexctl.stack.env.preflight import check_same_home
@@ -144,9 +140,10 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
         by_node0=locked.by_node0,
         base=base,
     )
-    build_everywhere(context, spec, context.pending)
+    installer = EnvInstaller(context, spec)
+    installer.build_everywhere(context.pending)
     if context.extended is not None and context.extended.name != name:
-        remove_superseded(context, spec, context.extended.name)
+        installer.remove_superseded(context.extended.name)
     summary = replace(summary, mpi=context.installed_mpi or summary.mpi)
     return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.request.name}")
 
@@ -211,10 +208,15 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     intact = [host for host, result in present if host.name not in broken]
     spec = replace(spec, broken=broken)
     rest = [host for host in context.pending if host not in intact]
+
+    def add_result(host: Host, status: Status, verify: Mapping[str, Any]) -> None:
+        context.done[host.name] = InstallResult(
+            host, status, seconds=context.seconds, env=spec.name, packages=spec.lock.packages, verify=verify
+        )
+
     if context.request.dry_run:
         for host in context.pending:
-            status: Status = "ok" if host in intact else "changed"
-            context.done[host.name] = _host_install(context, spec, host, status)
+            add_result(host, "ok" if host in intact else "changed", {})
         return context.report(stack=summary, lock=spec.lock, path=path)
     for host, result in present:
         if host.name in broken:
@@ -226,11 +228,13 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
         if proof is None:
             unverified.append(host)
         else:
-            context.done[host.name] = _host_install(context, spec, host, "ok", proof.to_json())
-    verify_on_hosts(context, spec, unverified)
-    _name_where_missing(context, spec, [host for host in intact if host not in unverified])
+            add_result(host, "ok", proof.to_json())
+    installer = EnvInstaller(context, spec)
+    installer.verify_on_hosts(unverified)
+    installer.link_where_missing([host for host in intact if host not in unverified])
     if rest:  # hashing the control machine's uv takes time
-        build_everywhere(context, replace(spec, installer=_recorded_installer(record)), rest)
+        installer.spec = replace(spec, installer=_recorded_installer(record))
+        installer.build_everywhere(rest)
     return context.report(stack=summary, lock=spec.lock, path=path)
 
 
@@ -256,27 +260,6 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
         elif done.result is not None:
             found[done.host.name] = done.result
     return EnvSpec(record.name, lock, None, replace(record, retired=row.retired).shared_json(), interpreters), found
-
-
-def _name_where_missing(context: InstallContext, spec: EnvSpec, hosts: Sequence[Host]) -> None:
-    """Give the requested name to an environment that has only other names."""
-
-    def link(host: Host, session: Session) -> None:
-        env_client(context, spec, host, session).link(spec.name, [context.request.name])
-
-    for done in context.pool.each([host for host in hosts if not is_named(context, spec, host)], link):
-        if done.error is not None:
-            context.end(done.host, done.error, spec.name)
-        elif (before := context.done[done.host.name]).status == "ok":
-            reason = f"is named {context.request.name} now"
-            context.done[done.host.name] = replace(before, status="changed", reason=reason)
-
-
-def _host_install(
-    context: InstallContext, spec: EnvSpec, host: Host, status: Status, verify: Mapping[str, Any] | None = None
-) -> InstallResult:
-    packages = spec.lock.packages
-    return InstallResult(host, status, seconds=context.seconds, env=spec.name, packages=packages, verify=verify or {})
 
 
 def _recorded_installer(record: EnvRecord) -> Wheel | None:

@@ -51,30 +51,10 @@ class Constraints:
 
 def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Refusal:
     """Read the constraints of a request, or the refusal that needs no host."""
-    checks = (
-        _check_stack(request, table),
-        _check_torch(request, table),
-        _check_version("IPEX", request.ipex, [build.version for row in table for build in row.ipex_builds]),
-        _check_version("oneccl_bind_pt", request.oneccl, [b.version for row in table for b in row.oneccl_builds]),
-        _check_python(request, table),
-    )
-    if problem := next(filter(None, checks), None):
-        return problem
-    is_any = request.stack is None or request.stack in KINDS
-    chosen = tuple(table) if request.stack is None or is_any else (stacks(table)[request.stack],)
-    for narrow in (_narrow_torch, _narrow_ipex, _narrow_oneccl, _narrow_kind):
-        narrowed = narrow(request, chosen, table)
-        if isinstance(narrowed, Refusal):
-            return narrowed
-        chosen = narrowed
-    kind: Kind = "any" if request.stack is None else "torch" if not any(row.ipex for row in chosen) else "ipex"
-    named = bool(request.torch or request.ipex or request.oneccl or (request.stack and request.stack not in KINDS))
-    must = request.require_oneccl or request.oneccl is not None
-    variants = _ordered(chosen, must=must, named=named, kind=kind)
-    if not variants:
-        return _no_oneccl(chosen, table)
-    constraints = Constraints(variants, kind, named, request.python, must, request.oneccl)
-    return _check_python_fits(constraints) or constraints
+    try:
+        return _Reader(request, tuple(table)).read()
+    except _Refused as refused:
+        return refused.refusal
 
 
 def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
@@ -84,6 +64,176 @@ def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
     for row in rows:
         named.setdefault(row.stock().name, row.stock())
     return named
+
+
+class _Refused(Exception):
+    """The request is refused."""
+
+    def __init__(self, reason: str, fix: str, *, wrong_call: bool = False) -> None:
+        super().__init__(reason)
+        self.refusal = Refusal(reason, fix, wrong_call=wrong_call)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Checks a request against the version table, and narrows the table to its rows. Raises _Refused."""
+
+    request: StackRequest
+    table: tuple[StackSpec, ...]
+
+    def read(self) -> Constraints:
+        request, table = self.request, self.table
+        self._check_stack()
+        self._check_torch()
+        _check_version("IPEX", request.ipex, [build.version for row in table for build in row.ipex_builds])
+        _check_version("oneccl_bind_pt", request.oneccl, [b.version for row in table for b in row.oneccl_builds])
+        self._check_python()
+        chosen = table if request.stack is None or request.stack in KINDS else (stacks(table)[request.stack],)
+        for narrow in (self._narrow_torch, self._narrow_ipex, self._narrow_oneccl, self._narrow_kind):
+            chosen = narrow(chosen)
+        kind: Kind = "any" if request.stack is None else "torch" if not any(row.ipex for row in chosen) else "ipex"
+        named = bool(request.torch or request.ipex or request.oneccl or (request.stack and request.stack not in KINDS))
+        must = request.require_oneccl or request.oneccl is not None
+        variants = _ordered(chosen, must=must, named=named, kind=kind)
+        if not variants:
+            having = [row for row in table if row.oneccl]
+            last = next((row for row in having if row.line == chosen[0].line), having[0] if having else None)
+            raise _Refused(
+                f"there are no oneCCL bindings for {chosen[0].title}",
+                (f"--stack {last.name} has them; or " if last else "") + "remove --require-oneccl to use gloo",
+            )
+        if request.python is not None and not any(request.python in variant.row.pythons for variant in variants):
+            row = next((variant.row for variant in variants if not variant.ccl), variants[0].row)
+            raise _Refused(
+                f"{row.title} is built for Python {span(row.pythons)}, not for {request.python}",
+                "remove --python, or choose another row: ipexctl versions --python " + request.python,
+            )
+        return Constraints(variants, kind, named, request.python, must, request.oneccl)
+
+    def _check_stack(self) -> None:
+        stack, known = self.request.stack, [*KINDS, *stacks(self.table)]
+        if stack is not None and stack not in known:
+            near = get_close_matches(stack.lower(), known, n=2)
+            there_are = f"`ipexctl versions` lists them: {known[2]} to {self.table[-1].name}, ipex, torch"
+            raise _unknown(f"there is no stack called {_shown(stack)}", near, there_are)
+
+    def _check_torch(self) -> None:
+        if self.request.torch is None:
+            return
+        requested = _public(self.request.torch)
+        lines = {row.line for row in self.table}
+        patches = {patch for row in self.table for patch in row.torch_patches}
+        if requested in lines or requested in patches:
+            return
+        reason = f"the version table has no torch {_shown(self.request.torch)}"
+        if minor(requested) in lines:
+            have = sorted((patch for patch in patches if minor(patch) == minor(requested)), key=version_key)
+            reason += f"; of torch {minor(requested)} there is {', '.join(have)}"
+            raise _unknown(reason, (), f"--torch {have[-1]}")
+        there_are = f"it has {self.table[-1].line} to {self.table[0].line}: ipexctl versions"
+        raise _unknown(reason, _near(requested, lines), there_are)
+
+    def _check_python(self) -> None:
+        python = self.request.python
+        if python is None:
+            return
+        known = sorted({python for row in self.table for python in row.torch_pythons}, key=version_key)
+        if python in known:
+            if version_key(python) < version_key(OLDEST_PYTHON):
+                raise _Refused(
+                    f"Python {python} is too old: ipexctl needs {OLDEST_PYTHON} or newer on a host",
+                    f"use --python {OLDEST_PYTHON}, or remove it",
+                )
+            return
+        if re.fullmatch(r"\d+\.\d+\.\d+\S*", python) and minor(python) in known:
+            reason = f"--python takes the first two numbers of a version, not {_shown(python)}"
+            raise _unknown(reason, [minor(python)], "")
+        reason = f"no row of the version table is for Python {_shown(python)}"
+        raise _unknown(reason, _near(python, known), f"there are {span(known)}")
+
+    def _narrow_torch(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        if self.request.torch is None:
+            return rows
+        requested = _public(self.request.torch)
+        found = []
+        for row in rows:
+            if requested in row.torch_patches:
+                found.append(replace(row, torch=requested, torch_patches=(requested,)))
+            elif requested == row.line:
+                found.append(row)
+        if found:
+            return tuple(found)
+        other = next((row.name for row in self.table if row.line == minor(requested)), None)
+        reason = f"the stack {rows[0].name} has torch {rows[0].line}, not {requested}"
+        raise _Refused(reason, f"--stack {other}" if other else "")
+
+    def _narrow_ipex(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        ipex, stack = self.request.ipex, self.request.stack
+        if ipex is None:
+            return rows
+        found = []
+        for row in rows:
+            good = tuple(b for b in row.ipex_builds if _is(ipex, b.version) and _works(b, row))
+            if good:
+                found.append(replace(row, ipex_builds=good))
+        if found and stack != "torch":
+            return tuple(found)
+        home = next(row for row in self.table if any(_is(ipex, build.version) for build in row.ipex_builds))
+        if stack is not None and stack in ("torch", rows[0].name) and not rows[0].ipex_builds:
+            raise _Refused(f"the stack {stack} is PyTorch without IPEX", f"--stack {home.name}")
+        has, fits = self.request.torch or rows[0].line, next((row.ipex for row in rows if row.ipex), None)
+        raise _Refused(
+            f"IPEX {ipex} does not work with torch {has}: it is built for torch {home.line}",
+            f"--torch {home.line}" + (f", or --ipex {fits} for torch {has}" if fits else ""),
+        )
+
+    def _narrow_oneccl(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        oneccl, stack = self.request.oneccl, self.request.stack
+        if oneccl is None:
+            return rows
+        found = []
+        for row in rows:
+            good = tuple(b for b in row.oneccl_builds if _is(oneccl, b.version) and _works(b, row))
+            if good and row.ipex:
+                patches = tuple(p for p in row.torch_patches if any(p in build.works_with for build in good))
+                torch = row.torch if row.torch in patches else patches[-1]
+                found.append(replace(row, oneccl_builds=good, torch=torch, torch_patches=patches))
+        if found and stack != "torch":
+            return tuple(found)
+        home = next(row for row in self.table if any(_is(oneccl, build.version) for build in row.oneccl_builds))
+        if stack == "torch" or (stack is not None and not any(row.oneccl_builds for row in rows)):
+            raise _Refused(f"the stack {stack} has no oneCCL bindings", f"--stack {home.name}")
+        reason = f"oneccl_bind_pt {oneccl} does not work with torch {self.request.torch or rows[0].torch}"
+        fits = next(build.works_with[0] for build in home.oneccl_builds if _is(oneccl, build.version))
+        fix = f"--torch {fits} with --oneccl {oneccl}"
+        better = next((build for row in rows for build in row.oneccl_builds if _works(build, row)), None)
+        if better and better.cpu_wheel == "published":
+            raise _Refused(f"{reason}; {better.version} does", f"--oneccl {better.version}, or {fix}")
+        raise _Refused(reason, fix)
+
+    def _narrow_kind(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
+        if self.request.stack == "torch":
+            if self.request.require_oneccl:
+                raise _Refused(
+                    "stock PyTorch has no oneCCL bindings: --stack torch and --require-oneccl contradict each other",
+                    "remove one of them",
+                )
+            return tuple(row.stock() for row in rows)
+        if self.request.stack != "ipex":
+            return rows
+        found = tuple(row for row in rows if row.ipex)
+        if found:
+            return found
+        last = next((row for row in self.table if row.ipex), None)
+        raise _Refused(
+            f"there is no IPEX for torch {self.request.torch}"
+            + (f"; the last IPEX is for torch {last.line}" if last else ""),
+            f"--stack {rows[0].name}" + (f", or --torch {last.line}" if last else ""),
+        )
+
+
+def _works(build: IpexBuild | OnecclBuild, row: StackSpec) -> bool:
+    return bool(set(build.works_with) & set(row.torch_patches))
 
 
 def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: Kind) -> tuple[Variant, ...]:
@@ -103,175 +253,13 @@ def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: Kind) 
     return (*ccl, *maintained, *gloo, *old, *alone)
 
 
-def _check_stack(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
-    known = [*KINDS, *stacks(table)]
-    if request.stack is None or request.stack in known:
-        return None
-    reason = f"there is no stack called {_shown(request.stack)}"
-    near = get_close_matches(request.stack.lower(), known, n=2)
-    return _unknown(reason, near, f"`ipexctl versions` lists them: {known[2]} to {table[-1].name}, ipex, torch")
-
-
-def _check_torch(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
-    if request.torch is None:
-        return None
-    requested = _public(request.torch)
-    lines = {row.line for row in table}
-    patches = {patch for row in table for patch in row.torch_patches}
-    if requested in lines or requested in patches:
-        return None
-    reason = f"the version table has no torch {_shown(request.torch)}"
-    if minor(requested) in lines:
-        have = sorted((patch for patch in patches if minor(patch) == minor(requested)), key=version_key)
-        return _unknown(f"{reason}; of torch {minor(requested)} there is {', '.join(have)}", (), f"--torch {have[-1]}")
-    return _unknown(reason, _near(requested, lines), f"it has {table[-1].line} to {table[0].line}: ipexctl versions")
-
-
-def _check_version(what: str, requested: str | None, known: Sequence[str]) -> Refusal | None:
+def _check_version(what: str, requested: str | None, known: Sequence[str]) -> None:
     if requested is None or any(_is(requested, version) for version in known):
-        return None
+        return
     ordered = sorted(set(known), key=version_key)
-    return _unknown(
-        f"the version table has no {what} {_shown(requested)}",
-        _near(_public(requested), ordered),
-        f"it has {ordered[0]} to {ordered[-1]}: ipexctl versions" if ordered else "",
-    )
-
-
-def _check_python(request: StackRequest, table: Sequence[StackSpec]) -> Refusal | None:
-    if request.python is None:
-        return None
-    known = sorted({python for row in table for python in row.torch_pythons}, key=version_key)
-    if request.python in known:
-        if version_key(request.python) >= version_key(OLDEST_PYTHON):
-            return None
-        return Refusal(
-            f"Python {request.python} is too old: ipexctl needs {OLDEST_PYTHON} or newer on a host",
-            f"use --python {OLDEST_PYTHON}, or remove it",
-        )
-    if re.fullmatch(r"\d+\.\d+\.\d+\S*", request.python) and minor(request.python) in known:
-        return _unknown(
-            f"--python takes the first two numbers of a version, not {_shown(request.python)}",
-            [minor(request.python)],
-            "",
-        )
-    return _unknown(
-        f"no row of the version table is for Python {_shown(request.python)}",
-        _near(request.python, known),
-        f"there are {span(known)}",
-    )
-
-
-def _narrow_torch(
-    request: StackRequest, rows: Sequence[StackSpec], table: Sequence[StackSpec]
-) -> tuple[StackSpec, ...] | Refusal:
-    if request.torch is None:
-        return tuple(rows)
-    requested = _public(request.torch)
-    found = []
-    for row in rows:
-        if requested in row.torch_patches:
-            found.append(replace(row, torch=requested, torch_patches=(requested,)))
-        elif requested == row.line:
-            found.append(row)
-    if found:
-        return tuple(found)
-    name = rows[0].name
-    other = next((row.name for row in table if row.line == minor(requested)), None)
-    return Refusal(f"the stack {name} has torch {rows[0].line}, not {requested}", f"--stack {other}" if other else "")
-
-
-def _narrow_ipex(
-    request: StackRequest, rows: Sequence[StackSpec], table: Sequence[StackSpec]
-) -> tuple[StackSpec, ...] | Refusal:
-    if request.ipex is None:
-        return tuple(rows)
-    found = []
-    for row in rows:
-        good = tuple(b for b in row.ipex_builds if _is(request.ipex, b.version) and _works(b, row))
-        if good:
-            found.append(replace(row, ipex_builds=good))
-    if found and request.stack != "torch":
-        return tuple(found)
-    home = next(row for row in table if any(_is(request.ipex, build.version) for build in row.ipex_builds))
-    if request.stack is not None and request.stack in ("torch", rows[0].name) and not rows[0].ipex_builds:
-        return Refusal(f"the stack {request.stack} is PyTorch without IPEX", f"--stack {home.name}")
-    has, fits = request.torch or rows[0].line, next((row.ipex for row in rows if row.ipex), None)
-    return Refusal(
-        f"IPEX {request.ipex} does not work with torch {has}: it is built for torch {home.line}",
-        f"--torch {home.line}" + (f", or --ipex {fits} for torch {has}" if fits else ""),
-    )
-
-
-def _narrow_oneccl(
-    request: StackRequest, rows: Sequence[StackSpec], table: Sequence[StackSpec]
-) -> tuple[StackSpec, ...] | Refusal:
-    if request.oneccl is None:
-        return tuple(rows)
-    found = []
-    for row in rows:
-        good = tuple(b for b in row.oneccl_builds if _is(request.oneccl, b.version) and _works(b, row))
-        if good and row.ipex:
-            patches = tuple(p for p in row.torch_patches if any(p in build.works_with for build in good))
-            torch = row.torch if row.torch in patches else patches[-1]
-            found.append(replace(row, oneccl_builds=good, torch=torch, torch_patches=patches))
-    if found and request.stack != "torch":
-        return tuple(found)
-    home = next(row for row in table if any(_is(request.oneccl, build.version) for build in row.oneccl_builds))
-    if request.stack == "torch" or (request.stack is not None and not any(row.oneccl_builds for row in rows)):
-        return Refusal(f"the stack {request.stack} has no oneCCL bindings", f"--stack {home.name}")
-    reason = f"oneccl_bind_pt {request.oneccl} does not work with torch {request.torch or rows[0].torch}"
-    fits = next(build.works_with[0] for build in home.oneccl_builds if _is(request.oneccl, build.version))
-    fix = f"--torch {fits} with --oneccl {request.oneccl}"
-    better = next((build for row in rows for build in row.oneccl_builds if _works(build, row)), None)
-    if better and better.cpu_wheel == "published":
-        return Refusal(f"{reason}; {better.version} does", f"--oneccl {better.version}, or {fix}")
-    return Refusal(reason, fix)
-
-
-def _works(build: IpexBuild | OnecclBuild, row: StackSpec) -> bool:
-    return bool(set(build.works_with) & set(row.torch_patches))
-
-
-def _narrow_kind(
-    request: StackRequest, rows: Sequence[StackSpec], table: Sequence[StackSpec]
-) -> tuple[StackSpec, ...] | Refusal:
-    if request.stack == "torch":
-        if request.require_oneccl:
-            return Refusal(
-                "stock PyTorch has no oneCCL bindings: --stack torch and --require-oneccl contradict each other",
-                "remove one of them",
-            )
-        return tuple(row.stock() for row in rows)
-    if request.stack != "ipex":
-        return tuple(rows)
-    found = tuple(row for row in rows if row.ipex)
-    if found:
-        return found
-    last = next((row for row in table if row.ipex), None)
-    ended = f"; the last IPEX is for torch {last.line}" if last else ""
-    return Refusal(
-        f"there is no IPEX for torch {request.torch}{ended}",
-        f"--stack {rows[0].name}" + (f", or --torch {last.line}" if last else ""),
-    )
-
-
-def _no_oneccl(rows: Sequence[StackSpec], table: Sequence[StackSpec]) -> Refusal:
-    having = [row for row in table if row.oneccl]
-    last = next((row for row in having if row.line == rows[0].line), having[0] if having else None)
-    return Refusal(
-        f"there are no oneCCL bindings for {rows[0].title}",
-        (f"--stack {last.name} has them; or " if last else "") + "remove --require-oneccl to use gloo",
-    )
-
-
-def _check_python_fits(constraints: Constraints) -> Refusal | None:
-    if constraints.python is None or any(constraints.python in variant.row.pythons for variant in constraints.variants):
-        return None
-    row = next((variant.row for variant in constraints.variants if not variant.ccl), constraints.variants[0].row)
-    return Refusal(
-        f"{row.title} is built for Python {span(row.pythons)}, not for {constraints.python}",
-        "remove --python, or choose another row: ipexctl versions --python " + constraints.python,
+    there_are = f"it has {ordered[0]} to {ordered[-1]}: ipexctl versions" if ordered else ""
+    raise _unknown(
+        f"the version table has no {what} {_shown(requested)}", _near(_public(requested), ordered), there_are
     )
 
 
@@ -300,9 +288,9 @@ def _weight(version: str) -> int:
     return (major * 1000 + min(second, 999)) * 1000 + min(third, 999)
 
 
-def _unknown(reason: str, near: Sequence[str], else_: str) -> Refusal:
+def _unknown(reason: str, near: Sequence[str], there_are: str) -> _Refused:
     guess = f"did you mean {' or '.join(near)}?" if near else ""
-    return Refusal(reason, " ".join(part for part in (guess, else_) if part), wrong_call=True)
+    return _Refused(reason, " ".join(part for part in (guess, there_are) if part), wrong_call=True)
 
 
 def _shown(text: str) -> str:
