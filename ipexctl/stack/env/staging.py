@@ -28,13 +28,13 @@ from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, pip_settings, 
 from ipexctl.stack.lock.pipeline import query_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.remote.session import Session
     from ipexctl.stack.env.build import EnvSpec
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.lock import Wheel
-    from ipexctl.stack.resolve.model import EnvRequest, Sources
+    from ipexctl.stack.resolve.model import Sources
 
 
 def stage_wheels(context: InstallContext, spec: EnvSpec, session: Session, location: StoreLocation) -> None:
@@ -42,28 +42,7 @@ def stage_wheels(context: InstallContext, spec: EnvSpec, session: Session, locat
 
     Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
     """
-    cancel, sources = context.pool.cancel, context.request.sources
-    files = {wheel.sha256: wheel.stored_file for wheel in spec.files}
-    missing = {file.sha256 for file in store_client.missing(session, location, tuple(files.values()), cancel=cancel)}
-    wanted = [wheel for wheel in spec.files if wheel.sha256 in missing]
-    if spec.index_answer is None:
-        wanted = [_find_in_directories(wheel, sources) for wheel in wanted]
-    reasons: dict[str, str] = {}
-    if spec.by_node0 and not sources.offline:
-        by_url = [wheel for wheel in wanted if wheel.url and not wheel.path]
-        reasons = _download_on_host(context, session, location, by_url, spec.index_answer)
-        wanted = [wheel for wheel in wanted if wheel not in by_url or wheel.sha256 in reasons]
-    if wanted:
-        _send_from_here(context, spec, session, location, wanted, reasons)
-
-
-def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
-    """A wheel of an older lock may be in a directory that this call names."""
-    for option in (sources.wheelhouse, *sources.find_links):
-        directory = directory_of(option) if option and not wheel.path else None
-        if directory is not None and is_intact(path := Path(directory, wheel.filename), wheel):
-            return replace(wheel, path=str(path))
-    return wheel
+    _Staging(context, spec, session, location).stage()
 
 
 def is_intact(path: Path, wheel: Wheel) -> bool:
@@ -74,31 +53,6 @@ def is_intact(path: Path, wheel: Wheel) -> bool:
         return sha256_of(path) == wheel.sha256
     except OSError:
         return False
-
-
-def _download_on_host(
-    context: InstallContext,
-    session: Session,
-    location: StoreLocation,
-    wheels: Sequence[Wheel],
-    index_answer: IndexAnswer | None,
-) -> dict[str, str]:
-    """Let the host download; returns the reason for each wheel that it could not download."""
-    if not wheels:
-        return {}
-    if index_answer is None:
-        settings = pip_settings(session, location.python, cancel=context.pool.cancel)
-        index_answer = unqueried(context.request.sources, settings)
-    return download_wheels(
-        context,
-        session,
-        location,
-        wheels,
-        index_answer,
-        name=location.host.name,
-        timeout=context.request.timeout,
-        cancel=context.pool.cancel,
-    )
 
 
 def download_wheels(
@@ -129,65 +83,162 @@ def download_wheels(
     return dict(result.failed)
 
 
-def _send_from_here(
-    context: InstallContext,
-    spec: EnvSpec,
-    session: Session,
-    location: StoreLocation,
-    wheels: Sequence[Wheel],
-    reasons: Mapping[str, str],
-) -> None:
-    """Send wheels from the control machine; those it has to download are sent while others are still arriving."""
-    to_send = [(wheel.stored_file, Path(wheel.path)) for wheel in wheels if wheel.path]
-    to_download, index_answer = [wheel for wheel in wheels if not wheel.path], spec.index_answer
-    if context.request.sources.offline:
-        to_download = [replace(wheel, url=None) for wheel in to_download]
-    elif to_download and (spec.by_node0 or index_answer is None):
-        to_download, index_answer = _find_in_own_indexes(context, to_download)
-    unknown = [wheel.filename for wheel in to_download if not wheel.url]
-    if unknown:
-        name = unknown[0] if len(unknown) == 1 else f"{unknown[0]} and {len(unknown) - 1} more"
-        raise NotInStore(
-            f"this machine finds {name} in no index and no directory, and {location.host.name}'s store lacks it",
-            "name the directory that has it: --wheelhouse DIR; or choose versions anew: --upgrade",
-        )
-    total, name = _total(wheels), location.host.name
-    with (
-        _transit(Path(context.control.location.store), clears=bool(to_download)),
-        _downloading(context, to_download, index_answer, reasons) as arriving,
-    ):
-        store_client.push(
-            session,
-            location,
-            (entry for entries in (to_send, arriving) for entry in entries),
-            on_bytes=lambda done: context.watch(BytesMoved(name, "receiving", done, total)),
+class _Staging:
+    """The wheels of an environment on their way to the store of the first host."""
+
+    def __init__(self, context: InstallContext, spec: EnvSpec, session: Session, location: StoreLocation) -> None:
+        self._context = context
+        self._spec = spec
+        self._session = session
+        self._location = location
+        self._reasons: dict[str, str] = {}
+        """The hash of each wheel that the host could not download → the reason."""
+
+    def stage(self) -> None:
+        cancel, sources = self._context.pool.cancel, self._context.request.sources
+        files = [wheel.stored_file for wheel in self._spec.files]
+        missing = {file.sha256 for file in store_client.missing(self._session, self._location, files, cancel=cancel)}
+        wanted = [wheel for wheel in self._spec.files if wheel.sha256 in missing]
+        if self._spec.index_answer is None:
+            wanted = [_find_in_directories(wheel, sources) for wheel in wanted]
+        if self._spec.by_node0 and not sources.offline:
+            by_url = [wheel for wheel in wanted if wheel.url and not wheel.path]
+            self._download_on_host(by_url)
+            wanted = [wheel for wheel in wanted if wheel not in by_url or wheel.sha256 in self._reasons]
+        if wanted:
+            self._send_from_here(wanted)
+
+    def _download_on_host(self, wheels: Sequence[Wheel]) -> None:
+        if not wheels:
+            return
+        context, index_answer = self._context, self._spec.index_answer
+        if index_answer is None:
+            settings = pip_settings(self._session, self._location.python, cancel=context.pool.cancel)
+            index_answer = unqueried(context.request.sources, settings)
+        self._reasons = download_wheels(
+            context,
+            self._session,
+            self._location,
+            wheels,
+            index_answer,
+            name=self._location.host.name,
             timeout=context.request.timeout,
             cancel=context.pool.cancel,
         )
-        context.watch(BytesMoved(name, "receiving", total or 0, total))
-        if not isinstance(session, LocalSession):
-            context.uplink += sum(wheel.size or 0 for wheel in wheels)
+
+    def _send_from_here(self, wheels: Sequence[Wheel]) -> None:
+        """Send from the control machine; wheels it has to download are sent while others are still arriving."""
+        context, name = self._context, self._location.host.name
+        to_send = [(wheel.stored_file, Path(wheel.path)) for wheel in wheels if wheel.path]
+        to_download, index_answer = [wheel for wheel in wheels if not wheel.path], self._spec.index_answer
+        if context.request.sources.offline:
+            to_download = [replace(wheel, url=None) for wheel in to_download]
+        elif to_download and (self._spec.by_node0 or index_answer is None):
+            to_download, index_answer = _find_in_own_indexes(context, to_download)
+        unknown = [wheel.filename for wheel in to_download if not wheel.url]
+        if unknown:
+            names = unknown[0] if len(unknown) == 1 else f"{unknown[0]} and {len(unknown) - 1} more"
+            raise NotInStore(
+                f"this machine finds {names} in no index and no directory, and {name}'s store lacks it",
+                "name the directory that has it: --wheelhouse DIR; or choose versions anew: --upgrade",
+            )
+        total = _total(wheels)
+        with (
+            _transit(Path(context.control.location.store), clears=bool(to_download)),
+            self._downloading(to_download, index_answer) as arriving,
+        ):
+            store_client.push(
+                self._session,
+                self._location,
+                (entry for entries in (to_send, arriving) for entry in entries),
+                on_bytes=lambda done: context.watch(BytesMoved(name, "receiving", done, total)),
+                timeout=context.request.timeout,
+                cancel=context.pool.cancel,
+            )
+            context.watch(BytesMoved(name, "receiving", total or 0, total))
+            if not isinstance(self._session, LocalSession):
+                context.uplink += sum(wheel.size or 0 for wheel in wheels)
+
+    @contextmanager
+    def _downloading(
+        self, wheels: Sequence[Wheel], index_answer: IndexAnswer | None
+    ) -> Iterator[Iterator[tuple[StoredFile, Path]]]:
+        """Download wheels to the control machine in the background; yields an iterator of those that have arrived."""
+        files = [wheel.stored_file for wheel in wheels]
+        stop = Cancel()
+        arriving = ArrivingFiles(self._context.control.location.store, stop)
+
+        def download(index_answer: IndexAnswer) -> None:
+            error: HostError = NotInStore("the download on this machine ended early")
+            try:
+                with self._context.pool.cancel.waking(stop.throw):
+                    self._download_here(wheels, index_answer, arriving, stop)
+            except (Cancelled, NotInStore) as caught:
+                error = caught
+            except HostError as caught:
+                error = NotInStore(f"on this machine: {caught.reason}", caught.fix)
+            finally:
+                arriving.end(files, error)
+
+        if not wheels or index_answer is None:
+            yield iter(())
+            return
+        running = run_in_background(partial(download, index_answer), "download")
+        try:
+            yield arriving.files(files)
+        except BaseException:
+            stop.throw()  # no wheel is sent any more
+            raise
+        finally:
+            futures.wait([running])
+
+    def _download_here(
+        self, wheels: Sequence[Wheel], index_answer: IndexAnswer, arriving: ArrivingFiles, cancel: Cancel
+    ) -> None:
+        here = self._context.control
+        # An earlier call that failed may have left some of them.
+        files = [wheel.stored_file for wheel in wheels]
+        missing = store_client.missing(here.session, here.location, files, verify=True, cancel=cancel)
+        for file in set(files) - set(missing):
+            arriving.add(file.sha256)
+        absent = [wheel for wheel in wheels if wheel.stored_file in missing]
+        failed = download_wheels(
+            self._context, here.session, here.location, absent, index_answer, on_got=arriving.add, cancel=cancel
+        )
+        if failed:
+            sha256, reason = next(iter(failed.items()))
+            name = next(wheel.filename for wheel in wheels if wheel.sha256 == sha256)
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            on_host = f"; on the first host: {self._reasons[sha256]}" if sha256 in self._reasons else ""
+            raise NotInStore(
+                f"{name}{more} can't be downloaded: {reason}{on_host}",
+                "run it again: wheels that have arrived are kept",
+            )
+        self._context.watch(HostFinished("", "downloaded", ok=True))
+
+
+def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
+    """A wheel of an older lock may be in a directory that this call names."""
+    for option in (sources.wheelhouse, *sources.find_links):
+        directory = directory_of(option) if option and not wheel.path else None
+        if directory is not None and is_intact(path := Path(directory, wheel.filename), wheel):
+            return replace(wheel, path=str(path))
+    return wheel
 
 
 def _find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
     """The wheels with the URLs that this machine's own indexes give, or None.
 
-    A URL or a proxy that a host names is not used here: the host could reach any server of this machine's network.
+    A URL or a proxy that a host names is not used here, unless the request's own requirements have the URL
+    (`pkg @ URL`): the host could reach any server of this machine's network.
     """
     index_answer = query_here(context, tuple(wheel.name for wheel in wheels))
     urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
-    direct = direct_urls(context.request.env)
-    found = [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels]
-    return found, index_answer
-
-
-def direct_urls(env: EnvRequest) -> frozenset[str]:
-    """The URLs that the request's own requirements name (`pkg @ URL`). Pure."""
-    found = set()
-    for line in env.extras:
-        with contextlib.suppress(InvalidRequirement):
-            found.add(without_credentials(Requirement(line).url or ""))
-    return frozenset(found - {""})
+    direct = set()
+    for line in context.request.env.extras:
+        with contextlib.suppress(InvalidRequirement):  # one of a host's record
+            direct.add(without_credentials(Requirement(line).url or "") or None)
+    return [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels], index_answer
 
 
 @contextmanager
@@ -208,69 +259,6 @@ def _transit(store: Path, *, clears: bool) -> Iterator[None]:
     finally:
         if lock is not None:
             os.close(lock)
-
-
-@contextmanager
-def _downloading(
-    context: InstallContext, wheels: Sequence[Wheel], index_answer: IndexAnswer | None, reasons: Mapping[str, str]
-) -> Iterator[Iterator[tuple[StoredFile, Path]]]:
-    """Download wheels to the control machine in the background; yields an iterator of those that have arrived."""
-    files = [wheel.stored_file for wheel in wheels]
-    stop = Cancel()
-    arriving = ArrivingFiles(context.control.location.store, stop)
-
-    def download(index_answer: IndexAnswer) -> None:
-        error: HostError = NotInStore("the download on this machine ended early")
-        try:
-            with context.pool.cancel.waking(stop.throw):
-                _download_here(context, wheels, index_answer, reasons, arriving, stop)
-        except (Cancelled, NotInStore) as caught:
-            error = caught
-        except HostError as caught:
-            error = NotInStore(f"on this machine: {caught.reason}", caught.fix)
-        finally:
-            arriving.end(files, error)
-
-    if not wheels or index_answer is None:
-        yield iter(())
-        return
-    running = run_in_background(partial(download, index_answer), "download")
-    try:
-        yield arriving.files(files)
-    except BaseException:
-        stop.throw()  # no wheel is sent any more
-        raise
-    finally:
-        futures.wait([running])
-
-
-def _download_here(
-    context: InstallContext,
-    wheels: Sequence[Wheel],
-    index_answer: IndexAnswer,
-    reasons: Mapping[str, str],
-    arriving: ArrivingFiles,
-    cancel: Cancel,
-) -> None:
-    here = context.control
-    # An earlier call that failed may have left some of them.
-    files = [wheel.stored_file for wheel in wheels]
-    missing = store_client.missing(here.session, here.location, files, verify=True, cancel=cancel)
-    for file in set(files) - set(missing):
-        arriving.add(file.sha256)
-    absent = [wheel for wheel in wheels if wheel.stored_file in missing]
-    failed = download_wheels(
-        context, here.session, here.location, absent, index_answer, on_got=arriving.add, cancel=cancel
-    )
-    if failed:
-        sha256, reason = next(iter(failed.items()))
-        name = next(wheel.filename for wheel in wheels if wheel.sha256 == sha256)
-        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        on_host = f"; on the first host: {reasons[sha256]}" if sha256 in reasons else ""
-        raise NotInStore(
-            f"{name}{more} can't be downloaded: {reason}{on_host}", "run it again: wheels that have arrived are kept"
-        )
-    context.watch(HostFinished("", "downloaded", ok=True))
 
 
 def _total(wheels: Sequence[Wheel]) -> int | None:

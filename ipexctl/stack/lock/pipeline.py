@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,8 +40,6 @@ from ipexctl.stack.resolve.model import Refusal, Sources, StackPlan, StackReques
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipexctl.remote.session import Session
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.lock import Lock, Wheel
@@ -78,215 +77,190 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     projects = resolver.projects(request, context.request.rows)
     if context.request.env.extras:
         projects += TORCH_LIBRARIES
-    sources = context.request.sources
-    from_wheelhouse: LockedStack | Refusal | HostError | None = None
-    if sources.wheelhouse is not None:
-        from_wheelhouse = _from_directories(context, projects)
-        if isinstance(from_wheelhouse, LockedStack):
-            return from_wheelhouse
-    if sources.offline:
-        found = _from_directories(context, projects, and_pips=True)
-        if isinstance(found, LockedStack):
-            return found
-        failure = found if from_wheelhouse is None else from_wheelhouse  # the failure of the named directory first
-        if isinstance(failure, HostError):
-            raise failure
-        return failure
-    named = [source for source in (sources.wheelhouse, *sources.find_links) if source]
-    here_only = not node0_may or any(directory_of(source) is not None for source in named)
-    with context.timed("", "queried the indexes"):
-        if here_only:
-            index_answer, by_node0 = query_here(context, projects), False
-        else:
-            index_answer, by_node0 = _query_both(context, projects)
-    _report_failures(context, index_answer.availability, by_node0=by_node0)
-    _keep_answer(context, index_answer)
-    plan = _plan(context, index_answer)
-    if by_node0 and not isinstance(plan, Refusal) and uv_for_node(index_answer.availability, plan.glibc) is None:
-        # node0 can't run uv; uv on this machine does not go to indexes that a host names.
-        index_answer, by_node0 = query_here(context, projects), False
-        plan = _plan(context, index_answer)
-    if isinstance(plan, Refusal):
-        return plan
-    return _locked(context, plan, index_answer, by_node0=by_node0)
-
-
-def _keep_answer(context: InstallContext, index_answer: IndexAnswer) -> None:
-    """Keep the answer that decides, for commands that query no index. Sources of this call alone do not count."""
-    if context.request.sources != Sources():
-        return
-    cache = IndexCache(os.environ)
-    if context.facts:
-        name = context.first.name
-        cache.save(context.facts[name].machine or name, index_answer.availability)
-
-
-def _from_directories(
-    context: InstallContext, projects: tuple[str, ...], *, and_pips: bool = False
-) -> LockedStack | Refusal | HostError:
-    """Lock from the directories of the call, and with `and_pips` those of pip's settings, without any index."""
-    control = context.control
-    try:
-        settings = PipSettings()
-        if and_pips:
-            settings = pip_settings(control.session, control.python, cancel=context.pool.cancel)
-        sources_here = sources_for(context.request.sources, replace(settings, no_index=True))
-        index_answer = query_indexes(
-            control.session, control.python, sources_here, projects, PipSettings(), cancel=context.pool.cancel
-        )
-        _report_failures(context, index_answer.availability, by_node0=False)
-        plan = _plan(context, index_answer)
-        return plan if isinstance(plan, Refusal) else _locked(context, plan, index_answer, by_node0=False)
-    except HostError as error:
-        return error
-
-
-def _plan(context: InstallContext, index_answer: IndexAnswer) -> StackPlan | Refusal:
-    """The stack of the environment that is extended, else by the answer of the indexes."""
-    rows = context.request.rows
-    if context.extended is not None:
-        plan = installed_plan(context.extended, context.facts, rows)
-        return replace(plan, why=context.extended.why)
-    return resolver.resolve(context.request.env.stack, context.facts, index_answer.availability, rows=rows)
+    return _Locking(context, projects).lock(node0_may=node0_may)
 
 
 def query_here(context: InstallContext, projects: tuple[str, ...]) -> IndexAnswer:
     """The answer of the control machine's indexes."""
-    index_answer = _query(context, context.control.session, context.control.python, projects, here=True)
-    if context.request.sources == Sources():
-        IndexCache(os.environ).save(CONTROL_MACHINE, index_answer.availability)
-    return index_answer
+    return _Locking(context, projects).query_here()
 
 
-def _query(
-    context: InstallContext, session: Session, python: str, projects: tuple[str, ...], *, here: bool
-) -> IndexAnswer:
-    settings = pip_settings(session, python, cancel=context.pool.cancel)
-    wanted = sources_for(context.request.sources, settings, here=here, besides=_stack_sources(context))
-    return query_indexes(session, python, wanted, projects, settings, cancel=context.pool.cancel)
+@dataclass(frozen=True, slots=True)
+class _Locking:
+    """The queries of the indexes about these projects, and the lock made from their answer."""
 
+    context: InstallContext
+    projects: tuple[str, ...]
 
-def _query_both(context: InstallContext, projects: tuple[str, ...]) -> tuple[IndexAnswer, bool]:
-    """Query from node0 and the control machine concurrently; prefer node0 if it reaches an index."""
+    def lock(self, *, node0_may: bool) -> LockedStack | Refusal:
+        context, sources = self.context, self.context.request.sources
+        from_wheelhouse: LockedStack | Refusal | HostError | None = None
+        if sources.wheelhouse is not None:
+            from_wheelhouse = self._from_directories()
+            if isinstance(from_wheelhouse, LockedStack):
+                return from_wheelhouse
+        if sources.offline:
+            found = self._from_directories(and_pips=True)
+            if isinstance(found, LockedStack):
+                return found
+            failure = found if from_wheelhouse is None else from_wheelhouse  # that of the named directory first
+            if isinstance(failure, HostError):
+                raise failure
+            return failure
+        named = [source for source in (sources.wheelhouse, *sources.find_links) if source]
+        here_only = not node0_may or any(directory_of(source) is not None for source in named)
+        with context.timed("", "queried the indexes"):
+            index_answer, by_node0 = (self.query_here(), False) if here_only else self._query_both()
+        self._report_failures(index_answer.availability, by_node0=by_node0)
+        if context.facts:
+            # for commands that query no index
+            self._save_answer(context.facts[context.first.name].machine or context.first.name, index_answer)
+        plan = self._plan(index_answer)
+        if by_node0 and not isinstance(plan, Refusal) and uv_for_node(index_answer.availability, plan.glibc) is None:
+            # node0 can't run uv; uv on this machine does not go to indexes that a host names.
+            index_answer, by_node0 = self.query_here(), False
+            plan = self._plan(index_answer)
+        return plan if isinstance(plan, Refusal) else self._lock(plan, index_answer, by_node0=by_node0)
 
-    def query_node0() -> IndexAnswer | None:
-        host = context.first
+    def _save_answer(self, machine: str, index_answer: IndexAnswer) -> None:
+        """Keep the answer, unless the call names sources of its own."""
+        if self.context.request.sources == Sources():
+            IndexCache(os.environ).save(machine, index_answer.availability)
+
+    def _from_directories(self, *, and_pips: bool = False) -> LockedStack | Refusal | HostError:
+        """Lock from the directories of the call, and with `and_pips` those of pip's settings, without any index."""
+        control, cancel = self.context.control, self.context.pool.cancel
         try:
-            return _query(context, context.pool.session(host), context.python(host), projects, here=False)
-        except HostError as error:
-            context.notes.append(f"{host.name} could not query the indexes: {error.reason}")
-            return None
-
-    querying = run_in_background(query_node0, "query-node0")
-    try:
-        own: IndexAnswer | HostError = query_here(context, projects)
-    except HostError as error:
-        own = error
-    from_node0 = querying.result()
-    if context.request.dry_run and not isinstance(own, HostError) and own.availability.of(resolver.TORCH):
-        return own, False  # a lock made on node0 would leave uv there
-    if isinstance(own, HostError):
-        if from_node0 is None:
-            raise own
-        return from_node0, True
-    if (
-        from_node0 is not None
-        and from_node0.availability.of(resolver.TORCH)
-        and (not _unanswered(context, from_node0) or _unanswered(context, own))
-    ):
-        return from_node0, True
-    return own, False
-
-
-def _stack_sources(context: InstallContext) -> tuple[Source, ...]:
-    """The indexes of the candidate rows, with their known labels."""
-    labels = {source.url.rstrip("/"): source for source in STACK_SOURCES}
-    return tuple(
-        labels.get(index.url.rstrip("/"), Source(index.kind, index.url, without_credentials(index.url)))
-        for index in resolver.indexes(context.request.env.stack, context.request.rows)
-        if index.url.rstrip("/") != PYPI
-    )
-
-
-def _unanswered(context: InstallContext, index_answer: IndexAnswer) -> list[SourceFailure]:
-    """The failures of the indexes that the call names, if others answered."""
-    named = call_labels(context.request.sources)
-    return [f for f in index_answer.availability.failures if f.source in named and index_answer.sources]
-
-
-def _report_failures(context: InstallContext, availability: Availability, *, by_node0: bool) -> None:
-    where = context.first.name if by_node0 else "the control machine"
-    reasons: dict[str, list[str]] = {}
-    for failures in availability.failures:
-        reasons.setdefault(failures.reason, []).append(failures.source)
-    for reason, sources in reasons.items():
-        context.notes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
-
-
-def _locked(context: InstallContext, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack:
-    """The lock, made on the machine that asked the indexes."""
-    request = context.request
-    if failures := _unanswered(context, index_answer):
-        raise HostError(
-            f"{failures[0].source} gives no answer ({failures[0].reason}), and other indexes may have other packages "
-            "under the same names",
-            "a command without this index installs from the others",
-        )
-    if error := contradiction(plan, request.env.extras, request.origins):
-        raise error
-    uv = uv_for_node(index_answer.availability, plan.glibc)
-    maker = _maker(context, uv, index_answer, by_node0=by_node0)
-    context.watch(Notice(f"{plan.row.name} for Python {plan.python}: making the lock"))
-    with context.timed("", "made the lock"):
-        lock = _lock_wheels(context, maker, plan, index_answer)
-    if uv is not None and uv.size is None:
-        (uv,) = sized(maker, (uv,), index_answer)
-    return LockedStack(plan, lock, uv, index_answer, by_node0)
-
-
-def _lock_wheels(context: InstallContext, maker: LockMaker, plan: StackPlan, index_answer: IndexAnswer) -> Lock:
-    """The lock; the packages of an extended environment keep their versions if that is possible."""
-    request = context.request
-
-    def lock_with(kept: Sequence[str]) -> Lock:
-        return make_lock(
-            maker,
-            plan,
-            index_answer,
-            extras=request.env.extras,
-            constraints=(*request.env.constraints, *kept),
-            origins=request.origins,
-        )
-
-    if context.extended is not None:
-        with contextlib.suppress(HostError, UserError):
-            return lock_with([f"{name}=={version}" for name, version in context.extended.packages.items()])
-    return lock_with(())
-
-
-def _maker(context: InstallContext, uv: Wheel | None, index_answer: IndexAnswer, *, by_node0: bool) -> LockMaker:
-    control = context.control
-    if by_node0 and uv is not None:
-        host = context.first
-        session, python = context.pool.session(host), context.python(host)
-        location = StoreLocation(host, python, f"{context.home}/wheels")
-        if uv.url:
-            download = Download(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
-            fetched = stores.fetch(
-                session, location, [download], settings=index_answer.settings.transport(), cancel=context.pool.cancel
+            settings = pip_settings(control.session, control.python, cancel=cancel) if and_pips else PipSettings()
+            sources_here = sources_for(self.context.request.sources, replace(settings, no_index=True))
+            index_answer = query_indexes(
+                control.session, control.python, sources_here, self.projects, PipSettings(), cancel=cancel
             )
-            if fetched.failed:
-                raise HostError(f"{uv.filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
-        elif uv.path:
-            stores.push(session, location, [(uv.stored_file, Path(uv.path))], cancel=context.pool.cancel)
-        return LockMaker(session, python, context.home, uv, host.name, context.pool.cancel)
-    binary = uv_here()
-    if binary is None:
-        raise HostError(
-            "there is no uv on the control machine, which makes the lock",
-            "install it beside ipexctl: pip install uv",
-        )
-    return LockMaker(control.session, control.python, control.home, binary, cancel=context.pool.cancel)
+            self._report_failures(index_answer.availability, by_node0=False)
+            plan = self._plan(index_answer)
+            return plan if isinstance(plan, Refusal) else self._lock(plan, index_answer, by_node0=False)
+        except HostError as error:
+            return error
+
+    def _plan(self, index_answer: IndexAnswer) -> StackPlan | Refusal:
+        """The stack of the environment that is extended, else by the answer of the indexes."""
+        context, rows = self.context, self.context.request.rows
+        if context.extended is not None:
+            plan = installed_plan(context.extended, context.facts, rows)
+            return replace(plan, why=context.extended.why)
+        return resolver.resolve(context.request.env.stack, context.facts, index_answer.availability, rows=rows)
+
+    def query_here(self) -> IndexAnswer:
+        index_answer = self._query(self.context.control.session, self.context.control.python, here=True)
+        self._save_answer(CONTROL_MACHINE, index_answer)
+        return index_answer
+
+    def _query(self, session: Session, python: str, *, here: bool) -> IndexAnswer:
+        request, cancel = self.context.request, self.context.pool.cancel
+        settings = pip_settings(session, python, cancel=cancel)
+        # The indexes of the candidate rows, with their known labels.
+        labels = {source.url.rstrip("/"): source for source in STACK_SOURCES}
+        besides = [
+            labels.get(index.url.rstrip("/"), Source(index.kind, index.url, without_credentials(index.url)))
+            for index in resolver.indexes(request.env.stack, request.rows)
+            if index.url.rstrip("/") != PYPI
+        ]
+        wanted = sources_for(request.sources, settings, here=here, besides=besides)
+        return query_indexes(session, python, wanted, self.projects, settings, cancel=cancel)
+
+    def _query_both(self) -> tuple[IndexAnswer, bool]:
+        """Query from node0 and the control machine concurrently; prefer node0 if it reaches an index."""
+        context = self.context
+
+        def query_node0() -> IndexAnswer | None:
+            host = context.first
+            try:
+                return self._query(context.pool.session(host), context.python(host), here=False)
+            except HostError as error:
+                context.notes.append(f"{host.name} could not query the indexes: {error.reason}")
+                return None
+
+        querying = run_in_background(query_node0, "query-node0")
+        try:
+            own: IndexAnswer | HostError = self.query_here()
+        except HostError as error:
+            own = error
+        from_node0 = querying.result()
+        if context.request.dry_run and not isinstance(own, HostError) and own.availability.of(resolver.TORCH):
+            return own, False  # a lock made on node0 would leave uv there
+        if isinstance(own, HostError):
+            if from_node0 is None:
+                raise own
+            return from_node0, True
+        if (
+            from_node0 is not None
+            and from_node0.availability.of(resolver.TORCH)
+            and (not self._unanswered(from_node0) or self._unanswered(own))
+        ):
+            return from_node0, True
+        return own, False
+
+    def _unanswered(self, index_answer: IndexAnswer) -> list[SourceFailure]:
+        """The failures of the indexes that the call names, if others answered."""
+        named = call_labels(self.context.request.sources)
+        return [f for f in index_answer.availability.failures if f.source in named and index_answer.sources]
+
+    def _report_failures(self, availability: Availability, *, by_node0: bool) -> None:
+        where = self.context.first.name if by_node0 else "the control machine"
+        reasons: dict[str, list[str]] = {}
+        for failures in availability.failures:
+            reasons.setdefault(failures.reason, []).append(failures.source)
+        for reason, sources in reasons.items():
+            self.context.notes.append(f"{where} got no answer from {join_names(sources, 3)}: {reason}")
+
+    def _lock(self, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> LockedStack:
+        """The lock, made on the machine that asked the indexes."""
+        context, request = self.context, self.context.request
+        if failures := self._unanswered(index_answer):
+            raise HostError(
+                f"{failures[0].source} gives no answer ({failures[0].reason}), and other indexes may have other "
+                "packages under the same names",
+                "a command without this index installs from the others",
+            )
+        if error := contradiction(plan, request.env.extras, request.origins):
+            raise error
+        uv = uv_for_node(index_answer.availability, plan.glibc)
+        maker = self._maker(uv, index_answer, by_node0=by_node0)
+        make = partial(make_lock, maker, plan, index_answer, extras=request.env.extras, origins=request.origins)
+        context.watch(Notice(f"{plan.row.name} for Python {plan.python}: making the lock"))
+        lock: Lock | None = None
+        with context.timed("", "made the lock"):
+            if context.extended is not None:  # its packages keep their versions if that is possible
+                kept = [f"{name}=={version}" for name, version in context.extended.packages.items()]
+                with contextlib.suppress(HostError, UserError):
+                    lock = make(constraints=(*request.env.constraints, *kept))
+            lock = lock or make(constraints=request.env.constraints)
+        if uv is not None and uv.size is None:
+            (uv,) = sized(maker, (uv,), index_answer)
+        return LockedStack(plan, lock, uv, index_answer, by_node0)
+
+    def _maker(self, uv: Wheel | None, index_answer: IndexAnswer, *, by_node0: bool) -> LockMaker:
+        context, control, cancel = self.context, self.context.control, self.context.pool.cancel
+        if by_node0 and uv is not None:
+            host = context.first
+            session, python = context.pool.session(host), context.python(host)
+            location = StoreLocation(host, python, f"{context.home}/wheels")
+            if uv.url:
+                download = Download(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
+                settings = index_answer.settings.transport()
+                fetched = stores.fetch(session, location, [download], settings=settings, cancel=cancel)
+                if fetched.failed:
+                    raise HostError(f"{uv.filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
+            elif uv.path:
+                stores.push(session, location, [(uv.stored_file, Path(uv.path))], cancel=cancel)
+            return LockMaker(session, python, context.home, uv, host.name, cancel)
+        binary = uv_here()
+        if binary is None:
+            raise HostError(
+                "there is no uv on the control machine, which makes the lock",
+                "install it beside ipexctl: pip install uv",
+            )
+        return LockMaker(control.session, control.python, control.home, binary, cancel=cancel)
 
 
 def announce_stack(
