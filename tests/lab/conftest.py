@@ -14,6 +14,7 @@ from install_helpers import PYTHON, Cluster
 from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, down, mend_host, system, up
 from lab_play_helpers import Site
+from lab_run_helpers import lab_with_mpi, session_dir
 from tiny_wheels import write_stack
 from trust_helpers import snapshot
 
@@ -43,6 +44,17 @@ def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
     yield make
     for lab in labs.values():
         down(lab.name)
+
+
+@pytest.fixture(scope="module")
+def lab(
+    request: pytest.FixtureRequest, make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory
+) -> Lab:
+    """The lab of a module's `LAB`; one of `MPI_LAB` has trust and an environment with a real MPI."""
+    spec = getattr(request.module, "MPI_LAB", None)
+    if spec is None:
+        return make_lab(request.module.LAB)
+    return lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory))
 
 
 @pytest.fixture(scope="session")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.lab import LabSpec
-from lab_run_helpers import by_rank, lab_with_mpi, new_cluster, session_dir
+from lab_run_helpers import by_rank, new_cluster
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.lab import Lab
     from lab_run_helpers import Cluster
 
+MPI_LAB = LabSpec(hosts=3, name=f"endlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 TRAIN = """\
@@ -58,11 +58,6 @@ if count < int(sys.argv[2]):  # the ranks wait for each other, as in a barrier; 
     time.sleep(600)
 print("at", step, flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"endlab-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture

@@ -29,14 +29,10 @@ if TYPE_CHECKING:
     from ipexctl.doctor.network_check import NetworkReport
     from ipexctl.lab import Lab
 
+LAB = LabSpec(hosts=3, users=("netuser",))
+"""Three hosts for this module alone: a lab that others break at the same time has no network to speak of."""
 pytestmark = pytest.mark.lab
 BUDGET = 8.0
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    """Three hosts for this module alone: a lab that others break at the same time has no network to speak of."""
-    return make_lab(LabSpec(hosts=3, users=("netuser",)))
 
 
 @contextmanager

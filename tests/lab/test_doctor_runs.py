@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.lab import Lab
     from lab_run_helpers import Cluster
 
+MPI_LAB = LabSpec(hosts=3, name=f"drruns-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 WITH_A_CHILD = """\
@@ -30,11 +31,6 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(7331)"])
 print("here", flush=True)
 time.sleep(7331)
 """
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"drruns-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import by_rank, lab_with_mpi, new_cluster, session_dir, wheels_from_pypi
+from lab_run_helpers import by_rank, new_cluster, wheels_from_pypi
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.lab import Lab
     from lab_run_helpers import Cluster
 
+MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 HANGS = """\
@@ -57,11 +57,6 @@ print("here", flush=True)
 train()
 """
 """As with oneCCL: MPI_Finalize is called when the process ends, and waits for ranks that wait for this one."""
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"runlab-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture

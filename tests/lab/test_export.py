@@ -15,15 +15,15 @@ import yaml
 
 from ipexctl.lab import LabSpec
 from lab_helpers import ask
-from lab_run_helpers import WAITS, WHO, Cluster, lab_with_mpi, new_cluster, said_by, session_dir
+from lab_run_helpers import WAITS, WHO, Cluster, new_cluster, said_by
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.lab import Lab
 
+MPI_LAB = LabSpec(hosts=2, name=f"export-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 
 OURS = ("IPEXCTL_RUN", "IPEXCTL_NOTES", "RESTART_COUNT", "PYTHONPATH")
@@ -31,11 +31,6 @@ OURS = ("IPEXCTL_RUN", "IPEXCTL_NOTES", "RESTART_COUNT", "PYTHONPATH")
 OF_EACH_CALL = ("MASTER_PORT", "PWD", "OLDPWD", "SHLVL", "_", "SSH_CLIENT", "SSH_CONNECTION", "LANG", "LC_CTYPE")
 """ssh may hand on the locale of whoever calls it."""
 OF_MPI = ("PMI_", "MPI_", "HYD", "GFORTRAN", "I_MPI_", "MPIR_", "PMIX_")
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=2, name=f"export-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture

@@ -16,13 +16,11 @@ import pytest
 
 import ipexctl
 from ipexctl.lab import LabSpec
-from lab_run_helpers import lab_with_mpi, session_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipexctl.lab import Lab
 
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 BARE = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}
 """Nothing but the directory says which hosts there are."""
@@ -170,11 +168,6 @@ def programs_and_writes(trace: str) -> tuple[set[str], set[str]]:
         elif not call["name"].startswith("open") or re.search("O_WRONLY|O_RDWR|O_CREAT", call["rest"]):
             written.add(path if "O_TMPFILE" not in call["rest"] else "/dev/null")
     return programs, written
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=3)), session_dir(tmp_path_factory))
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,12 @@ from simple_index import SimpleIndex
 from tiny_wheels import write_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from install_helpers import Cluster
-    from ipexctl.lab import Lab
 
+LAB = LabSpec(hosts=3, name=f"install-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=3, name=f"install-{os.getpid()}"))
 
 
 @pytest.mark.core

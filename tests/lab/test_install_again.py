@@ -18,19 +18,13 @@ from simple_index import SimpleIndex
 from tiny_wheels import write_ipex, write_stack, write_wheel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from install_helpers import Cluster
-    from ipexctl.lab import Lab
 
+LAB = LabSpec(hosts=2, name=f"install-again-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 CHANGED = {"node1": "changed", "node2": "changed"}
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=2, name=f"install-again-{os.getpid()}"))
 
 
 def test_a_wheelhouse_mends_an_environment_whose_wheels_were_pruned(cluster: Cluster, wheelhouse: Path) -> None:

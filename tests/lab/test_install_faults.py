@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 
     from ipexctl.lab import Lab
 
+LAB = LabSpec(hosts=2, name=f"install-faults-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=2, name=f"install-faults-{os.getpid()}"))
 
 
 @pytest.fixture

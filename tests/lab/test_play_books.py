@@ -23,11 +23,10 @@ from message_data import missing
 from tiny_wheels import write_stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cli_helpers import Ran
     from ipexctl.lab import Lab
 
+LAB = LabSpec(hosts=2, name=f"books-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 TRAIN = """\
@@ -62,11 +61,6 @@ class Books:
         said = ask(self.lab.hosts[index], command.replace("HOME_OF_OURS", self.home))
         assert said.rc == 0, said.err
         return said.out
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=2, name=f"books-{os.getpid()}"))
 
 
 @pytest.fixture(scope="module")

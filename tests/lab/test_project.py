@@ -11,15 +11,14 @@ import pytest
 
 from cli_helpers import ipexctl
 from ipexctl.lab import LabSpec
-from lab_run_helpers import WHO, by_rank, lab_with_mpi, new_cluster, session_dir
+from lab_run_helpers import WHO, by_rank, new_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cli_helpers import Ran
     from ipexctl.lab import Lab
     from lab_run_helpers import Cluster
 
+MPI_LAB = LabSpec(hosts=2, name=f"project-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 BARE = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}
 LISTS = """\
@@ -30,11 +29,6 @@ files = [str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file
 print(os.path.relpath(os.getcwd(), tree), *sorted(file for file in files if not file.startswith(".ipexctl/")))
 """
 """A rank that prints its working directory and the files that are below its project's root."""
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=2, name=f"project-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture

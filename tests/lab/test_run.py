@@ -34,12 +34,8 @@ if TYPE_CHECKING:
 
     from ipexctl.lab import Lab
 
+MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"runlab-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture

@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import WHO, Cluster, by_rank, lab_with_mpi, new_cluster, said_by, session_dir
+from lab_run_helpers import WHO, Cluster, by_rank, new_cluster, said_by
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ipexctl.lab import Lab
 
+MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"runlab-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import WAITS, by_rank, lab_with_mpi, new_cluster, session_dir
+from lab_run_helpers import WAITS, by_rank, new_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.lab import Lab
     from lab_run_helpers import Cluster
 
+MPI_LAB = LabSpec(hosts=2, name=f"followlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 COUNTS = """\
@@ -31,11 +31,6 @@ for number in range(int(sys.argv[1])):
     print("number", number, file=sys.stderr, flush=True)
     time.sleep(0.03)
 """
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=2, name=f"followlab-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture

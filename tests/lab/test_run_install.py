@@ -12,20 +12,15 @@ from ipexctl.lab import LabSpec
 from lab_run_helpers import new_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.lab import Lab
     from lab_run_helpers import Cluster
 
+LAB = LabSpec(hosts=2, name=f"early-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 NOTHING = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": ""}
 """No index is in reach: an install would fail with another message, and late."""
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=2, name=f"early-{os.getpid()}"))
 
 
 @pytest.fixture

@@ -18,18 +18,14 @@ from lab_helpers import ask
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from cli_helpers import Ran
     from ipexctl.lab import Lab
 
+LAB = LabSpec(hosts=3, name=f"old-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=3, name=f"old-{os.getpid()}"))
 
 
 class Past:

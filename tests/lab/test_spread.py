@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from ipexctl.lab import Lab, LabHost
 
+LAB = LabSpec(hosts=4)
 pytestmark = pytest.mark.lab
 
 PIECES = [os.urandom(size) for size in (6_000_000, 2_000_000, 17, 0)]
@@ -41,11 +42,6 @@ BLOBS = [
 ]
 OURS = "ipexctl.node.__main__"
 """In the command line of every agent process, and of the shell that starts it."""
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=4))
 
 
 @pytest.fixture

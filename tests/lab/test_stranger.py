@@ -13,13 +13,12 @@ import pytest
 
 from ipexctl.lab import LabSpec, ssh_argv
 from ipexctl.node.common import sockets
-from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir
+from lab_run_helpers import Cluster, by_rank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipexctl.lab import Lab
 
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 STRANGER = Path(__file__).parent / "stranger.py"
 SECONDS = 8
@@ -30,11 +29,6 @@ for step in range({SECONDS * 10}):
     time.sleep(0.1)
 sys.exit(7 if os.environ["RANK"] == "2" and sys.argv[1:] == ["fails"] else 0)
 """
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=3)), session_dir(tmp_path_factory))
 
 
 @pytest.mark.parametrize(("arguments", "rc"), [((), 0), (("fails",), 7)], ids=["ends", "fails"])

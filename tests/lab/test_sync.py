@@ -20,11 +20,12 @@ from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_helpers import ask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from cli_helpers import Ran
     from ipexctl.lab import Lab
 
+LAB = LabSpec(hosts=3, name=f"sync-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 _numbers = itertools.count()
 
@@ -61,11 +62,6 @@ class Cluster:
         said = ask(self.lab.hosts[index], f"cd {self.home}/code/project-????????/ && {command}", **more)
         assert said.rc == 0, said.err
         return said.out
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=3, name=f"sync-{os.getpid()}"))
 
 
 @pytest.fixture

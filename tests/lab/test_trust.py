@@ -20,16 +20,10 @@ from lab_helpers import ask
 from trust_helpers import SSH, everyone, gets_in, keys_of, snapshot, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ipexctl.lab import Lab
 
+LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=4, name=f"trust-{os.getpid()}"))
 
 
 @pytest.mark.core

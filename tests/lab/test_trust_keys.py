@@ -15,10 +15,11 @@ from lab_helpers import ask
 from trust_helpers import everyone, gets_in, keys_of, snapshot, trust
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ipexctl.lab import Lab, LabHost
 
+LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 
@@ -32,11 +33,6 @@ _ODD = (
     b'command="echo \\"a b\\"",no-pty ssh-rsa AAAA x y\n%s\nipexctl: not ours\n',
     b"# " + b"x" * 70000 + b"\n%s\n",
 )
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=4, name=f"trust-{os.getpid()}"))
 
 
 def test_whatever_was_in_authorized_keys_is_there_again_byte_for_byte(clean: Lab) -> None:

@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 
     from ipexctl.lab import Lab
 
+LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=4, name=f"trust-{os.getpid()}"))
 
 
 def test_this_machine_as_node0(lab: Lab, tmp_path: Path) -> None:

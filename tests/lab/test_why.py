@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import WAITS, lab_with_mpi, new_cluster, session_dir
+from lab_run_helpers import WAITS, new_cluster
 from message_data import missing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.lab import Lab
     from lab_run_helpers import Cluster
 
+MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 BEGINS = """\
@@ -42,11 +42,6 @@ else:
 TOGETHER = MEET + "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 """Goes on when all three ranks have begun, and for a moment also when it is told to end."""
 BIN = ".ipexctl/envs/default/bin"
-
-
-@pytest.fixture(scope="module")
-def lab(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    return lab_with_mpi(make_lab(LabSpec(hosts=3, name=f"runlab-{os.getpid()}")), session_dir(tmp_path_factory))
 
 
 @pytest.fixture
