@@ -11,16 +11,12 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ipexctl.node.common.frames import CompressedFrameReader, decode_chunk, decode_json
+from ipexctl.node.common.frames import Chunk, CompressedFrameReader, decode_chunk, decode_json
 from ipexctl.remote.node_call import agent_zip
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from ipexctl.node.common.frames import Chunk
 
 
 def other_pythons() -> list[str]:

@@ -10,17 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from doc_blocks import ROOT
+from doc_blocks import ROOT, Block, Shown
 from doc_output import lie_in
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from doc_blocks import Block, Shown
 
 STRAYS = (
     "COLUMNS",

@@ -8,9 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import uv
 
@@ -18,9 +19,6 @@ from agent_helpers import agent_argv
 from ipexctl.node.common.processes import all_processes
 from ipexctl.stack.lock.lock import Lock, Wheel
 from tiny_wheels import write_stack
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 PYTHON = sys.executable
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"

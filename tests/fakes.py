@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from ipexctl.remote.session import Ended
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.outcome import HostError
-    from ipexctl.remote.session import Readable, Stream
+from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import Ended, Readable, Stream
 
 
 @dataclass

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pytest
 
-from doc_blocks import PAGES, ROOT, blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from doc_blocks import Block
-    from doc_shell import Shell
+from doc_blocks import PAGES, ROOT, Block, blocks
+from doc_shell import Shell
 
 ALONE = "this machine, small wheels"
 CLUSTER = "four hosts, small wheels and a real MPI"

@@ -8,13 +8,9 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.lab.cpu_files import cpuinfo, sysfs
-from ipexctl.lab.cpu_profiles import CPU_PROFILES, find_cpu_profile
-
-if TYPE_CHECKING:
-    from ipexctl.lab.cpu_profiles import CpuProfile
+from ipexctl.lab.cpu_profiles import CPU_PROFILES, CpuProfile, find_cpu_profile
 
 RECORDED = Path(__file__).parent / "unit/facts/recorded"
 MACHINES = sorted(file.stem for file in RECORDED.glob("*.json"))

@@ -20,11 +20,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 JSON = "application/vnd.pypi.simple.v1+json"
 

@@ -9,11 +9,8 @@ import hashlib
 import os
 import zipfile
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 _THEN = (2026, 1, 1, 0, 0, 0)

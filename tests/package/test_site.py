@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from doc_blocks import PAGES, ROOT
 from doc_shell import Shell
-from page_scenes import PACKAGE, play, scenes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from page_scenes import Scene
+from page_scenes import PACKAGE, Scene, play, scenes
 
 NOT_OURS = shutil.ignore_patterns(".*", "__pycache__", "build", "checkpoints")
 

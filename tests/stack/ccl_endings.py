@@ -7,17 +7,11 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from cli_helpers import IPEXCTL, ipexctl, processes_with
-from ipexctl.lab import break_host, mend_host
+from cli_helpers import IPEXCTL, Ran, ipexctl, processes_with
+from ipexctl.lab import Lab, break_host, mend_host
 from lab_helpers import ask
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
 
 ENDS = """\
 import os, signal, sys, time

@@ -11,24 +11,19 @@ import re
 import shutil
 import socket
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from accelerate_generations import RECORD, ask, wheel_of
 from launch_helpers import IPEX, cpu, machine, plan
 from real_helpers import ABORT, EXAMPLES, SHORT, examples_in, losses, require_disk, require_package
 
-from cli_helpers import ipexctl
+from cli_helpers import Ran, ipexctl
 from ipexctl.export.accelerate import to_accelerate
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.accelerate_env import variables_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cli_helpers import Ran
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 

@@ -6,22 +6,17 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from real_helpers import examples_in, mpirun_config, require_disk, require_lab, require_package, trainer_losses
 
-from cli_helpers import ipexctl
-from ipexctl.lab import LabSpec, down, ssh_argv, up
+from cli_helpers import Ran, ipexctl
+from ipexctl.lab import Lab, LabSpec, down, ssh_argv, up
 from lab_run_helpers import WHO, by_rank, said_by
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 

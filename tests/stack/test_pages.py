@@ -5,22 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from real_helpers import require_disk, require_lab, require_package
 
 from doc_shell import Shell
 from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, down, up
-from page_scenes import REAL_HERE, REAL_LAB, play, scenes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
-    from page_scenes import Scene
+from ipexctl.lab import Lab, LabSpec, down, up
+from page_scenes import REAL_HERE, REAL_LAB, Scene, play, scenes
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 

@@ -5,25 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from real_helpers import EXAMPLES, SHORT, examples_in, losses, require_disk, require_lab, require_package
 from test_real_wheels import on_host
 
-from cli_helpers import ipexctl
-from ipexctl.lab import LabSpec, down, ssh_argv, up
+from cli_helpers import Ran, ipexctl
+from ipexctl.lab import Lab, LabSpec, down, ssh_argv, up
 from lab_run_helpers import bring_mpi, by_rank, wheels_from_pypi
-from slurm_helpers import slurm_on
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
-    from slurm_helpers import Slurm
+from slurm_helpers import Slurm, slurm_on
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 

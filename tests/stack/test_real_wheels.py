@@ -14,9 +14,10 @@ import re
 import shutil
 import signal
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from ccl_endings import Ends
@@ -34,21 +35,14 @@ from real_helpers import (
     trainer_losses,
 )
 
-from cli_helpers import ipexctl
+from cli_helpers import Ran, ipexctl
 from doc_shell import Shell
-from ipexctl.lab import LabSpec, down, up
+from ipexctl.lab import Lab, LabSpec, down, up
+from ipexctl.lab.state import LabHost
 from lab_helpers import ask
 from lab_run_helpers import by_rank
 from message_data import missing
-from page_scenes import REAL_CCL, play, scenes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
-    from ipexctl.lab.state import LabHost
-    from page_scenes import Scene
+from page_scenes import REAL_CCL, Scene, play, scenes
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -12,9 +13,6 @@ from typer.main import get_command
 from doc_blocks import PAGES, ROOT, blocks, our_words, spans
 from ipexctl.cli.app import COMMANDS, load_command
 from ipexctl.cli.app import app as root
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OTHERS = frozenset(
     f"--{name}"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
 
 from doc_blocks import PAGES, ROOT, prose
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+?) *$", re.M)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipexctl.facts.facts import Facts, parse, to_json
-from ipexctl.lab.cpu_profiles import CPU_PROFILES, cpus
+from ipexctl.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpus
 from recorded_probes import MACHINES, NAMES, RECORDED, TIERS, recorded
-
-if TYPE_CHECKING:
-    from ipexctl.lab.cpu_profiles import CpuProfile
 
 
 @pytest.mark.parametrize("cpu_profile", CPU_PROFILES, ids=lambda cpu_profile: cpu_profile.name)

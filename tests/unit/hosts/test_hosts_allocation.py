@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.allocation import allocated_hosts, read_tasks
 from ipexctl.hosts.names import WordError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

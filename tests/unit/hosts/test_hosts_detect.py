@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,10 +15,6 @@ from hosts_helpers import any_text, assert_can_be_reached, assert_points_inside,
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.detect import MAX_BYTES, detect, read_hosts_file
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 
 from hosts_helpers import almost_valid, assert_points_inside
 from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_hostfile
 from ipexctl.hosts.inventory_ini import read_inventory_ini
 from ipexctl.hosts.inventory_yaml import read_inventory_yaml
 from ipexctl.hosts.select import HostRequest, select_hosts
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.hosts.host import Host
 
 ARGUMENTS = (
     ("-F cfg", "-F"),

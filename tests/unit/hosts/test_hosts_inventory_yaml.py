@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hosts_helpers import almost_valid, assert_only_user_errors, file_error
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.inventory_yaml import read_inventory_yaml
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.hosts.host import Host
 
 CLUSTER = """\
 ---

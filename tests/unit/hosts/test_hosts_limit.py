@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,6 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.limit import limit_hosts
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOSTS = (
     Host("node10", "node10", groups=("big",)),

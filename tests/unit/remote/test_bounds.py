@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import tracemalloc
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
@@ -15,12 +15,7 @@ from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call_line
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import capture
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.remote.session import Session
+from ipexctl.remote.session import Session, capture
 
 FLOOD = "head -c 128000000 /dev/zero | tr '\\0' x"
 EMPTY_LISTS = "printf '{\"event\": \"done\", \"a\": ['; yes '[],' | head -c 24000000 | tr -d '\\n'; echo '[]]}'"

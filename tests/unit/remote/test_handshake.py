@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import paramiko
 import pytest
@@ -18,9 +19,6 @@ from ipexctl.remote.handshake import Handshake, _connection, _Transport
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -7,22 +7,17 @@ import re
 import shutil
 import subprocess
 import threading
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from ipexctl.remote.host_keys import HostKeys
-from ipexctl.remote.known_hosts import entries_for, fingerprint, hash_name, parse
+from ipexctl.remote.host_keys import HostKeys, Policy
+from ipexctl.remote.known_hosts import KnownHostsEntry, entries_for, fingerprint, hash_name, parse
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ipexctl.remote.host_keys import Policy
-    from ipexctl.remote.known_hosts import KnownHostsEntry
 
 KEY, OTHER = b"its key", b"another key"
 

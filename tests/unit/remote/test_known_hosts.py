@@ -8,18 +8,13 @@ import hmac
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.remote.known_hosts import check_key, entries_for, fingerprint, hash_name, known_types, parse
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.remote.known_hosts import Verdict
+from ipexctl.remote.known_hosts import Verdict, check_key, entries_for, fingerprint, hash_name, known_types, parse
 
 GOOD, OTHER = b"the host's key", b"somebody else's key"
 

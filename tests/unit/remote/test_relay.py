@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +16,9 @@ from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import Ended, Session
 from ipexctl.remote.transfer.relay import Relay
 from ipexctl.remote.transfer.store_client import Damaged, StoredFile, StoreLocation
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from ipexctl.remote.session import Session
 
 ONE, TWO = b"the first file", b"the second"
 HOST = Host("node1", "node1")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,15 +17,11 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
+from ipexctl.remote.session import Session
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
 from ipexctl.stack.env.environment import EnvClient, verify
 from ipexctl.stack.lock.indexes import PipSettings, pip_settings, query_indexes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.remote.session import Session
 
 HOST = Host("n1", "10.0.0.1")
 PHASE = {"name": "torch", "ok": True, "seconds": 1.5, "rc": 0, "signal": None, "timed_out": False, "text": ""}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session_pool import SessionPool
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Reach:

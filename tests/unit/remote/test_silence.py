@@ -7,7 +7,9 @@ import re
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
 
 import paramiko
 import pytest
@@ -18,10 +20,6 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import capture
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 Step = Literal["banner", "kex", "auth", "channel", "exec", "status"]
 HOST_KEY = paramiko.RSAKey.generate(2048)

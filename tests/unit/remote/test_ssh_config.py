@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,9 +27,6 @@ from ipexctl.remote.ssh_config import (
     ssh_home,
     ssh_options,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ANSWER = """\
 host node1

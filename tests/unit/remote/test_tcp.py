@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from ipexctl.remote.tcp import TunedSocket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
@@ -12,10 +12,6 @@ from ipexctl.stack.lock.indexes import IndexAnswer, PipSettings, Source, query_i
 from ipexctl.stack.lock.make_lock import LockMaker, uv_here
 from ipexctl.stack.lock.wheels import Availability, SourceFailure
 from ipexctl.stack.resolve.model import StackPlan
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 HERE = LocalSession(Host("here", "127.0.0.1"))
 

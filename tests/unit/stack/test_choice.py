@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from stack_helpers import (
@@ -20,18 +20,14 @@ from stack_helpers import (
     refused,
 )
 
+from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
+from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.resolver import projects
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.stack.lock.wheels import Availability
 
 CUDA = tuple(wheel for wheel in PYPI if "intel_ext" not in wheel)
 """PyPI's torch alone: without `+cpu`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,6 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.build import EnvSpec
 from ipexctl.stack.env.environment import EnvClient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from lock_helpers import HERE
@@ -19,9 +19,6 @@ from ipexctl.stack.lock.indexes import (
 from ipexctl.stack.resolve.model import Sources
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NONE = PipSettings()
 ALWAYS = [source.label for source in STACK_SOURCES]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from lock_helpers import plan
 from stack_helpers import PYPI, host, index
 
+from ipexctl.remote.progress import Notice
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.lock.lock import Lock, Wheel
@@ -16,9 +17,6 @@ from ipexctl.stack.lock.pipeline import LockedStack, announce_stack
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 from ipexctl.text import readable
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.remote.progress import Notice
 
 CPU_BUILD = "torch-2.15.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 GB = 1_000_000_000

@@ -11,9 +11,9 @@ import sys
 import time
 import urllib.request
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from lock_helpers import HERE, asked, heard, index, links, maker, plan
@@ -32,10 +32,6 @@ from ipexctl.stack.lock.make_lock import LockMaker, make_lock, uv_for_node
 from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
 from ipexctl.stack.resolve.model import Sources
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from lock_helpers import plan
@@ -11,9 +11,6 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement
 from ipexctl.stack.resolve.model import Sources
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from stack_helpers import (
@@ -23,15 +23,11 @@ from stack_helpers import (
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
 from ipexctl.stack.catalog.table import StackSpec, rows, version_key
+from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.compatibility import interpreters_for
 from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import indexes, projects, resolve, resolve_by_table
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ipexctl.stack.lock.wheels import Availability
 
 every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stack_helpers import AVX, AVX2, AVX512, PYPI, host, index
 
 from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog.table import minor, rows, version_key
+from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.compatibility import incompatibility, usable_pythons
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import indexes, projects, resolve
-
-if TYPE_CHECKING:
-    from ipexctl.stack.lock.wheels import Availability
 
 LINES = [row.line for row in rows()]
 PYTHONS = [f"3.{number}" for number in range(6, 17)]

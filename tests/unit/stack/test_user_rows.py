@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,9 +17,6 @@ from ipexctl.stack.catalog.user_table import ROW_KEYS, check_row, known_rows, me
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NEW = {"name": "torch-2.16", "torch": "2.16.0", "torch_pythons": ["3.11", "3.12"]}
 
