@@ -64,16 +64,12 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
             f"{shlex.quote(shown)} --list --yaml --output NEW.yml",
         )
     format_ = detect(text, path.suffix)
-    if format_ == "yaml":
-        from ipexctl.hosts.inventory_yaml import read_inventory_yaml
+    read = read_hostfile
+    if format_ != "hostfile":
+        from ipexctl.hosts import inventory_files  # slow to import
 
-        hosts = read_inventory_yaml(text, shown, base=path.parent, found=found)
-    elif format_ == "ini":
-        from ipexctl.hosts.inventory_ini import read_inventory_ini
-
-        hosts = read_inventory_ini(text, shown, base=path.parent, found=found)
-    else:
-        hosts = read_hostfile(text, shown, base=path.parent, found=found)
+        read = inventory_files.read_inventory_yaml if format_ == "yaml" else inventory_files.read_inventory_ini
+    hosts = read(text, shown, base=path.parent, found=found)
     if not hosts:
         what = "is empty" if not text.strip() else "names no host"
         raise UserError(f"{shown}: the file {what}", fix="write one host a line, such as node1 or node[1-4]:2")

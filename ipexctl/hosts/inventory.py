@@ -59,7 +59,7 @@ def host_from(
     host = Host(
         name=name,
         address=address or name,
-        user=reader.value(_USER, _read_user),
+        user=reader.value(_USER, check_user),
         port=reader.value(_PORT, lambda text: read_port(text, 1)),
         slots=reader.value(("slots",), lambda text: read_count(text, "slots", 1)),
         max_slots=reader.value(("max_slots", "max-slots"), lambda text: read_count(text, "max_slots", 1)),
@@ -74,11 +74,6 @@ def host_from(
         line, column = position if slots is None else (slots.line, slots.column)
         raise source.error(line, column, f"slots={host.slots} is more than max_slots={host.max_slots}")
     return host
-
-
-def _read_user(text: str) -> str:
-    check_user(text)
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,16 +264,17 @@ class Inventory:
         ancestors.discard(ALL)
         ancestors.discard(UNGROUPED)
         ancestors = ancestors or {UNGROUPED}
-        groups = tuple(sorted(ancestors, key=lambda group: (order[group], self._priority(group), group)))
+
+        def priority(group: str) -> int:
+            setting = self.groups[group].vars.get("ansible_group_priority")
+            return int(setting.text) if setting and setting.text.isdecimal() and len(setting.text) < 10 else 1
+
+        groups = tuple(sorted(ancestors, key=lambda group: (order[group], priority(group), group)))
         settings = dict(self.groups[ALL].vars)
         for group in groups:
             settings.update(self.groups[group].vars)
         settings.pop("ansible_group_priority", None)
         return groups, settings
-
-    def _priority(self, group: str) -> int:
-        setting = self.groups[group].vars.get("ansible_group_priority")
-        return int(setting.text) if setting is not None and setting.text.isdecimal() and len(setting.text) < 10 else 1
 
     def _depths(self, parents: Mapping[str, list[str]]) -> dict[str, int]:
         """The depth of each group below `all`, by its longest path; a cycle of groups is an error."""

@@ -81,8 +81,8 @@ def check_host(name: str) -> None:
         )
 
 
-def check_user(user: str) -> None:
-    """Raise WordError unless it is a user name that ssh and a shell read as such."""
+def check_user(user: str) -> str:
+    """Return the name; raises WordError unless it is a user name that ssh and a shell read as such."""
     if not user:
         raise WordError("the user's name is missing")
     if _USER.fullmatch(user) is None:
@@ -92,6 +92,7 @@ def check_user(user: str) -> None:
             if _USER.fullmatch("a" + character + "a") is None:
                 raise WordError(f"{describe(character)} can't stand in a user's name", column=index + 1)
         raise WordError(f"{quoted(user)} can't be a user's name")
+    return user
 
 
 def _bad_name(name: str) -> WordError:

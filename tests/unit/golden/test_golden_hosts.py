@@ -17,8 +17,7 @@ import test_hosts_select as select
 from ipexctl.hosts.allocation import allocated_hosts
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.hostfile import read_host_list, read_hostfile
-from ipexctl.hosts.inventory_ini import read_inventory_ini
-from ipexctl.hosts.inventory_yaml import read_inventory_yaml
+from ipexctl.hosts.inventory_files import read_inventory_ini, read_inventory_yaml
 from ipexctl.hosts.limit import limit_hosts
 from ipexctl.hosts.names import WordError
 from ipexctl.hosts.nodeset import expand

@@ -13,8 +13,7 @@ from hosts_helpers import almost_valid, assert_points_inside
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_hostfile
-from ipexctl.hosts.inventory_ini import read_inventory_ini
-from ipexctl.hosts.inventory_yaml import read_inventory_yaml
+from ipexctl.hosts.inventory_files import read_inventory_ini, read_inventory_yaml
 from ipexctl.hosts.select import HostRequest, select_hosts
 from message_data import missing
 

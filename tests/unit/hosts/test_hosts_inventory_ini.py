@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hosts_helpers import almost_valid, assert_only_user_errors, file_error
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.inventory_ini import read_inventory_ini
+from ipexctl.hosts.inventory_files import read_inventory_ini
 from message_data import missing
 
 CLUSTER = """\

@@ -1,4 +1,8 @@
-"""Parses Ansible's INI inventory: `[group]`, `[group:vars]`, `[group:children]`, host lines with variables."""
+"""Parses Ansible's inventories.
+
+INI: `[group]`, `[group:vars]`, `[group:children]`, host lines with variables. YAML: nested groups of `hosts`,
+`children` and `vars`.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,25 @@ from ipexctl.hosts.inventory import ALL, UNGROUPED, HostSetting, Inventory
 from ipexctl.hosts.names import WordError, did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.words import Word, refuse_invisible, split_pairs, split_words
+from ipexctl.hosts.yaml_tree import Entry, Node, YamlTree, is_null, kind
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
+    from ipexctl.errors import FileError
     from ipexctl.hosts.host import Host
 
-SECTION: Final = re.compile(r"\[([^:\[\]\s#]+)(?::(\w+))?\]\s*(?:[#;].*)?", re.DOTALL)
-_KINDS: Final = ("hosts", "vars", "children")
+_SECTION: Final = re.compile(r"\[([^:\[\]\s#]+)(?::(\w+))?\]\s*(?:[#;].*)?", re.DOTALL)
+_SECTIONS: Final = ("hosts", "vars", "children")
 _COMMENT = re.compile(r"\s[#;].*", re.DOTALL)
 _QUOTED_VALUE = re.compile(r"""(?:"([^"]*)"|'([^']*)')\s*(?:[#;].*)?""", re.DOTALL)
+_PARTS: Final = ("hosts", "children", "vars")
 
 
 def read_inventory_ini(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
     """The hosts of an INI inventory in the file's order."""
     lines = text.removeprefix("\ufeff").split("\n")
     source = SourceFile(str(path), Path(path).parent if base is None else base, lines, found)
-    reader = _Reader(Inventory(source))
+    reader = _IniReader(Inventory(source))
     for number, line in enumerate(source.lines, 1):
         bare = line.strip(" \t\r")
         if bare and bare[0] not in "#;":
@@ -37,7 +44,7 @@ def read_inventory_ini(text: str, path: str | Path, *, base: Path | None = None,
     return reader.inventory.hosts()
 
 
-class _Reader:
+class _IniReader:
     def __init__(self, inventory: Inventory) -> None:
         self.inventory = inventory
         self._group = UNGROUPED
@@ -48,7 +55,7 @@ class _Reader:
     def read(self, number: int, line: str) -> None:
         """Parse one line that is neither empty nor a comment."""
         start = len(line) - len(line.lstrip()) + 1
-        section = SECTION.fullmatch(line.strip())
+        section = _SECTION.fullmatch(line.strip())
         if section is not None:
             self._begin(number, start, section[1], section[2] or "hosts")
         elif line.lstrip().startswith("[") and line.count(":") < 2:
@@ -68,7 +75,7 @@ class _Reader:
                 raise self.inventory.source.error(line, column, f"no group {quoted(name)} is declared", fix=fix)
 
     def _begin(self, number: int, start: int, group: str, kind: str) -> None:
-        if kind not in _KINDS:
+        if kind not in _SECTIONS:
             raise WordError(
                 f"a section is [group], [group:vars] or [group:children], not ':{printable(kind)}'",
                 column=start + len(group) + 2,
@@ -141,3 +148,88 @@ def _bare_word(first: Word, word: Word) -> WordError:
     elif word.text.isdecimal():
         fix = f"for slots: slots={word.text}"
     return WordError(f"{quoted(word.text)} is no key=value", column=word.column, fix=fix)
+
+
+def read_inventory_yaml(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
+    """The hosts of a YAML inventory in the file's order."""
+    tree = YamlTree(text, path, base, found)
+    if tree.root is None or is_null(tree.root):
+        return ()
+    if tree.root.id != "mapping":
+        raise tree.error(
+            tree.root,
+            f"a YAML inventory is a mapping of groups, not {kind(tree.root)}",
+            fix="a plain hostfile's name doesn't end in .yml or .yaml",
+        )
+    reader = _YamlReader(tree)
+    for entry in tree.entries(tree.root, "an inventory"):
+        reader.read_group(entry, 0)
+    return reader.inventory.hosts()
+
+
+class _YamlReader:
+    def __init__(self, tree: YamlTree) -> None:
+        self.tree = tree
+        self.inventory = Inventory(tree.source)
+
+    def read_group(self, group: Entry, depth: int) -> None:
+        """Read a group and all groups nested in it."""
+        self._check_group_name(group)
+        self.inventory.group(group.key)
+        for part in self.tree.entries(group.value, f"group {quoted(group.key)}", depth):
+            if part.key not in _PARTS:
+                raise self._unknown_part(group, part)
+            for entry in self._part(part, depth + 1):
+                if part.key == "hosts":
+                    self._host(group.key, entry, depth + 2)
+                elif part.key == "children":
+                    line, column = _position(entry.key_node)
+                    self.inventory.add_child(group.key, entry.key, line, column)
+                    self.read_group(entry, depth + 2)
+                else:
+                    self.inventory.group(group.key).vars[entry.key] = self._setting(entry)
+
+    def _part(self, part: Entry, depth: int) -> list[Entry]:
+        node = part.value
+        if part.key != "vars" and node.id == "sequence":
+            example = "node1" if part.key == "hosts" else "gpu"
+            raise self.tree.error(
+                node, f"{part.key} must be a mapping, not a list", fix=f"`{example}:` in place of `- {example}`"
+            )
+        return self.tree.entries(node, part.key, depth)
+
+    def _host(self, group: str, host: Entry, depth: int) -> None:
+        variables = self.tree.entries(host.value, f"host {quoted(host.key)}", depth)
+        settings = {entry.key: self._setting(entry) for entry in variables}
+        line, column = _position(host.key_node)
+        self.inventory.add_hosts(group, host.key, settings, line, column)
+
+    def _setting(self, entry: Entry) -> HostSetting:
+        node = entry.value
+        problem = ""
+        if node.id != "scalar":
+            problem = f"{quoted(entry.key)} must be one value, not {kind(node)}"
+        elif not node.tag.startswith("tag:yaml.org"):
+            problem = f"{quoted(entry.key)} is {quoted(node.tag)}, which isn't evaluated here"
+        line, column = _position(node)
+        return HostSetting(self.tree.text(node), line, column, problem)
+
+    def _check_group_name(self, group: Entry) -> None:
+        if not group.key or not group.key.isprintable() or any(c in group.key for c in " ,!:[]{}*?"):
+            raise self.tree.error(group.key_node, f"{quoted(group.key)} can't be a group's name")
+
+    def _unknown_part(self, group: Entry, part: Entry) -> FileError:
+        if group.key == "_meta":
+            return self.tree.error(
+                group.key_node,
+                "this is the answer of an inventory script, not an inventory",
+                fix="let Ansible write one to a new file (this runs SCRIPT): "
+                "ansible-inventory -i SCRIPT --list --yaml --output NEW.yml",
+            )
+        fix = did_you_mean(part.key.lower(), _PARTS, "a group has hosts, children and vars; put hosts under hosts:")
+        return self.tree.error(part.key_node, f"unknown key {quoted(part.key)} in group {quoted(group.key)}", fix=fix)
+
+
+def _position(node: Node) -> tuple[int, int]:
+    mark = node.start_mark
+    return mark.line + 1, mark.column + 1
