@@ -174,7 +174,8 @@ class Ignored:
         nearest directory's first, in a file the last line. These win over the note of a fetch. No file of a project
         can send credentials, because a cloned repository contains such files.
         """
-        if path == OWN or path[path.rfind("/") + 1 :] in (ALWAYS if is_directory else ALWAYS_FILES):
+        name = path[path.rfind("/") + 1 :]
+        if path == OWN or name in (ALWAYS if is_directory else ALWAYS_FILES):
             return "excluded"
         full = f"{path}/" if is_directory else path
         excluded = self._excludes.excludes(full) if self._excludes is not None else None
@@ -186,7 +187,7 @@ class Ignored:
                 if excluded is not None:
                     break
                 excluded = directory_layer.excludes(full)
-            if excluded or (excluded is None and is_default(path, is_directory=is_directory)):
+            if excluded or (excluded is None and is_default(name, is_directory=is_directory)):
                 reason = "ignored"
             elif is_credential(path, is_directory=is_directory):
                 reason = "credentials"
@@ -235,7 +236,6 @@ def is_credential(path: str, *, is_directory: bool) -> bool:
     return name != _DOCKER_FILE or f"/{path.lower()}".endswith(f"/{DOCKER_LOGIN}")
 
 
-def is_default(path: str, *, is_directory: bool) -> bool:
-    """Whether a path is left out unless a pattern includes it: its bytes are of no use on another machine."""
-    name = path[path.rfind("/") + 1 :]
+def is_default(name: str, *, is_directory: bool) -> bool:
+    """Whether a name is left out unless a pattern includes it: its bytes are of no use on another machine."""
     return name.endswith(DEFAULT_SUFFIX) or name in (DEFAULT_DIRECTORIES if is_directory else DEFAULT_FILES)

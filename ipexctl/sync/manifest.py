@@ -51,8 +51,8 @@ class Manifest:
 
     @cached_property
     def packed(self) -> bytes:
-        """Compressed JSON, for a host and for the cache."""
-        return gzip.compress(self._json, 6, mtime=0)
+        """Compressed JSON, for a host and for the cache. Most of it are hashes, which no level makes much smaller."""
+        return gzip.compress(self._json, 1, mtime=0)
 
     @cached_property
     def digest(self) -> str:

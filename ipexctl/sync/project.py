@@ -120,10 +120,11 @@ def _remembered(project: Project) -> list[Path]:
     return sorted(project.cache.glob("*.gz"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
-def last_sent(project: Project) -> Manifest | None:
+def last_sent(project: Project) -> str | None:
+    """The digest of the manifest that was sent last."""
     with contextlib.suppress(OSError):
         for path in _remembered(project)[:1]:
-            return sent_before(project, path.stem)
+            return path.stem
     return None
 
 
@@ -211,13 +212,13 @@ def manifest_of(scanned: ScanResult, hashes: Hashes) -> Manifest:
 
 def _content(root: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
     """A file's hash and size; an empty hash if it was removed."""
-    path = os.fsdecode(os.path.join(root, encode(found.path)))
     for _ in range(_MAX_TRIES):
         try:
             result = hashes.of(root, found)
         except FileNotFoundError:
             return "", 0
         except OSError as error:
+            path = os.fsdecode(os.path.join(root, encode(found.path)))
             raise UserError(
                 f"{path}: {error.strerror or error}",
                 fix="make it readable, or leave it out: --exclude or .ipexctlignore",
@@ -225,4 +226,5 @@ def _content(root: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
         if isinstance(result, str):
             return result, found.size
         found = result
+    path = os.fsdecode(os.path.join(root, encode(found.path)))
     raise UserError(f"{path} changes while it is read", fix="wait until it is complete, or leave it out: --exclude")

@@ -148,13 +148,13 @@ class ProjectSync:
 
     def _expect(self) -> _Expected | None:
         """The tree that was sent last, if the project differs little from it."""
-        sent, manifest = last_sent(self.project), self.project.manifest
-        if sent is None or sent.digest == manifest.digest:
+        digest, manifest = last_sent(self.project), self.project.manifest
+        if digest is None or digest == manifest.digest or (sent := sent_before(self.project, digest)) is None:
             return None
         need = set(manifest.files) - set(sent.files)
         if sum(manifest.files[sha256].size for sha256 in need) > UPDATE_SIZE:
             return None
-        return _Expected(sent.digest, self._frame(need))
+        return _Expected(digest, self._frame(need))
 
     def _query(self, hosts: Sequence[Host], expected: _Expected | None = None) -> None:
         def work(host: Host, session: Session) -> TreeState:

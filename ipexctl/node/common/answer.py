@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator
 
@@ -63,7 +62,7 @@ def answer(action: Action) -> int:
     New files are readable by this account only, regardless of its umask. An OSError of the action is explained.
     """
     os.umask(0o077)
-    stdin = sys.stdin.buffer
+    stdin = open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # a pipe's size
     request = json.loads(stdin.readline())
     try:
         result = action(request, stdin)

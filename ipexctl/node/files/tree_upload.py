@@ -93,7 +93,8 @@ class Plan:
     def status(self, path: str) -> os.stat_result | None:
         """The status of a path when the plan was made."""
         if path not in self._statuses:
-            self._statuses[path] = lstat_or_none(self.tree.path_of(path))
+            is_above_missing = self._statuses.get(path.rpartition("/")[0], self) is None
+            self._statuses[path] = None if is_above_missing else lstat_or_none(self.tree.path_of(path))
         return self._statuses[path]
 
     def _has_only_removed(self, path: str) -> bool:
@@ -157,9 +158,13 @@ class TreeUpdate:
     def staged(self, sha256: str) -> bytes:
         return bytes(self.tree.stage) + b"/" + sha256.encode()
 
+    def is_staged(self, sha256: str, size: int) -> bool:
+        status = lstat_or_none(self.staged(sha256))
+        return status is not None and status.st_size == size
+
     def stage_local_copies(self, others: list[ProjectTree]) -> list[str]:
         """Stage contents from other paths of the project's trees; returns those that are not on this host."""
-        missing = [sha for sha in self.contents if lstat_or_none(self.staged(sha)) is None]
+        missing = [sha for sha, rows in self.contents.items() if not self.is_staged(sha, rows[0][3])]
         if not missing:
             return []
         copies: dict[str, list[bytes]] = {}
@@ -281,23 +286,53 @@ def frames(stream: BinaryIO) -> Iterator[tuple[str, int]]:
 
 
 def receive_contents(stage: bytes, stream: BinaryIO) -> None:
-    """Write contents from a stream to the stage; each is complete and has its hash, or is absent."""
+    """Write contents from a stream to the stage; each is complete and has its hash, or is absent.
+
+    Only a kill can leave an incomplete file, of another size: see `TreeUpdate.is_staged`.
+    """
     for sha256, size in frames(stream):
-        digest, left = hashlib.sha256(), size
-        temporary = stage + b"/" + sha256.encode() + b".part"
-        with open(temporary, "wb", buffering=0) as file:  # a buffer costs two system calls a file
-            while left:
-                chunk = stream.read(min(CHUNK, left))
-                if not chunk:
-                    raise AgentError("the connection broke off while files came", "run it again")
-                digest.update(chunk)
-                left -= len(chunk)
-                while chunk:
-                    chunk = chunk[file.write(chunk) :]
-        if digest.hexdigest() != sha256:
-            os.unlink(temporary)
+        path = stage + b"/" + sha256.encode()
+        if size > CHUNK:
+            receive_large(path, sha256, size, stream)
+            continue
+        data = stream.read(size)
+        if len(data) < size:
+            raise AgentError("the connection broke off while files came", "run it again")
+        if hashlib.sha256(data).hexdigest() != sha256:
             raise AgentError("a file of the project changed while it was sent", "run it again")
-        os.replace(temporary, stage + b"/" + sha256.encode())
+        write_new(path, data)
+
+
+def write_new(path: bytes, data: bytes) -> None:
+    """Like `open` and `write`, with a third of their system calls."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        number = os.open(path, flags, 0o600)
+    except FileExistsError:  # of a call that was killed, or a link to the store
+        os.unlink(path)
+        number = os.open(path, flags, 0o600)
+    try:
+        while data:
+            data = data[os.write(number, data) :]
+    finally:
+        os.close(number)
+
+
+def receive_large(path: bytes, sha256: str, size: int, stream: BinaryIO) -> None:
+    digest, left = hashlib.sha256(), size
+    with open(path + b".part", "wb", buffering=0) as file:
+        while left:
+            chunk = stream.read(min(CHUNK, left))
+            if not chunk:
+                raise AgentError("the connection broke off while files came", "run it again")
+            digest.update(chunk)
+            left -= len(chunk)
+            while chunk:
+                chunk = chunk[file.write(chunk) :]
+    if digest.hexdigest() != sha256:
+        os.unlink(path + b".part")
+        raise AgentError("a file of the project changed while it was sent", "run it again")
+    os.replace(path + b".part", path)
 
 
 def stage_from_store(stage: bytes, path: bytes) -> None:

@@ -316,6 +316,16 @@ def test_a_dry_run_says_what_would_be_and_touches_nothing(place: Place) -> None:
     assert not list((place.tree / ".ipexctl/leases").iterdir())
 
 
+def test_what_a_killed_call_left_in_the_stage_is_sent_again(place: Place) -> None:
+    put(place.root, "a", "1")
+    place.sync()
+    put(place.root, "a", "22")
+    (entry,) = read_project(place.root).manifest.files.values()
+    put(place.tree, f".ipexctl/stage/{entry.content}", "2")
+    place.synced()
+    assert place.there() == {"a": "22"}
+
+
 def test_much_for_many_travels_as_blobs_and_leaves_none(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
