@@ -42,12 +42,16 @@ def doctor_command(
 def examine(targets: Targets, home: Home, output: Output, **checks: Any) -> DoctorReport:
     """Check the hosts of the call; `checks` are options of doctor. Raises Interrupted after a signal."""
     from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
+    from ipexctl.facts.gather import gather
+    from ipexctl.remote.fanout import run_in_background
 
     hosts = choose_hosts(targets)
     home_on_hosts = check_home(home)
     started = time.monotonic()
     with session_pool(targets, output) as (pool, interrupt):
-        pool.warm(hosts)
+        probed = gather(hosts, pool, home=home_on_hosts, timeout=targets.timeout)
+        answers = run_in_background(lambda: list(probed), "facts")
+        pool.connector.load(hosts)
         # Imported while the hosts answer: it takes as long as a connection.
         from ipexctl.doctor.run import DoctorRequest, run_doctor
         from ipexctl.jobs.registry import RunRegistry
@@ -56,12 +60,11 @@ def examine(targets: Targets, home: Home, output: Output, **checks: Any) -> Doct
         request = DoctorRequest(
             home=home_on_hosts,
             iface=home.iface,
-            timeout=targets.timeout,
             rows=known_rows(os.environ),
             node0_of=RunRegistry().node0_of,
             **checks,
         )
-        report = run_doctor(hosts, request, pool)
+        report = run_doctor(hosts, answers.result(), request, pool)
     if interrupt.code is not None:
         raise Interrupted(interrupt.code)
     return report._replace(seconds=time.monotonic() - started)  # connecting is part of it

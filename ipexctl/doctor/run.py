@@ -10,7 +10,6 @@ from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_find
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.doctor.run_states import named_runs, run_states
-from ipexctl.facts.gather import gather
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.remote.control_machine import is_this_machine
@@ -40,17 +39,18 @@ class DoctorRequest(NamedTuple):
     require: str | None = None
     network: bool = True
     smoke: bool = False
-    timeout: float | None = None
     rows: tuple[StackSpec, ...] | None = None
     """The version table; None: that of the package."""
     node0_of: Callable[[str], Host | None] | None = None
     """The node0 of a run by its id, if the run was started from the control machine."""
 
 
-def run_doctor(hosts: Sequence[Host], request: DoctorRequest, pool: SessionPool) -> DoctorReport:
-    """Examine the hosts. A host's failure is in its report, never raised."""
+def run_doctor(
+    hosts: Sequence[Host], probed: Iterable[HostFacts], request: DoctorRequest, pool: SessionPool
+) -> DoctorReport:
+    """Examine the hosts by their facts. A host's failure is in its report, never raised."""
     started = time.monotonic()
-    answers = {answer.host.name: answer for answer in gather(hosts, pool, home=request.home, timeout=request.timeout)}
+    answers = {answer.host.name: answer for answer in probed}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
     chosen = addresses_among(hosts, facts, request.iface)
     internal = {} if isinstance(chosen, NoCommonNetwork) else chosen  # then it is a finding of the cluster's rules
