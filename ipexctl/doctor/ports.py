@@ -52,7 +52,7 @@ class PortListener(NamedTuple):
 
 def parse_listener(line: str) -> PortListener | None:
     """The events `ready` and `failed` of the program on a host; None for any other line."""
-    event = _event(line)
+    event = parse_event(line)
     if event.get("event") not in ("ready", "failed"):
         return None
     port = event.get("port")
@@ -64,14 +64,15 @@ def parse_listener(line: str) -> PortListener | None:
 
 def parse_result(line: str) -> tuple[int, ConnectionResult] | None:
     """The event `result`: the target's number, and how the connection to it went; None for any other line."""
-    event = _event(line)
+    event = parse_event(line)
     number, kind = event.get("number"), next((kind for kind in _KINDS if kind == event.get("kind")), None)
     if event.get("event") != "result" or type(number) is not int or number < 0 or kind is None:
         return None
     return number, ConnectionResult(kind, printable(str(event.get("text") or "")))
 
 
-def _event(line: str) -> dict[str, object]:
+def parse_event(line: str) -> dict[str, object]:
+    """An event of a program on a host; empty for any other line."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

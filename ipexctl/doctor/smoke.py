@@ -5,7 +5,7 @@ The figures are rough: good enough to compare hosts with one another.
 
 from __future__ import annotations
 
-import re
+import json
 import secrets
 import time
 from collections import defaultdict
@@ -14,9 +14,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.scripts import ScriptDialog, results_until, script, text_of
+from ipexctl.doctor.ports import PortListener, connect_order, parse_event, parse_listener
+from ipexctl.doctor.scripts import ScriptDialog, results_until
+from ipexctl.node.common.records import as_number
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.command import Command
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -38,9 +40,6 @@ PEERS: Final = 3
 SLOW: Final = 0.8
 SLOW_LINK: Final = 0.5
 """A short stream varies more than a processor."""
-
-_FIGURE: Final = re.compile(r"(memory|fp32|bf16) ([0-9]{1,18}) (.+)")
-_LINK: Final = re.compile(r"link ([0-9]{1,6}) ([0-9]{1,12}(?:\.[0-9]{1,3})?) ([0-9]{1,18})")
 
 
 class Figure(NamedTuple):
@@ -104,24 +103,25 @@ def measure(
 
 
 def parse_figure(line: str) -> tuple[Measurement, Figure] | None:
-    """`memory N HOW`, `fp32 N HOW`, `bf16 N HOW`; None for any other line."""
-    match = _FIGURE.fullmatch(line.rstrip())
-    kind = next((kind for kind in _MEASUREMENTS if match and kind == match[1]), None)
-    if match is None or kind is None or int(match[2]) == 0:
+    """The event `figure`; None for any other line."""
+    event = parse_event(line)
+    kind = next((kind for kind in _MEASUREMENTS if kind == event.get("kind")), None)
+    value = as_number(event.get("value")) or 0.0
+    if event.get("event") != "figure" or kind is None or value <= 0:
         return None
-    return kind, Figure(float(match[2]), printable(match[3]))
+    return kind, Figure(value, printable(str(event.get("how"))))
 
 
 def parse_link(line: str, names: Sequence[str]) -> LinkSmoke | None:
-    """`link N MICROSECONDS BITS/S` or `lost N WHY`; None for any other line."""
-    if match := _LINK.fullmatch(line.rstrip()):
-        if int(match[1]) < len(names):
-            return LinkSmoke(names[int(match[1])], float(match[2]) / 1e6, float(match[3]))
+    """The event `result`; None for any other line."""
+    event = parse_event(line)
+    number = event.get("number")
+    if event.get("event") != "result" or type(number) is not int or not 0 <= number < len(names):
         return None
-    words = line.split(" ", 2)
-    if len(words) == 3 and words[0] == "lost" and re.fullmatch("[0-9]{1,6}", words[1]) and int(words[1]) < len(names):
-        return LinkSmoke(names[int(words[1])], reason=printable(words[2].strip()))
-    return None
+    trip, bits = as_number(event.get("round_trip")) or 0.0, as_number(event.get("bits")) or 0.0
+    if trip <= 0 or bits <= 0:
+        return LinkSmoke(names[number], reason=printable(str(event.get("reason") or "it has no result")))
+    return LinkSmoke(names[number], trip, bits)
 
 
 def smoke_findings(
@@ -231,18 +231,22 @@ def _sessions(pool: SessionPool, hosts: Sequence[Host], until: float) -> tuple[d
     return {name: result for name, result in found.items() if not isinstance(result, HostError)}, lost
 
 
-def _pythons(facts: Facts | None, *, with_torch: bool) -> list[str]:
-    """Paths of Pythons: environments with torch first, then those of PATH."""
-    if facts is None:
-        return []
-    of_envs = [f"{env.path}/bin/python" for env in facts.software.envs if env.runs and env.torch] if with_torch else []
-    found = [python.path for python in facts.software.pythons if python.minor and python.minor >= (3, 8)]
-    return [*of_envs[:2], *found[:3]]
-
-
-def _python(name: str, *words: str, facts: Facts | None, label: str, with_torch: bool = False) -> Command:
-    pythons = _pythons(facts, with_torch=with_torch)
-    return script("smoke.sh", text_of(name), str(len(pythons)), *pythons, *words, label=label)
+def _start(
+    dialog: ScriptDialog,
+    name: str,
+    session: Session,
+    facts: Facts | None,
+    action: str,
+    request: Mapping[str, object],
+    timeout: float,
+) -> None:
+    """Start the agent with the Python of an environment with torch if there is one, else with one of the system."""
+    envs = facts.software.envs if facts else ()
+    pythons = [f"{env.path}/bin/python" for env in envs if env.runs and env.torch]
+    pythons += [python.path for python in facts.software.pythons if (python.minor or (0, 0)) >= (3, 8)] if facts else []
+    command = agent_command("smoke.speed", action, python=next(iter(pythons), ""), label="measure speed")
+    stdin = agent_zip("smoke") + json.dumps(request).encode() + b"\n"
+    dialog.start(name, session, command, timeout=timeout, stdin=stdin)
 
 
 def _hosts(
@@ -261,17 +265,16 @@ def _hosts(
     for name, session in sessions.items():
         there = facts.get(name)
         cores = (there.cpu.allowed if there else None) or 1
-        words = (str(cores), f"{left * 0.8:.2f}")
-        command = _python("smoke_host.py", *words, facts=there, label="measure memory and compute", with_torch=True)
-        dialog.start(name, session, command, timeout=left)
+        request = {"cores": cores, "seconds": left * 0.8, "life": left + 3}
+        _start(dialog, name, session, there, "host", request, left)
     while (received := dialog.receive(until)) is not None:
         name, line = received
         if isinstance(line, HostError):
             missing[name].append(f"the measurement didn't end: {line.reason}")
         elif isinstance(line, str) and (figure := parse_figure(line)):
             figures[name][figure[0]] = figure[1]
-        elif isinstance(line, str) and line.startswith("none "):
-            missing[name].append(printable(line[5:].strip()))
+        elif isinstance(line, str) and (event := parse_event(line)).get("event") in ("none", "failed"):
+            missing[name].append(printable(str(event.get("reason"))))
     for name in dialog.running:
         missing[name].append("the measurement took too long")
     for name, have in figures.items():
@@ -290,14 +293,12 @@ def _serve(
     budget: float,
 ) -> None:
     """Start the listeners, and the program on node0 that connects to them when it gets its orders."""
-    life = str(round(budget) + 2)
     for host in hosts:
         name = host.name
-        if name not in sessions or name not in internal:
-            continue
-        words = ("ask", life) if host == hosts[0] else ("serve", internal[name], tokens[name], life)
-        command = _python("smoke_link.py", *words, facts=facts.get(name), label="measure the network")
-        dialog.start(name, sessions[name], command, timeout=budget)
+        if name in sessions and name in internal:
+            action = "connect" if host == hosts[0] else "serve"
+            request = {"address": internal[name], "token": tokens[name], "life": round(budget) + 2}
+            _start(dialog, name, sessions[name], facts.get(name), action, request, budget)
 
 
 def _links(
@@ -310,25 +311,23 @@ def _links(
     node0, *others = [host.name for host in hosts]
     found = {name: LinkSmoke(name, reason="it could not be measured") for name in others}
     found |= {name: LinkSmoke(name, reason="it has no address for training") for name in others if name not in internal}
-    open_ports: dict[str, int] = {}
-    while len(open_ports) < len(dialog.running - {node0}):
+    listeners: dict[str, PortListener] = {}
+    while dialog.running - {node0} - listeners.keys():
         received = dialog.receive(min(until, time.monotonic() + 1))
         if received is None:
             break
         name, line = received
         if isinstance(line, HostError):
             found[name] = LinkSmoke(name, reason=line.reason)
-        elif isinstance(line, str) and (port := re.fullmatch(r"port ([0-9]{1,5})", line.rstrip())):
-            open_ports[name] = int(port[1])
-            found[name] = LinkSmoke(name, reason="no answer in time")
-        elif isinstance(line, str) and line.startswith(("none ", "lost - ")):
-            found[name] = LinkSmoke(name, reason=printable(line.removeprefix("none ").removeprefix("lost - ")))
-    names = [name for name in others if name in open_ports and name in dialog.running]
-    _measure_links(dialog, node0, names, internal, open_ports, tokens, until, found)
+        elif isinstance(line, str) and (listener := parse_listener(line)):
+            listeners[name] = listener
+            found[name] = LinkSmoke(name, reason=listener.reason or "no answer in time")
+    names = [name for name in others if name in dialog.running and name in listeners and listeners[name].port]
+    _measure_links(dialog, node0, names, internal, listeners, tokens, until, found)
     # Other traffic may have slowed a short stream: measure slow links once more.
     bits = {name: link.bits for name, link in found.items() if link.bits is not None}
     again = dict(found)
-    _measure_links(dialog, node0, list(behind(bits, SLOW_LINK)), internal, open_ports, tokens, until, again)
+    _measure_links(dialog, node0, list(behind(bits, SLOW_LINK)), internal, listeners, tokens, until, again)
     return tuple(max(found[name], again[name], key=lambda link: link.bits or 0.0) for name in others)
 
 
@@ -337,7 +336,7 @@ def _measure_links(
     node0: str,
     names: Sequence[str],
     internal: Mapping[str, str],
-    open_ports: Mapping[str, int],
+    listeners: Mapping[str, PortListener],
     tokens: Mapping[str, str],
     until: float,
     found: dict[str, LinkSmoke],
@@ -347,8 +346,8 @@ def _measure_links(
     seconds = min(0.6 * len(names), until - time.monotonic() - 0.3)
     if not names or node0 not in dialog.running or seconds <= 0.05:
         return
-    orders = [f"to {n} {internal[name]} {open_ports[name]} {tokens[name]}\n" for n, name in enumerate(names)]
-    dialog.send(node0, ("".join(orders) + f"go {seconds:.2f}\n").encode())
+    order = [(internal[name], tokens[name], listeners[name]) for name in names]
+    dialog.send(node0, connect_order(order, seconds))
     waiting = set(names)
     while waiting and (received := dialog.receive(until)) is not None:
         name, line = received

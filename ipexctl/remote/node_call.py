@@ -101,7 +101,7 @@ printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl do
 """Finding a Python and running the agent is one round trip."""
 
 
-_MORE_FOLDERS: Final = {"uninstall": ("env", "files", "run")}
+_MORE_FOLDERS: Final = {"smoke": ("network",), "uninstall": ("env", "files", "run")}
 """The other folders that a folder's commands import."""
 
 

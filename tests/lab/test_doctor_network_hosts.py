@@ -80,7 +80,7 @@ def ours(lab: Lab) -> list[str]:
     """The doctor's scripts among a lab's processes, and what they started, known by words of theirs."""
     return [
         found
-        for mark in ("ipexctl ", "ipexctl-is", "standard library only", "network.ports")
+        for mark in ("ipexctl ", "ipexctl-is", "smoke.speed", "network.ports")
         for found in processes_with(lab, mark)
     ]
 

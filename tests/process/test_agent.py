@@ -212,7 +212,7 @@ def test_a_named_python_runs_the_agent_from_stdin() -> None:
     call_line(session, line, agent_zip("network"), request, stdin=io.BytesIO(orders))
 
 
-FOLDERS = {"env": "env", "files": "files", "network": "network", "run": "run files", "uninstall": "uninstall"}
+FOLDERS = {name: name for name in ("env", "files", "network", "smoke", "uninstall")} | {"run": "run files"}
 """Each folder, and the folders of the zip that it is sent in; a run with --checkpoint has those of `files` too."""
 NOT_IMPORTED = ("run.sitecustomize",)
 """It runs in a rank and changes the interpreter that imports it."""

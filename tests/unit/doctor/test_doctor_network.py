@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import secrets
@@ -12,7 +11,6 @@ import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeSession
-from ipexctl.doctor import ports
 from ipexctl.doctor.context import open_ports
 from ipexctl.doctor.logins import (
     diagnose_login,
@@ -324,16 +321,6 @@ def test_logins_cut_short_are_those_heard_of() -> None:
 
 
 # ── the programs on hosts ────────────────────────────────────────────────────────────────────────────────────────────
-
-SHIPPED = sorted((Path(ports.__file__).parent / "scripts").glob("*.py"))
-
-
-@pytest.mark.parametrize("file", [file for file in SHIPPED if file.name != "__init__.py"], ids=lambda file: file.name)
-def test_python_for_hosts_is_that_of_3_8_and_imports_nothing_of_ours(file: Path) -> None:
-    tree = ast.parse(file.read_text(), feature_version=(3, 8))
-    modules = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    modules |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not [name for name in modules if name.startswith("ipexctl")]
 
 
 class PortProbe:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from statistics import median
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.doctor.scripts import text_of
+from agent_helpers import agent_argv
+from ipexctl.doctor.ports import parse_listener
 from ipexctl.doctor.smoke import (
     PEERS,
     Figure,
@@ -36,17 +39,25 @@ def cluster(speeds: dict[str, float], how: str = "with torch") -> list[HostSmoke
     return [HostSmoke(name, {"fp32": Figure(speed, how)}) for name, speed in speeds.items()]
 
 
+def line(event: str, **fields: Any) -> str:
+    return json.dumps({"event": event, **fields})
+
+
 def test_figures_and_links_are_read() -> None:
-    assert parse_figure("memory 12000000000 by 4 processes") == ("memory", Figure(12e9, "by 4 processes"))
-    assert parse_figure("fp32 0 with torch") is None
-    assert parse_link("link 1 45.5 9400000000", ["a", "b"]) == LinkSmoke("b", 45.5e-6, 9.4e9)
-    assert parse_link("lost 0 Connection refused", ["a", "b"]) == LinkSmoke("a", reason="Connection refused")
-    assert parse_link("link 2 45.5 9400000000", ["a", "b"]) is None
+    memory = line("figure", kind="memory", value=12e9, how="by 4 processes")
+    assert parse_figure(memory) == ("memory", Figure(12e9, "by 4 processes"))
+    assert parse_figure(line("figure", kind="fp32", value=0, how="with torch")) is None
+    link = {"round_trip": 45.5e-6, "bits": 9.4e9}
+    assert parse_link(line("result", number=1, **link), ["a", "b"]) == LinkSmoke("b", 45.5e-6, 9.4e9)
+    assert parse_link(line("result", number=0, reason="refused"), ["a", "b"]) == LinkSmoke("a", reason="refused")
+    assert parse_link(line("result", number=2, **link), ["a", "b"]) is None
 
 
-@given(st.text())
-def test_no_line_is_too_strange_to_be_passed_over(line: str) -> None:
-    for text in (line, f"memory {line}", f"memory 5 {line}", f"link {line}", f"link 0 {line}", f"lost 0 {line}"):
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=3))
+def test_no_line_is_too_strange_to_be_passed_over(value: Any) -> None:
+    texts = [json.dumps(value), line("figure", kind="memory", value=value), line("figure", kind=value, value=1)]
+    texts += [line("result", number=value), line("result", number=0, bits=value, round_trip=1, reason=value)]
+    for text in texts:
         figure, link = parse_figure(text), parse_link(text, ["a"])
         assert figure is None or figure[1].value > 0
         assert link is None or link.name == "a"
@@ -104,46 +115,38 @@ def test_what_wasnt_measured_is_grouped_by_its_reason() -> None:
     ]
 
 
-def test_the_hosts_script_measures_here() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", text_of("smoke_host.py"), "1", "3"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
-    read = [figure for line in done.stdout.splitlines() if (figure := parse_figure(line))]
-    assert read
+def agent(action: str, **request: object) -> subprocess.Popen[str]:
+    argv = agent_argv(sys.executable, "smoke.speed", action)
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({"life": 20, **request}) + "\n")
+    process.stdin.flush()
+    return process
+
+
+def test_a_hosts_memory_is_measured_here() -> None:
+    with agent("host", cores=1, seconds=3) as process:
+        output, _ = process.communicate(timeout=30)
+    read = [figure for line in output.splitlines() if (figure := parse_figure(line))]
     assert read[0][0] == "memory"
     assert 1e8 < read[0][1].value < 1e13
 
 
-def test_the_links_script_measures_loopback_and_drops_strangers() -> None:
-    serve = subprocess.Popen(
-        [sys.executable, "-c", text_of("smoke_link.py"), "serve", "127.0.0.1", "token", "20"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert serve.stdout is not None
-    assert serve.stdin is not None
-    port = serve.stdout.readline().split()[1]
-    asked = subprocess.Popen(
-        [sys.executable, "-c", text_of("smoke_link.py"), "ask", "20"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert asked.stdin is not None
-    assert asked.stdout is not None
-    asked.stdin.write(f"to 0 127.0.0.1 {port} wrong\nto 1 127.0.0.1 {port} token\ngo 1\n")
-    asked.stdin.flush()
-    stranger, friend = (parse_link(asked.stdout.readline(), ["a", "b"]) for _ in range(2))
-    assert stranger is not None
-    assert stranger.reason
-    assert friend is not None
-    assert friend.bits is not None
-    assert friend.bits > 1e7
-    for process in (serve, asked):
-        process.communicate("", timeout=5)
-        assert process.returncode == 0
+def test_a_link_is_measured_over_loopback_and_strangers_are_dropped() -> None:
+    with agent("serve", address="127.0.0.1", token="token") as server, agent("connect") as client:
+        assert server.stdout is not None
+        assert client.stdin is not None
+        assert client.stdout is not None
+        listener = parse_listener(server.stdout.readline())
+        assert listener is not None
+        targets = [["127.0.0.1", listener.port, token] for token in ("wrong", "token")]
+        client.stdin.write(json.dumps({"targets": targets, "seconds": 1}) + "\n")
+        client.stdin.flush()
+        stranger, friend = (parse_link(client.stdout.readline(), ["a", "b"]) for _ in targets)
+        assert stranger is not None
+        assert stranger.reason
+        assert friend is not None
+        assert (friend.bits or 0) > 1e7
+        for process in (server, client):
+            process.communicate("", timeout=5)
+            assert process.returncode == 0

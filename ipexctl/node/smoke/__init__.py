@@ -1,0 +1,1 @@
+"""The measurements of `doctor --smoke`."""

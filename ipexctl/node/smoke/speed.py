@@ -1,0 +1,222 @@
+"""Measures how fast this host computes, and how fast its links to other hosts are, to a few percent.
+
+host     {"cores", "seconds", "life": seconds}
+    → {"event": "figure", "kind": "memory" | "fp32" | "bf16", "value": per second, "how"}, or
+      {"event": "none", "reason"}, one per measurement
+serve    {"address", "token", "life"} → {"event": "ready", "port": N or null, "reason"}; until the end of stdin
+connect  {"life"}, then lines of {"targets": [[address, port, token], …], "seconds"}
+    → {"event": "result", "number", "round_trip": seconds, "bits": per second} or with "reason", one per target
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from typing import Any, BinaryIO, Callable
+
+from ipexctl.node.common import sockets
+from ipexctl.node.common.answer import Action, Json, answer, emit
+from ipexctl.node.common.processes import read_text
+from ipexctl.node.network.imports import extend_search_path
+
+_ROUND = 0.25
+"""Seconds for one measurement."""
+_PING, _STREAM = b"ping..!\n", b"stream!\n"
+_MOST_BYTES = 256 << 20
+
+
+def limit_life(request: Json) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(int(request["life"]))
+
+
+def measure_host(request: Json, _: BinaryIO) -> Json:
+    limit_life(request)
+    cores, deadline = int(request["cores"]), time.monotonic() + float(request["seconds"])
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(cores)
+    speed, workers = copy_speed(cores)
+    if workers:
+        how = f"by {workers} processes" if workers > 1 else "by one process"
+        emit("figure", kind="memory", value=speed, how=how)
+    else:
+        emit("none", reason="too little free memory to measure how fast it is")
+    extend_search_path()
+    try:
+        multiply_matrices(deadline)
+    except ImportError:
+        emit("none", reason="neither torch nor numpy to multiply matrices with")
+    return {}
+
+
+def copy_speed(cores: int) -> tuple[float, int]:
+    """Bytes per second, read and written, by one process per core, at most sixteen; and the number of processes."""
+    size, workers = 48 << 20, max(1, min(cores, 16))
+    usable = available_memory()
+    if usable is not None:
+        workers = max(1, min(workers, usable // (size * 6)))
+        if usable < size * 6:
+            return 0.0, 0
+    may_use = sorted(os.sched_getaffinity(0))
+    readers = []
+    for index in range(workers):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            try:
+                os.sched_setaffinity(0, {may_use[index * len(may_use) // workers]})
+                os.write(writer, f"{copy_alone(size):.0f}".encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        readers.append(reader)
+    total = 0.0
+    for reader in readers:
+        total += float(os.read(reader, 64) or b"0")
+        os.close(reader)
+    for _ in readers:
+        os.wait()
+    return total, workers
+
+
+def copy_alone(size: int) -> float:
+    source, target = bytearray(b"x") * size, bytearray(size)
+    target[:] = source  # allocates the pages
+    count, started = 0, time.perf_counter()
+    while time.perf_counter() - started < _ROUND:
+        target[:] = source
+        count += 1
+    return 2 * size * count / (time.perf_counter() - started)
+
+
+def available_memory() -> int | None:
+    for line in read_text("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def multiply_matrices(deadline: float) -> None:
+    try:
+        import torch  # type: ignore[import-not-found, unused-ignore]  # there or not
+    except Exception:  # noqa: BLE001  # a broken installation counts as none
+        import numpy  # type: ignore[import-not-found, unused-ignore]
+
+        emit_product("fp32", "with numpy", lambda size: numpy.full((size, size), 0.5, dtype=numpy.float32), deadline)
+        return
+    torch.set_grad_enabled(False)
+    emit_product("fp32", "with torch", lambda size: torch.full((size, size), 0.5, dtype=torch.float32), deadline)
+    if time.monotonic() < deadline:
+        emit_product("bf16", "with torch", lambda size: torch.full((size, size), 0.5, dtype=torch.bfloat16), deadline)
+
+
+def emit_product(kind: str, how: str, make: Callable[[int], Any], deadline: float) -> None:
+    """Operations per second, with square matrices as large as the time allows."""
+    size = 256
+    while True:
+        matrix = make(size)
+        matrix @ matrix  # the first product sets up the library
+        started = time.perf_counter()
+        matrix @ matrix
+        took = max(1e-6, time.perf_counter() - started)
+        if size >= 2048 or took * 8 * 3 > _ROUND or time.monotonic() > deadline:
+            break
+        size *= 2
+    started = time.perf_counter()
+    while time.perf_counter() - started < _ROUND and time.monotonic() < deadline:
+        once = time.perf_counter()
+        matrix @ matrix
+        took = min(took, time.perf_counter() - once)  # the best: other programs can only make it slower
+    emit("figure", kind=kind, value=2 * size**3 / took, how=how)
+
+
+def serve(request: Json, stdin: BinaryIO) -> Json:
+    limit_life(request)
+    try:
+        listener = sockets.listen(request["address"])
+    except OSError as error:
+        emit("ready", port=None, reason=error.strerror or str(error))
+        return {}
+
+    def serve_clients() -> None:
+        while True:
+            with contextlib.suppress(OSError), listener.accept()[0] as client:
+                client.settimeout(2)
+                serve_client(client, request["token"].encode())
+
+    threading.Thread(target=serve_clients, daemon=True).start()
+    emit("ready", port=listener.getsockname()[1], reason="")
+    stdin.read()
+    return {}
+
+
+def serve_client(client: socket.socket, token: bytes) -> None:
+    """Send each word back, up to the one before the stream; then send how fast the stream was."""
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with client.makefile("rb") as stream:
+        word = stream.read(len(token))
+        if word != token:
+            return
+        while word and word != _STREAM:
+            word = stream.read(len(_STREAM))
+            client.sendall(word)
+        count, buffer = 0, bytearray(1 << 20)
+        started = time.perf_counter()
+        while received := stream.readinto(buffer):
+            count += received
+    client.sendall(f"{count * 8 / max(1e-6, time.perf_counter() - started):.0f}\n".encode())
+
+
+def measure_link(address: str, port: int, token: str, seconds: float) -> Json:
+    with socket.create_connection((address, port), timeout=1) as conn, conn.makefile("rb") as stream:
+        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        conn.settimeout(1 + seconds)
+        conn.sendall(token.encode())
+        trips: list[float] = []
+        started = time.perf_counter()
+        while len(trips) < 200 and time.perf_counter() - started < min(0.1, seconds):
+            trips.append(round_trip(conn, stream, _PING))
+        round_trip(conn, stream, _STREAM)
+        chunk, sent = b"\0" * (1 << 20), 0
+        started = time.perf_counter()
+        while sent < _MOST_BYTES and time.perf_counter() - started < seconds:
+            conn.sendall(chunk)
+            sent += len(chunk)
+        conn.shutdown(socket.SHUT_WR)
+        return {"round_trip": sorted(trips)[len(trips) // 2], "bits": float(stream.readline())}
+
+
+def round_trip(conn: socket.socket, stream: BinaryIO, word: bytes) -> float:
+    started = time.perf_counter()
+    conn.sendall(word)
+    if stream.read(len(word)) != word:
+        raise ConnectionError("the connection was closed")
+    return time.perf_counter() - started
+
+
+def measure_links(request: Json, stdin: BinaryIO) -> Json:
+    limit_life(request)
+    for line in stdin:
+        order = json.loads(line)
+        deadline = time.monotonic() + order["seconds"]
+        # In turn: all of them share this host's link.
+        seconds = min(0.5, max(0.03, 0.7 * order["seconds"] / max(1, len(order["targets"]))))
+        for number, (address, port, token) in enumerate(order["targets"]):
+            try:
+                if time.monotonic() > deadline:
+                    result = {"reason": "no time was left for it"}
+                else:
+                    result = measure_link(address, port, token, seconds)
+            except (OSError, ValueError) as error:
+                result = {"reason": getattr(error, "strerror", None) or str(error)}
+            emit("result", number=number, **result)
+    return {}
+
+
+def main(action: str) -> int:
+    actions: dict[str, Action] = {"host": measure_host, "serve": serve, "connect": measure_links}
+    return answer(actions[action])
