@@ -193,27 +193,27 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     from ipexctl.cli.hosts import check_home, current_directory, host_options, select
     from ipexctl.jobs.ranks import EVERY_RANK
     from ipexctl.jobs.submit.project import locate_project
-    from ipexctl.jobs.submit.request import RunRequest, check_ranks, check_request, read_exports
-    from ipexctl.launch.request import LaunchOptions
+    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
     from ipexctl.sync.root import find_root
 
     script, launch, targets, home = line.script, line.launch, line.targets, line.home
     if script.module is None and not script.words:
         raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
-    options = LaunchOptions(
-        n=launch.n,
-        ppn=launch.ppn,
-        backend=launch.backend,
-        mpi=launch.mpi,
-        bind=launch.bind,
-        omp=launch.omp,
-        ccl_workers=launch.ccl_workers,
-        master_port=launch.master_port,
-        time_limit=launch.time_limit,
-        exports=read_exports(launch.export or (), launch.env_file or (), os.environ),
-    )
     kind: CommandKind = "module" if script.module is not None else "command" if ctx.obj["dashes"] else "script"
     argv = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
+    request = run_request(
+        kind,
+        argv,
+        vars(launch) | vars(launch.files),
+        read_exports(launch.export or (), launch.env_file or (), os.environ),
+        stack=launch.stack,
+        torch=launch.torch,
+        home=check_home(home),
+        iface=home.iface,
+        cwd=launch.cwd,
+        timeout=targets.timeout,
+        ranks=ranks or EVERY_RANK,
+    )
     found, launcher_note = None, ""
     if launch.accelerate_config is not None:
         from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and few calls need it
@@ -223,7 +223,8 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     if kind == "command":
         from ipexctl.launch.wrapped_launchers import without_launcher
 
-        kind, argv, options, found, launcher_note = without_launcher(argv, options, found, os.environ)
+        kind, argv, options, found, launcher_note = without_launcher(argv, request.options, found, os.environ)
+        request = replace(request, kind=kind, argv=argv, options=options)
     cwd = current_directory()
     root = find_root(Path(argv[0]) if kind == "script" else None, launch.cwd, cwd)
     selection = (
@@ -233,33 +234,8 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     if found is not None:
         from ipexctl.launch.accelerate_config import options_of
 
-        options = options_of(found, options, len(hosts))
-    request = RunRequest(
-        kind=kind,
-        argv=argv,
-        options=options,
-        accelerate=found,
-        stack=launch.stack,
-        torch=launch.torch,
-        env=launch.env,
-        python=launch.python,
-        setup=launch.setup,
-        home=check_home(home),
-        iface=home.iface,
-        cwd=launch.cwd,
-        sync=launch.sync,
-        excludes=tuple(launch.files.exclude or ()),
-        includes=tuple(launch.files.include or ()),
-        data=tuple(launch.files.data or ()),
-        allow_big=launch.files.allow_big,
-        timeout=targets.timeout,
-        restarts=launch.max_restarts,
-        checkpoint=os.path.normpath(launch.checkpoint) if launch.checkpoint is not None else "",
-        hang_after=launch.hang_after,
-        on_hang=launch.on_hang,
-        ranks=ranks or EVERY_RANK,
-        hosts_from=selection.source,
-    )
+        request = replace(request, options=options_of(found, request.options, len(hosts)), accelerate=found)
+    request = replace(request, hosts_from=selection.source)
     check_request(request)
     check_ranks(request, hosts)
     return LaunchCall(

@@ -63,7 +63,7 @@ def play_command(
     cwd = Path.cwd()
     with Templater() as templater:
         templater.start()
-        playbook_model, files = read(playbook, cwd, templater)
+        playbook_model = read(playbook, cwd, templater)
         variables = _extra_variables(extra or (), cwd, templater)
         is_listing = syntax_check or list_tasks
         if is_listing:
@@ -76,10 +76,10 @@ def play_command(
         errors = templater.check(templates_in(list(vars_dirs.values())))
         of_files = [values for files in vars_dirs.values() for values in files]
         layers = (*variables, *of_files, *(host.vars for host in all_hosts))
-        errors += check_facts(playbook_model, files, templater, {name for values in layers for name in values})
+        errors += check_facts(playbook_model, templater, {name for values in layers for name in values})
         for tag, fix in unknown_tags(playbook_model, choice):
             print_with_fix(f"warning: no task has the tag {tag!r}", fix)
-        ready, host_errors = prepare(playbook_model, files, choice, all_hosts, limited, local=local)
+        ready, host_errors = prepare(playbook_model, choice, all_hosts, limited, local=local)
         project_errors = [] if is_listing else check_projects(ready, cwd)
         raise_all([*errors, *host_errors, *project_errors], playbook_model.shown)
         if tags and not ready.chosen:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.playbook.ansible_names import ANSIBLE_FACTS
 from ipexctl.playbook.masks import masked, shown
 from ipexctl.playbook.model import Block, Flush, Play, Step, Task
-from ipexctl.playbook.playbook_file import Templated, templates_in
-from ipexctl.playbook.report import Counts, HostDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
+from ipexctl.playbook.playbook_file import templates_in
+from ipexctl.playbook.report import Counts, ItemDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
 from ipexctl.playbook.result import Result, failed_host
 from ipexctl.playbook.task_runner import TaskRunner
 from ipexctl.playbook.templater import Filled, Job
@@ -122,7 +122,7 @@ class Engine:
         values: list[Any] = [play.vars, play.file_vars, options.extra, *options.vars_dirs.values()]
         for task in play.all_tasks:
             if id(task) in self._ready.tasks:
-                values += [*task.values, self._ready.files.get(id(task))]
+                values += task.values
         return any(_FACTS.search(template.text) for template in templates_in(values))
 
     def _gather(self, hosts: Sequence[Host]) -> None:
@@ -207,8 +207,9 @@ class Engine:
                 return set()
             self._confirm = None if answer == "all" else self._confirm
         report = self.begin(self._name(task, hosts[0]), task.spec.name, str(task.position), handler=handler)
-        failed = TaskRunner(self, task, report, hosts).run()
-        self.finish(report)
+        runner = TaskRunner(self, task, report, hosts)
+        failed = runner.run()
+        self.finish(report, runner.items_done)
         if self._play.any_errors_fatal and (failed or self.unreachable_hosts & set(hosts)):
             first = next(name for name in hosts if name in failed | self.unreachable_hosts)
             failed = set(hosts) - self.unreachable_hosts
@@ -234,13 +235,11 @@ class Engine:
         return report
 
     def end(
-        self, report: TaskReport, host: str, result: Result, task: Task | None = None, ignored: bool = False
+        self, report: TaskReport, host: str, result: Result, *, no_log: bool = False, ignored: bool = False
     ) -> None:
         """Count and report one host's result; secrets are masked here."""
         counts = self.counts[host]
-        no_log, loop = (bool(task.inherited.no_log), task.loop is not None) if task else (False, False)
-        visible = shown(result, self.context.templater.secrets, no_log=no_log)
-        report.hosts[host] = visible
+        report.hosts[host] = shown(result, self.context.templater.secrets, no_log=no_log)
         if ignored and result.status == "failed":
             report.ignored.add(host)
             counts.ok += 1
@@ -259,18 +258,13 @@ class Engine:
         else:
             counts.ok += 1
             counts.changed += result.status == "changed"
-        self.context.watch(HostDone(host, visible, ignored, loop, time.monotonic() - report.seconds))
 
-    def finish(self, report: TaskReport) -> None:
+    def finish(self, report: TaskReport, items: Sequence[ItemDone] = ()) -> None:
         report.seconds = time.monotonic() - report.seconds
-        self.context.watch(TaskDone())
+        self.context.watch(TaskDone(report, items))
 
     def host(self, name: str) -> Host | None:
         return next((host for host in self.context.known() if name in (host.name, host.address)), None)
-
-    def file_of(self, task: Task) -> Templated | None:
-        """The text of the file that a template task fills."""
-        return self._ready.files.get(id(task))
 
 
 def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[Host]]:

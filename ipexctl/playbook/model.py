@@ -70,6 +70,8 @@ class Task:
     failed_when: tuple[Templated, ...] | bool | None = None
     notify: tuple[tuple[str, Position], ...] = ()
     listen: tuple[str, ...] = ()
+    file: Templated | None = None
+    """The text of the file that a template task fills."""
 
     @property
     def called(self) -> str:
@@ -83,7 +85,7 @@ class Task:
         values = [self.name, *(arg.value for arg in self.args.values()), self.until]
         values += [self.changed_when, self.failed_when, *((loop.items, loop.label) if loop else ())]
         values += [inherited.when, inherited.vars, inherited.environment]
-        return [*values, inherited.become_user, inherited.ignore_errors, inherited.delegate_to]
+        return [*values, inherited.become_user, inherited.ignore_errors, inherited.delegate_to, self.file]
 
     @property
     def tags(self) -> frozenset[str]:

@@ -7,16 +7,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
 from ipexctl.playbook.ansible_names import NOT_MODULES, NOT_OPTIONS, UNSUPPORTED
 from ipexctl.playbook.keywords import TASK, advice, condition, conditions
 from ipexctl.playbook.model import Arg
 from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.playbook_file import JINJA, PlaybookFile, Position, Value
+from ipexctl.playbook.options import source_path
+from ipexctl.playbook.playbook_file import JINJA, MAX_BYTES, PlaybookFile, Position, Templated, Value, size_of
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ipexctl.playbook.options import Spec
 
@@ -170,3 +173,32 @@ def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Ar
         else:
             args[known] = Arg(value_template if JINJA.search(value) else value, position)
     return args
+
+
+def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
+    """The text of the file of a template task. Raises an error if the file of copy or template does not exist."""
+    if isinstance(arg.value, Templated):
+        if module == "template":
+            raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")
+        return None
+    path = source_path(module, base, str(arg.value))
+    if not path.exists():
+        raise arg.position.error(
+            f"{module}: there is no {quoted(str(arg.value))} on this machine",
+            fix=f"its path is from {base} on, or from {module.replace('copy', 'file')}s/ there",
+        )
+    return _file_text(path, arg.position, str(arg.value)) if module == "template" else None
+
+
+def _file_text(path: Path, position: Position, shown: str) -> Templated:
+    try:
+        if size_of(path) > MAX_BYTES:
+            raise position.error(
+                f"template: {quoted(shown)} has more than {MAX_BYTES:,} bytes", fix="copy brings it as it is"
+            )
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        raise position.error(f"template: {quoted(shown)} can't be read: {reason}") from None
+    source = SourceFile(str(path), path.parent, text.splitlines())
+    return Templated(text, Position(source, 1, 1), kind="file")

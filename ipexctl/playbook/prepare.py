@@ -11,15 +11,13 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.limit import limit_hosts, limit_parts
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.playbook.ansible_names import ANSIBLE_FACTS, HINTS
-from ipexctl.playbook.options import converted, local_path, script_argv, source_path
+from ipexctl.playbook.options import converted, local_path, script_argv
 from ipexctl.playbook.play_context import LOCALHOST, unknown_delegate
 from ipexctl.playbook.playbook_file import (
-    MAX_BYTES,
     Position,
     Templated,
     find_playbook,
     raise_all,
-    size_of,
     templates_in,
 )
 from ipexctl.playbook.read import read_playbook
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.playbook.model import Arg, Playbook, Task
+    from ipexctl.playbook.model import Playbook, Task
     from ipexctl.playbook.templater import Templater
 
 _HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
@@ -43,36 +41,30 @@ class Prepared:
     tasks: frozenset[int]
     chosen: int
     """Number of selected tasks, without handlers."""
-    files: Mapping[int, Templated]
-    """The text of each template task's file, by id() of the task."""
 
 
-def read(name: str, cwd: Path, templater: Templater) -> tuple[Playbook, dict[int, Templated]]:
+def read(name: str, cwd: Path, templater: Templater) -> Playbook:
     """Read the playbook and check the syntax of every template. Raises all errors at once."""
     path, shown = find_playbook(name, cwd)
     playbook, errors = read_playbook(path, shown)
-    files = dict(_template_files(playbook, errors))
-    raise_all(errors + templater.check(_templates(playbook, files)), shown)
+    raise_all(errors + templater.check(_templates(playbook)), shown)
     if not playbook.plays:
         raise UserError(f"{shown} has no plays", fix="begin with `- hosts: all`")
-    return playbook, files
+    return playbook
 
 
-def check_facts(
-    playbook: Playbook, files: Mapping[int, Templated], templater: Templater, given: Iterable[str]
-) -> list[FileError]:
+def check_facts(playbook: Playbook, templater: Templater, given: Iterable[str]) -> list[FileError]:
     """Uses of Ansible facts that are not supported, unless a variable of that name is set."""
     defined = set(given).union(*(values for play in playbook.plays for values in (play.vars, *play.file_vars)))
     for task in playbook.all_tasks:
         defined = defined.union(*task.inherited.vars, [task.register or ""], task.args if task.spec.any_option else ())
         defined |= {task.loop.loop_var, task.loop.index_var or ""} if task.loop else set()
     hints = {name: hint for name, hint in HINTS.items() if name not in defined and name[8:] not in ANSIBLE_FACTS}
-    return templater.check_names(_templates(playbook, files), hints)
+    return templater.check_names(_templates(playbook), hints)
 
 
 def prepare(
     playbook: Playbook,
-    files: Mapping[int, Templated],
     choice: TaskSelection,
     all_hosts: Sequence[Host],
     limited: Sequence[Host],
@@ -98,7 +90,7 @@ def prepare(
         errors += _check_delegates(play.all_tasks, all_hosts, LOCALHOST if local else ())
     tasks = select_tasks(playbook, choice)
     handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
-    return Prepared(playbook, hosts, tasks | handlers, len(tasks), files), errors
+    return Prepared(playbook, hosts, tasks | handlers, len(tasks)), errors
 
 
 def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
@@ -140,55 +132,10 @@ def _project_error(task: Task, cwd: Path) -> FileError | None:
     return task.position.error(problem, fix=project_fix(script_path, "cwd: ", "sync: no")) if problem else None
 
 
-def _templates(playbook: Playbook, files: Mapping[int, Templated]) -> list[Templated]:
+def _templates(playbook: Playbook) -> list[Templated]:
     """All templates of a playbook, each once."""
     values = [(play.vars, play.file_vars, [task.values for task in play.all_tasks]) for play in playbook.plays]
-    return [*{id(template): template for template in templates_in(values)}.values(), *files.values()]
-
-
-def _template_files(playbook: Playbook, errors: list[FileError]) -> Iterator[tuple[int, Templated]]:
-    """The text of each template task's file; an error for each source of copy or template that does not exist."""
-    for task in playbook.all_tasks:
-        arg = task.args.get("src")
-        if task.spec.name not in ("template", "copy") or arg is None:
-            continue
-        try:
-            if text := _source_text(task, arg):
-                yield id(task), text
-        except FileError as error:
-            errors.append(error)
-
-
-def _source_text(task: Task, arg: Arg) -> Templated | None:
-    """The text of the file of a template task."""
-    module = task.spec.name
-    if isinstance(arg.value, Templated):
-        if module == "template":
-            raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")
-        return None
-    path = source_path(module, task.base, str(arg.value))
-    if not path.exists():
-        raise arg.position.error(
-            f"{module}: there is no {quoted(str(arg.value))} on this machine",
-            fix=f"its path is from {task.base} on, or from {module.replace('copy', 'file')}s/ there",
-        )
-    return _file_text(path, arg.position, str(arg.value)) if module == "template" else None
-
-
-def _file_text(path: Path, position: Position, shown: str) -> Templated:
-    from ipexctl.hosts.source import SourceFile
-
-    try:
-        if size_of(path) > MAX_BYTES:
-            raise position.error(
-                f"template: {quoted(shown)} has more than {MAX_BYTES:,} bytes", fix="copy brings it as it is"
-            )
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
-        raise position.error(f"template: {quoted(shown)} can't be read: {reason}") from None
-    source = SourceFile(str(path), path.parent, text.splitlines())
-    return Templated(text, Position(source, 1, 1), kind="file")
+    return list({id(template): template for template in templates_in(values)}.values())
 
 
 def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], local_names: Sequence[str]) -> Iterator[FileError]:

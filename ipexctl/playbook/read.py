@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import FileError
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
 from ipexctl.playbook.keywords import (
@@ -26,7 +27,14 @@ from ipexctl.playbook.keywords import (
     variables,
 )
 from ipexctl.playbook.model import Arg, Block, Flush, InheritedKeywords, Loop, Play, Playbook, Step, Task, tasks_of
-from ipexctl.playbook.module_options import INCLUDE_VARS, default_name, find_module, read_options, strip_prefix
+from ipexctl.playbook.module_options import (
+    INCLUDE_VARS,
+    default_name,
+    find_module,
+    read_options,
+    read_source,
+    strip_prefix,
+)
 from ipexctl.playbook.modules import MODULES
 from ipexctl.playbook.options import Option, check_args
 from ipexctl.playbook.playbook_file import PlaybookFile, Position, Templated, Value, read_file, shipped
@@ -35,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.errors import FileError
     from ipexctl.playbook.keywords import Reader
 
 MAX_TASKS: Final = 50_000
@@ -48,7 +55,7 @@ def read_playbook(path: Path, shown: str) -> tuple[Playbook, list[FileError]]:
     """All plays of a file and of the files it imports, and all errors in them; without what can't be read."""
     reader = _Reader([path.resolve()])
     plays = reader.plays(read_file(path, shown, errors=reader.errors))
-    return Playbook(path, shown, tuple(plays)), reader.errors
+    return Playbook(path, shown, tuple(plays)), reader.errors + reader.source_errors
 
 
 def read_variables(path: Path, shown: str | None = None) -> Mapping[str, Value]:
@@ -63,7 +70,9 @@ class _Reader:
 
     open_files: list[Path]
     errors: list[FileError] = field(default_factory=list)
-    """All errors of the playbook so far."""
+    """All errors of the playbook so far, without those of `source_errors`."""
+    source_errors: list[FileError] = field(default_factory=list)
+    """Missing files of copy and template: their tasks are read all the same."""
     task_count: int = 0
     file_count: int = 0
 
@@ -277,6 +286,11 @@ class _Reader:
             )
         if len(self.errors) > errors_before:
             return ()
+        if spec.name in ("template", "copy") and "src" in args:
+            try:
+                values["file"] = read_source(spec.name, file.source.base, args["src"])
+            except FileError as error:
+                self.source_errors.append(error)
         values.setdefault("name", module.key if inherited.no_log else default_name(module, spec))
         return (Task(spec=spec, args=args, position=position, inherited=inherited, base=file.source.base, **values),)
 

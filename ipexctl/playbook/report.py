@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -55,31 +55,6 @@ class ItemDone:
     result: Result
 
 
-@dataclass(frozen=True, slots=True)
-class HostDone:
-    host: str
-    result: Result
-    ignored: bool = False
-    loop: bool = False
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class TaskDone:
-    """The task is done on all hosts."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunOutput:
-    """Output of a rank while a run is followed; `event` is an event of `jobs`."""
-
-    event: Any
-
-
-Event = PlayStarted | TaskStarted | ItemDone | HostDone | TaskDone | Notice | RunOutput
-Watch = Callable[[Event], None]
-
-
 @dataclass
 class TaskReport:
     name: str
@@ -89,6 +64,25 @@ class TaskReport:
     hosts: dict[str, Result] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone:
+    """The task is done on all hosts; `items` are those of its loop."""
+
+    report: TaskReport
+    items: Sequence[ItemDone]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutput:
+    """Output of a rank while a run is followed; `event` is an event of `jobs`."""
+
+    event: Any
+
+
+Event = PlayStarted | TaskStarted | TaskDone | Notice | RunOutput
+Watch = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class TaskRunner:
         self._names = list(hosts)
         self._templater = engine.context.templater
         self._items: dict[str, list[_WorkItem]] = {}
+        self.items_done: list[ItemDone] = []
 
     def run(self) -> set[str]:
         """Run the task; return the hosts that failed."""
@@ -122,7 +123,7 @@ class TaskRunner:
             "user": inherited.become_user,
             "delegate": inherited.delegate_to,
             "label": task.loop.label if task.loop else None,
-            "file": self._engine.file_of(task),
+            "file": task.file,
         }
         jobs = [
             Job(work_item.host.name, values, inherited.when, {}, assertions, work_item.local)
@@ -332,7 +333,7 @@ class TaskRunner:
             self._register(name, result, work_items)
             if task.inherited.no_log:
                 self._templater.secrets |= secrets_in(result, task.loop.loop_var if task.loop else "item")
-            self._engine.end(self._report, name, result, task, ignored)
+            self._engine.end(self._report, name, result, no_log=bool(task.inherited.no_log), ignored=ignored)
             if result.status == "changed":
                 for handler, _ in task.notify:
                     self._engine.notify(handler, name)
@@ -352,7 +353,7 @@ class TaskRunner:
         for work_item, result in zip(work_items, results, strict=True):
             visible = shown(result, secrets, no_log=bool(task.inherited.no_log))
             label = "" if task.inherited.no_log else masked(work_item.label, secrets)
-            self._context.watch(ItemDone(work_item.host.name, label, visible))
+            self.items_done.append(ItemDone(work_item.host.name, label, visible))
         return combine_items(results, [work_item.item for work_item in work_items], task.loop.loop_var)
 
     def _register(self, name: str, result: Result, work_items: Sequence[_WorkItem]) -> None:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.report import Event, HostDone, ItemDone, PlayReport, PlayStarted, RunOutput, TaskDone, TaskStarted
+from ipexctl.playbook.report import (
+    Event,
+    ItemDone,
+    PlayReport,
+    PlayStarted,
+    RunOutput,
+    TaskDone,
+    TaskReport,
+    TaskStarted,
+)
 from ipexctl.remote.progress import Notice
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
@@ -18,6 +27,8 @@ from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.run.lines import PrefixedLines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipexctl.playbook.prepare import Prepared
     from ipexctl.playbook.result import Result
 
@@ -39,8 +50,6 @@ class PlayView:
         self._verbose = verbose
         self._colors = wants_color(sys.stdout, os.environ, no_color=no_color)
         self._lock = threading.Lock()
-        self._hosts: list[HostDone] = []
-        self._items: list[ItemDone] = []
         self._headed = False
         self._task = ""
 
@@ -49,18 +58,14 @@ class PlayView:
             if isinstance(event, PlayStarted):
                 self._play(event)
             elif isinstance(event, TaskStarted):
-                self._hosts, self._items, self._headed = [], [], False
+                self._headed = False
                 kind = "HANDLER" if event.handler else "TASK"
                 place = f"  {event.position}" if self._verbose and event.position else ""
                 self._task = f"{kind} [{printable(event.name)}]{place}"
                 if sys.stdout.isatty() and not self._quiet:
                     self._head()
-            elif isinstance(event, ItemDone):
-                self._items.append(event)
-            elif isinstance(event, HostDone):
-                self._hosts.append(event)
             elif isinstance(event, TaskDone):
-                self._finish()
+                self._finish(event.report, event.items)
             elif isinstance(event, Notice):
                 if event.warning or not self._quiet:
                     print_message(notice_text(event))
@@ -102,44 +107,33 @@ class PlayView:
             self._print(f"\n{self._task}")
             self._headed = True
 
-    def _finish(self) -> None:
+    def _finish(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
         """Print the results of a task, hosts with equal results on one line."""
-        if not self._quiet and self._hosts:
+        if not self._quiet and report.hosts:
             self._head()
-        for names, item in self._loop_items():
-            if self._shows:
-                self._line(names, item.result, f" ({printable(item.label)})" if item.label else "")
-        hosts_with_items = {item.host for item in self._items}
-        groups: dict[tuple[Any, ...], list[HostDone]] = {}
-        for done in self._hosts:
-            key = (
-                done.host in hosts_with_items,
-                done.result.status,
-                done.result.reason,
-                done.result.fix,
-                done.result.message,
-                done.ignored,
-            )
-            groups.setdefault((*key, _output_of(done.result) if self._verbose else ""), []).append(done)
-        for nodes in groups.values():
-            first = nodes[0]
-            if first.loop and first.host in hosts_with_items and not (first.result.is_failure and self._quiet):
-                continue
-            names = fold([done.host for done in nodes])
-            if first.result.is_failure:
-                self._print_failure(names, first.result, "", ignored=first.ignored)
-            elif self._shows:
-                self._line(names, first.result, "")
-        if self._shows and self._diff:
-            self._diffs()
+        for names, item in _folded(items) if self._shows else ():
+            self._line(names, item.result, f" ({printable(item.label)})" if item.label else "")
+        hosts_with_items = {item.host for item in items}
 
-    def _loop_items(self) -> list[tuple[str, ItemDone]]:
-        """Items of a loop with their hosts; items that failed equally on several hosts are one line."""
-        alike: dict[tuple[Any, ...], list[ItemDone]] = {}
-        for number, item in enumerate(self._items):
-            key = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
-            alike.setdefault(key if item.result.is_failure else (number,), []).append(item)
-        return [(fold([entry.host for entry in group]), group[0]) for group in alike.values()]
+        def key_of(host: str) -> tuple[Any, ...]:
+            result = report.hosts[host]
+            shown = (result.status, result.reason, result.fix, result.message, host in report.ignored)
+            return (*shown, host in hosts_with_items, _output_of(result) if self._verbose else "")
+
+        for hosts in group_by(report.hosts, key_of).values():
+            first, result = hosts[0], report.hosts[hosts[0]]
+            if first in hosts_with_items and not (result.is_failure and self._quiet):
+                continue
+            if result.is_failure:
+                self._print_failure(fold(hosts), result, "", ignored=first in report.ignored)
+            elif self._shows:
+                self._line(fold(hosts), result, "")
+        changed = [host for host, result in report.hosts.items() if result.diff and self._shows and self._diff]
+        for diff, hosts in group_by(changed, lambda host: report.hosts[host].diff).items():
+            self._print(f"diff on {printable(fold(hosts))}:")
+            for line in diff.splitlines():
+                color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")
+                self._print(paint(printable(line), color, on=self._colors))
 
     def _line(self, names: str, result: Result, label: str) -> None:
         if result.is_failure:
@@ -175,14 +169,6 @@ class PlayView:
             for line in cut:
                 print_message(f"  {name}: {printable(line)}")
 
-    def _diffs(self) -> None:
-        changed = [done for done in self._hosts if done.result.diff]
-        for diff, group in group_by(changed, lambda done: done.result.diff).items():
-            self._print(f"diff on {printable(fold([done.host for done in group]))}:")
-            for line in diff.splitlines():
-                color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")
-                self._print(paint(printable(line), color, on=self._colors))
-
     def _rank(self, event: RunOutput) -> None:
         data = getattr(event.event, "data", None)
         if isinstance(data, bytes) and not self._quiet:
@@ -207,6 +193,15 @@ class PlayView:
     def _print(self, text: str) -> None:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()  # lines on stderr that come later are not shown before it
+
+
+def _folded(items: Sequence[ItemDone]) -> list[tuple[str, ItemDone]]:
+    """Items of a loop with their hosts; items that failed equally on several hosts are one line."""
+    alike: dict[tuple[Any, ...], list[ItemDone]] = {}
+    for number, item in enumerate(items):
+        key = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
+        alike.setdefault(key if item.result.is_failure else (number,), []).append(item)
+    return [(fold([entry.host for entry in group]), group[0]) for group in alike.values()]
 
 
 def _indented(text: str) -> str:

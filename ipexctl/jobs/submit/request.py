@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
@@ -92,6 +93,28 @@ class StartFailure:
     @property
     def exit_code(self) -> int:
         return 3 if self.is_unreachable else 1
+
+
+_OF_LAUNCH: Final = ("n", "ppn", "backend", "mpi", "bind", "omp", "ccl_workers", "master_port", "time_limit")
+_OF_RUN: Final = ("env", "python", "setup", "sync", "allow_big", "hang_after", "on_hang")
+
+
+def run_request(
+    kind: CommandKind, argv: tuple[str, ...], given: Mapping[str, Any], exports: tuple[Export, ...], **others: Any
+) -> RunRequest:
+    """The request of a call; `given` has the options that the command and the playbook task `run` share, by name."""
+    return RunRequest(
+        kind,
+        argv,
+        LaunchOptions(**{name: given[name] for name in _OF_LAUNCH}, exports=exports),
+        **{name: given[name] for name in _OF_RUN},
+        excludes=tuple(given["exclude"] or ()),
+        includes=tuple(given["include"] or ()),
+        data=tuple(given["data"] or ()),
+        restarts=given["max_restarts"],
+        checkpoint=os.path.normpath(given["checkpoint"]) if given["checkpoint"] is not None else "",
+        **others,
+    )
 
 
 def check_request(request: RunRequest) -> None:

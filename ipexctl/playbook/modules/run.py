@@ -12,8 +12,8 @@ from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.stop import stop
 from ipexctl.jobs.submit import pipeline
 from ipexctl.jobs.submit.project import ProjectLocation, locate_project
-from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_request
-from ipexctl.launch.request import Export, LaunchOptions
+from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_request, run_request
+from ipexctl.launch.request import Export
 from ipexctl.node.common.frames import Chunk
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path, script_argv
@@ -81,31 +81,9 @@ def _run_request(context: PlayContext, call: Call) -> RunRequest:
     else:
         command = args["cmd"]
         kind, argv = "command", tuple(["/bin/sh", "-c", command] if isinstance(command, str) else command)
-    launch: Any = {name: args[name] for name in ("n", "ppn", "backend", "mpi", "bind", "omp", "ccl_workers")}
     exports = tuple(Export(name, value, secret=True, source="environment") for name, value in call.environment.items())
-    return RunRequest(
-        kind=kind,
-        argv=argv,
-        options=LaunchOptions(
-            **launch, master_port=args["master_port"], time_limit=args["time_limit"], exports=exports
-        ),
-        env=args["env"],
-        python=args["python"],
-        setup=args["setup"],
-        home=options.home,
-        iface=options.iface,
-        cwd=None if args["cwd"] is None else local_path(call.task.base, args["cwd"]),
-        sync=args["sync"],
-        excludes=tuple(args["exclude"] or ()),
-        includes=tuple(args["include"] or ()),
-        data=tuple(args["data"] or ()),
-        allow_big=args["allow_big"],
-        timeout=call.timeout,
-        restarts=args["max_restarts"],
-        checkpoint=os.path.normpath(args["checkpoint"]) if args["checkpoint"] is not None else "",
-        hang_after=args["hang_after"],
-        on_hang=args["on_hang"],
-    )
+    cwd = None if args["cwd"] is None else local_path(call.task.base, args["cwd"])
+    return run_request(kind, argv, args, exports, home=options.home, iface=options.iface, cwd=cwd, timeout=call.timeout)
 
 
 def _plan_only(

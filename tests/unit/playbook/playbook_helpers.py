@@ -34,8 +34,7 @@ def play_of(tasks: str, head: str = "") -> str:
 def book(directory: Path, text: str, name: str = "site.yml") -> Playbook:
     (directory / name).write_text(text)
     with Templater() as templater:
-        playbook, _ = read(name, directory, templater)
-    return playbook
+        return read(name, directory, templater)
 
 
 def tasks_in(directory: Path, text: str) -> list[Task]:
@@ -75,8 +74,8 @@ def played(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list
     nobody: Any = None
     limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
     with Templater() as templater:
-        playbook, files = read("site.yml", directory, templater)
-        ready, errors = prepare(playbook, files, TaskSelection(), every, limited)
+        playbook = read("site.yml", directory, templater)
+        ready, errors = prepare(playbook, TaskSelection(), every, limited)
         assert errors == []
         told = Options(**options)
         context = PlayContext(

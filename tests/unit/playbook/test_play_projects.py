@@ -28,8 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozenset[str] = frozenset()) -> None:
     with Templater() as templater:
-        playbook, files = read(word, directory, templater)
-        ready, _ = prepare(playbook, files, TaskSelection(tags), HOSTS, HOSTS)
+        ready, _ = prepare(read(word, directory, templater), TaskSelection(tags), HOSTS, HOSTS)
         raise_all(check_projects(ready, cwd or directory))
 
 

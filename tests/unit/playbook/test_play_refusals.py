@@ -58,7 +58,7 @@ def test_errors_of_the_play_of_one_task_of_templates_and_of_files_are_said_at_on
 def test_plays_and_tasks_for_hosts_that_are_not_there_are_said_at_once(tmp_path: Path) -> None:
     text = play_of("- {exec: x, delegate_to: node9}\n- {doctor: , delegate_to: node1}\n")
     playbook = book(tmp_path, text.replace("all", "node7") + text.replace("all", "gpu"))
-    _, errors = prepare(playbook, {}, TaskSelection(), HOSTS, HOSTS)
+    _, errors = prepare(playbook, TaskSelection(), HOSTS, HOSTS)
     assert [error.line for error in errors] == [1, 3, 4, 5, 7, 8]
 
 
@@ -128,7 +128,7 @@ def test_a_fact_of_ansibles_that_isnt_here_is_refused_where_it_stands_plainly(
 ) -> None:
     playbook = book(tmp_path, play_of(f"- {task}\n"))
     with Templater() as templater:
-        errors = check_facts(playbook, {}, templater, given)
+        errors = check_facts(playbook, templater, given)
     assert len(errors) == bool(fix)
     for error in errors:
         assert fix in error.fix
