@@ -6,14 +6,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
+from ipexctl.lab import Lab
 
 IPEXCTL = [sys.executable, "-m", "ipexctl"]
 

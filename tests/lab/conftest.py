@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cli_helpers import ipexctl
 from install_helpers import PYTHON, Cluster
 from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, down, mend_host, system, up
+from ipexctl.lab import Lab, LabHost, LabSpec, down, mend_host, system, up
 from lab_play_helpers import Site
 from lab_run_helpers import lab_with_mpi, session_dir
 from tiny_wheels import write_stack
 from trust_helpers import snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ipexctl.lab import Lab, LabHost
 
 
 @pytest.fixture(scope="session")

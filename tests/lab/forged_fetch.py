@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
+from ipexctl.lab import LabHost
 from lab_helpers import ask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.lab import LabHost
 
 Forged = tuple[str, str, str]
 """A name, its kind (d, f or l), and its content or target."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cli_helpers import ipexctl
+from cli_helpers import Ran, ipexctl
+from ipexctl.lab import Lab, LabHost
 from lab_helpers import ask
-
-if TYPE_CHECKING:
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab, LabHost
 
 PYTHON = "cp311"
 """The lab's hosts have the Python of this machine's distribution."""

@@ -9,12 +9,9 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ipexctl.lab import ssh_argv
-
-if TYPE_CHECKING:
-    from ipexctl.lab import LabHost
+from ipexctl.lab import LabHost, ssh_argv
 
 REPOSITORY = Path(__file__).parents[2]
 

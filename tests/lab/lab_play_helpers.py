@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from cli_helpers import ipexctl
+from cli_helpers import Ran, ipexctl
+from ipexctl.lab import Lab
 from lab_helpers import ask
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,15 @@ import tarfile
 import time
 import zipfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cli_helpers import IPEXCTL, ipexctl, processes_with
-from ipexctl.lab import ssh_argv
+from cli_helpers import IPEXCTL, Ran, ipexctl, processes_with
+from ipexctl.lab import Lab, ssh_argv
 from lab_helpers import ask
 from tiny_wheels import write_stack
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
 
 PYTHON = "cp311"
 IMPI = "impi-rt==2021.18.0"

@@ -18,10 +18,8 @@ import subprocess
 import sys
 import time
 import zlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any
 
 DIRECTORY = "/run/lie"
 FRAME = struct.Struct("!Ic")

@@ -11,20 +11,15 @@ import sys
 import sysconfig
 import tarfile
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.lab import ssh_argv
+from ipexctl.lab import Lab, LabHost, ssh_argv
 from lab_helpers import ask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.lab import Lab, LabHost
 
 PLACE = "/var/tmp/slurm"
 DAEMONS = ("slurmctld", "slurmd")

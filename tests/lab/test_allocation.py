@@ -5,23 +5,17 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import LabSpec
+from ipexctl.lab import Lab, LabSpec
 from lab_helpers import ask
 from lab_run_helpers import Cluster, by_rank, lab_with_mpi, session_dir
 from message_data import missing
-from slurm_helpers import bring_ipexctl, need_slurm, put, slurm_on
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
-    from slurm_helpers import Slurm
+from slurm_helpers import Slurm, bring_ipexctl, need_slurm, put, slurm_on
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import LabSpec
-from lab_run_helpers import by_rank, new_cluster
+from ipexctl.lab import Lab, LabSpec
+from lab_run_helpers import Cluster, by_rank, new_cluster
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
-    from lab_run_helpers import Cluster
 
 MPI_LAB = LabSpec(hosts=3, name=f"endlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

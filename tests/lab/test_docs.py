@@ -11,25 +11,20 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from doc_blocks import PAGES, ROOT, Block, Shown, blocks
 from doc_output import alike, lie_in
 from doc_shell import Shell
-from ipexctl.lab import LabSpec, ssh_argv
+from ipexctl.lab import Lab, LabSpec, ssh_argv
 from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi
 from message_data import missing
 from page_scenes import ALONE, BASTION, CLUSTER, LAB, REASONS, SCENES, TRAIN, Scene, left_out, play, scenes
 from tiny_wheels import write_stack, write_wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
 
 ALL = [block for page in PAGES for block in blocks(page) if block.commands()]
 PLAYS = [

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
 
 import ipexctl as package
-from cli_helpers import ipexctl
-from ipexctl.lab import LabSpec, break_host, mend_host
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
+from cli_helpers import Ran, ipexctl
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 
 pytestmark = pytest.mark.lab
 SCHEMA = json.loads((Path(package.__file__).parent / "doctor" / "schema.json").read_text())

@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli_helpers import processes_with
-from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import lab_with_mpi, new_cluster, session_dir
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
+from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
-    from lab_run_helpers import Cluster
 
 MPI_LAB = LabSpec(hosts=3, name=f"drruns-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

@@ -6,19 +6,13 @@ import json
 import os
 import time
 import zipfile
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import by_rank, new_cluster, wheels_from_pypi
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
+from lab_run_helpers import Cluster, by_rank, new_cluster, wheels_from_pypi
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
-    from lab_run_helpers import Cluster
 
 MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

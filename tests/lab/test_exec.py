@@ -8,18 +8,13 @@ import re
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cli_helpers import IPEXCTL, ipexctl, processes_with
-from ipexctl.lab import break_host, mend_host
+from ipexctl.lab import Lab, LabHost, break_host, mend_host
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.lab import Lab, LabHost
 
 pytestmark = pytest.mark.lab
 

@@ -8,20 +8,16 @@ import shlex
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from ipexctl.lab import LabSpec
+from ipexctl.lab import Lab, LabSpec
 from lab_helpers import ask
 from lab_run_helpers import WAITS, WHO, Cluster, new_cluster, said_by
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
 
 MPI_LAB = LabSpec(hosts=2, name=f"export-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]

@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from ipexctl.lab import LabSpec
+from ipexctl.lab import Lab, LabSpec
 from lab_run_helpers import Cluster, lab_with_mpi, session_dir
-from slurm_helpers import need_slurm, slurm_on, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ipexctl.lab import Lab
-    from slurm_helpers import Slurm
+from slurm_helpers import Slurm, need_slurm, slurm_on, spread
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from cli_helpers import processes_with
-from ipexctl.facts.facts import to_json
-from ipexctl.facts.gather import gather
+from ipexctl.facts.facts import Facts, to_json
+from ipexctl.facts.gather import HostFacts, gather
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.lab import LabSpec, break_host
+from ipexctl.lab import Lab, LabHost, LabSpec, break_host
 from ipexctl.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.lab.system import in_host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool
 from recorded_probes import TIERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.facts.gather import HostFacts
-    from ipexctl.lab import Lab, LabHost
 
 pytestmark = pytest.mark.lab
 

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,14 +16,9 @@ from cli_helpers import IPEXCTL, ipexctl, processes_with
 from forged_fetch import forged_sender
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 

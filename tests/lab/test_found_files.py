@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from cli_helpers import ipexctl
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
+from cli_helpers import Ran, ipexctl
+from ipexctl.lab import Lab
 
 pytestmark = pytest.mark.lab
 BARE = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}

@@ -10,15 +10,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import ipexctl
-from ipexctl.lab import LabSpec
-
-if TYPE_CHECKING:
-    from ipexctl.lab import Lab
+from ipexctl.lab import Lab, LabSpec
 
 MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]

@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from install_helpers import PYTHON, statuses
+from install_helpers import PYTHON, Cluster, statuses
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_helpers import ask
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from install_helpers import Cluster
 
 LAB = LabSpec(hosts=3, name=f"install-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]

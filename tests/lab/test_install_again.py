@@ -6,21 +6,16 @@ import os
 import re
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cli_helpers import IPEXCTL
-from install_helpers import PYTHON, statuses
+from install_helpers import PYTHON, Cluster, statuses
 from ipexctl.lab import LabSpec, break_host, mend_host
 from message_data import missing
 from simple_index import SimpleIndex
 from tiny_wheels import write_ipex, write_stack, write_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from install_helpers import Cluster
 
 LAB = LabSpec(hosts=2, name=f"install-again-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]

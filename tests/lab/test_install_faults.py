@@ -8,22 +8,17 @@ import random
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cli_helpers import IPEXCTL, ipexctl, processes_with
 from install_helpers import PYTHON, Cluster, statuses
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
 
 LAB = LabSpec(hosts=2, name=f"install-faults-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab import FAULTS, break_host, find_host, mend_host, ssh_argv
-from lab_helpers import ask, listens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.lab import Lab, LabHost
-    from lab_helpers import Said
+from ipexctl.lab import FAULTS, Lab, LabHost, break_host, find_host, mend_host, ssh_argv
+from lab_helpers import Said, ask, listens
 
 pytestmark = pytest.mark.lab
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, break_host, find_host, list_labs, mend_host
+from ipexctl.lab import Lab, LabSpec, break_host, find_host, list_labs, mend_host
 from lab_helpers import ask, listens
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.lab import Lab
 
 pytestmark = pytest.mark.lab
 

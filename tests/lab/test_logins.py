@@ -9,22 +9,16 @@ import select
 import shlex
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from cli_helpers import IPEXCTL, ipexctl
-from ipexctl.lab import LabSpec, break_host, mend_host
+from cli_helpers import IPEXCTL, Ran, ipexctl
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from ipexctl.lab.plan import ipv6
 from ipexctl.lab.system import in_host
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
 
 pytestmark = pytest.mark.lab
 

@@ -21,21 +21,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli_helpers import IPEXCTL
-from ipexctl.lab import LabSpec
+from ipexctl.lab import Lab, LabHost, LabSpec
 from ipexctl.lab.system import in_host, init_of
 from lab_run_helpers import Cluster, lab_with_mpi, session_dir
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ipexctl.lab import Lab, LabHost
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 

@@ -7,19 +7,14 @@ import signal
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cli_helpers import IPEXCTL, processes_with
-from ipexctl.lab import break_host
+from ipexctl.lab import LabHost, break_host
 from lab_helpers import ask
-from lab_play_helpers import counts, statuses
+from lab_play_helpers import Site, counts, statuses
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.lab import LabHost
-    from lab_play_helpers import Site
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 

@@ -6,17 +6,13 @@ import os
 import shlex
 import subprocess
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cli_helpers import IPEXCTL, processes_with
 from lab_helpers import ask
-from lab_play_helpers import statuses
+from lab_play_helpers import Site, statuses
 from message_data import missing
-
-if TYPE_CHECKING:
-    from lab_play_helpers import Site
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 

@@ -8,15 +8,12 @@ import shutil
 import subprocess
 import venv
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cli_helpers import ipexctl
+from ipexctl.lab import Lab
 from lab_helpers import ask
-
-if TYPE_CHECKING:
-    from ipexctl.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 

@@ -11,20 +11,16 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from cli_helpers import IPEXCTL, ipexctl, processes_with
-from ipexctl.lab import LabSpec
+from cli_helpers import IPEXCTL, Ran, ipexctl, processes_with
+from ipexctl.lab import Lab, LabSpec
 from lab_helpers import ask
 from lab_run_helpers import IMPI, PYTHON, session_dir, stack_with, wheels_from_pypi
 from message_data import missing
 from tiny_wheels import write_stack
-
-if TYPE_CHECKING:
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
 
 LAB = LabSpec(hosts=2, name=f"books-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
 from forged_fetch import forged_sender
 from lab_helpers import ask
-from lab_play_helpers import counts, statuses
-
-if TYPE_CHECKING:
-    from lab_play_helpers import Site
+from lab_play_helpers import Site, counts, statuses
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 

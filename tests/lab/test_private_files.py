@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import LabSpec
+from ipexctl.lab import Lab, LabSpec
 from lab_run_helpers import IMPI, Cluster, session_dir, stack_with, wheels_from_pypi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 PROJECT = {

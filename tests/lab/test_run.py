@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli_helpers import ipexctl, processes_with
-from ipexctl.lab import LabSpec
+from ipexctl.lab import Lab, LabSpec
 from lab_helpers import ask
 from lab_run_helpers import (
     WAITS,
@@ -28,11 +29,6 @@ from lab_run_helpers import (
     wheels_from_pypi,
 )
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.lab import Lab
 
 MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from lab_run_helpers import WHO, Cluster, by_rank, new_cluster, said_by
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
 
 MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

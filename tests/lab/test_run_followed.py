@@ -8,18 +8,12 @@ import random
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import WAITS, by_rank, new_cluster
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
-    from lab_run_helpers import Cluster
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
+from lab_run_helpers import WAITS, Cluster, by_rank, new_cluster
 
 MPI_LAB = LabSpec(hosts=2, name=f"followlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

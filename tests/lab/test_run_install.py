@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from cli_helpers import ipexctl
-from ipexctl.lab import LabSpec
-from lab_run_helpers import new_cluster
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
-    from lab_run_helpers import Cluster
+from ipexctl.lab import Lab, LabSpec
+from lab_run_helpers import Cluster, new_cluster
 
 LAB = LabSpec(hosts=2, name=f"early-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

@@ -8,28 +8,22 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cli_helpers import processes_with
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.hosts.host import Host
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from ipexctl.lab.system import in_host
 from ipexctl.remote import tcp as dial
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.session import capture
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.lab import Lab
-    from ipexctl.remote.session import Session, Stream
+from ipexctl.remote.session import Session, Stream, capture
 
 pytestmark = pytest.mark.lab
 

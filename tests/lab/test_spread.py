@@ -7,10 +7,10 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,7 +18,7 @@ from benchmarks.uplink import capped, crossed
 from cli_helpers import ipexctl, processes_with
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab import Lab, LabHost, LabSpec, break_host, mend_host
 from ipexctl.lab.system import in_host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
@@ -27,11 +27,6 @@ from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import Damaged, StoredFile, StoreLocation, drop, missing, push
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ipexctl.lab import Lab, LabHost
 
 LAB = LabSpec(hosts=4)
 pytestmark = pytest.mark.lab

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from cli_helpers import ipexctl
+from cli_helpers import Ran, ipexctl
+from ipexctl.lab import Lab
 from ipexctl.lab.system import in_host
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
 
 pytestmark = pytest.mark.lab
 

@@ -7,16 +7,12 @@ import shlex
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.lab import LabSpec, ssh_argv
+from ipexctl.lab import Lab, LabSpec, ssh_argv
 from ipexctl.node.common import sockets
 from lab_run_helpers import Cluster, by_rank
-
-if TYPE_CHECKING:
-    from ipexctl.lab import Lab
 
 MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

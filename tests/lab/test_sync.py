@@ -9,21 +9,16 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from cli_helpers import IPEXCTL, ipexctl
-from ipexctl.lab import LabSpec, break_host, mend_host
+from cli_helpers import IPEXCTL, Ran, ipexctl
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
 
 LAB = LabSpec(hosts=3, name=f"sync-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]

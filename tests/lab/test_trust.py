@@ -9,18 +9,14 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cli_helpers import IPEXCTL, ipexctl
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from ipexctl.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import SSH, everyone, gets_in, keys_of, snapshot, trust
-
-if TYPE_CHECKING:
-    from ipexctl.lab import Lab
 
 LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]

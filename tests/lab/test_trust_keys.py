@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.lab import Lab, LabHost, LabSpec, break_host, mend_host
 from ipexctl.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import everyone, gets_in, keys_of, snapshot, trust
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.lab import Lab, LabHost
 
 LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]

@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from cli_helpers import IPEXCTL, ipexctl
-from ipexctl.lab import LabSpec
+from ipexctl.lab import Lab, LabSpec
 from ipexctl.lab.plan import PREFIX
 from ipexctl.lab.system import in_host
 from trust_helpers import everyone, gets_in, keys_of, snapshot, trust
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.lab import Lab
 
 LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import LabSpec
+from ipexctl.lab import Lab, LabSpec
 from lab_run_helpers import IMPI, WAITS, Cluster, new_cluster, session_dir, stack_with, wheels_from_pypi
 from message_data import missing
 from trust_helpers import snapshot
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from ipexctl.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 

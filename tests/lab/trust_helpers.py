@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cli_helpers import ipexctl
+from cli_helpers import Ran, ipexctl
+from ipexctl.lab import Lab, LabHost
 from ipexctl.lab.system import in_host
 from lab_helpers import ask
-
-if TYPE_CHECKING:
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab, LabHost
 
 # .config and .local are what a fish that is logged into makes for itself.
 _SNAPSHOT = r"""

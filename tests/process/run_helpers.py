@@ -8,18 +8,16 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_helpers import agent_file, wait_until
 from ipexctl.jobs.submit.start import HOOKS
 from ipexctl.node.common.processes import is_running
 from ipexctl.remote.node_call import script_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
 FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"

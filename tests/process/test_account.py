@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,19 +15,14 @@ from agent_helpers import all_pythons, read_events
 from env_helpers import start
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.why.run_snapshot import read_snapshot
+from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.jobs.why.why import cause_from_copy, why
 from ipexctl.node.common.frames import Chunk
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session import Session
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.jobs.why.run_snapshot import RunSnapshot
-    from ipexctl.remote.session import Session
 
 HERE = Host(name="localhost", address="localhost")
 

@@ -11,9 +11,11 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
 from run_helpers import Run
@@ -24,10 +26,6 @@ from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from message_data import missing
 from terminals import Shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 IPEXCTL = (sys.executable, "-m", "ipexctl")
 COUNTS = "import time\nfor i in range({}):\n    print('number', i, flush=True)\n    time.sleep({})"

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +19,6 @@ from agent_helpers import other_pythons, wait_until
 from env_helpers import MINOR, PYTHON, TAG, Home, run_in, said, session_of, start
 from ipexctl.remote.node_call import agent_command, agent_zip
 from tiny_wheels import corrupt, write_oneccl, write_wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytest_plugins = ["run_fixtures"]
 

@@ -6,24 +6,20 @@ import io
 import os
 import signal
 import socket
+import subprocess
 import sys
 import zipfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from run_helpers import Run
 
 from agent_helpers import all_pythons, wait_until
 from env_helpers import start
 from ipexctl.node.files.peer_transfer import prove_to_server, send_line
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from run_helpers import Run
 
 pytest_plugins = ["run_fixtures"]
 

@@ -7,18 +7,16 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from node_store_helpers import content_of, file_of, run, start
 
 from agent_helpers import all_pythons
 from tls_helpers import serving, write_certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 BODY = os.urandom(2_500_000)
 

@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from env_helpers import MINOR, Home
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

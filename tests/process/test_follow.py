@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from run_helpers import FOR_EVER, Run
@@ -22,10 +24,6 @@ from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.run.follow import StatusWatcher
 from ipexctl.node.run.status_file import UNHEARD, WATCHED, read_status_file
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytest_plugins = ["run_fixtures"]
 

@@ -9,18 +9,14 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cli_helpers import ipexctl
+from cli_helpers import Ran, ipexctl
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack, write_wheel
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from cli_helpers import Ran
 
 PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +13,6 @@ from ipexctl.launch.request import LaunchOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -6,14 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from env_helpers import said, start
 from ipexctl.remote.command import login_line
 from ipexctl.remote.node_call import agent_command_of, script_text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SSH = """#!/bin/sh
 case $2 in

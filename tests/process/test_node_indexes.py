@@ -7,7 +7,9 @@ import os
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,6 @@ from agent_helpers import all_pythons
 from env_helpers import said, start
 from simple_index import SimpleIndex
 from tiny_wheels import write_oneccl, write_wheel
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 TORCH = "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 

@@ -10,17 +10,15 @@ import signal
 import stat
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from node_store_helpers import END, argv, content_of, feed, file_of, first_line, frame, run, start
 
 from agent_helpers import all_pythons, wait_until
 from ipexctl.remote.node_call import agent_command, agent_zip
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 pytest_plugins = ["run_fixtures"]
 

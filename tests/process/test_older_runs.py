@@ -9,9 +9,10 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from run_helpers import Run
@@ -19,9 +20,6 @@ from run_helpers import Run
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 DATA = Path(__file__).parents[1] / "data"
 COUNTS = "import time\nfor i in range(60):\n    print('number', i, flush=True)\n    time.sleep(0.05)"

@@ -10,16 +10,14 @@ import os
 import socket
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from node_store_helpers import END, content_of, file_of, frame, run, start
 
 from agent_helpers import all_pythons
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ONE, TWO = os.urandom(3_000_001), b"the second"
 TOKEN = "0123456789abcdef" * 4

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +25,6 @@ from ipexctl.jobs.retention import RetentionLimits, background_prune, prune_loca
 from ipexctl.node.common.processes import read_stat
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DAY = 86400.0
 MACHINE = os.uname().nodename

@@ -13,18 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from run_helpers import FOR_EVER
+from run_helpers import FOR_EVER, Run
 
 from tiny_wheels import STAND_INS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from run_helpers import Run
 
 pytest_plugins = ["run_fixtures"]
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from run_helpers import runs_in
+from run_helpers import Run, runs_in
 
 from lab_run_helpers import IMPI, wheels_from_pypi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from run_helpers import Run
 
 
 @pytest.fixture(scope="module")

@@ -7,18 +7,14 @@ import stat
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from run_helpers import Run
 
 from agent_helpers import all_pythons
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from run_helpers import Run
 
 pytest_plugins = ["run_fixtures"]
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli_helpers import ipexctl
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack, write_torch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 

@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +19,6 @@ from agent_helpers import all_pythons
 from ipexctl.jobs.dump import read_faulthandler
 from ipexctl.jobs.submit.start import HOOKS
 from ipexctl.remote.node_call import script_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PYTHONS = all_pythons()
 FEW = list(dict.fromkeys((PYTHONS[0], *PYTHONS[1:2], PYTHONS[-1])))

@@ -8,24 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from run_helpers import Run
 
 from agent_helpers import all_pythons
 from env_helpers import said, start
-from ipexctl.jobs.dump import read_dump
+from ipexctl.jobs.dump import Dump, read_dump
 from ipexctl.node.common.processes import read_stat
 from ipexctl.remote.reply import Reply
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from run_helpers import Run
-
-    from ipexctl.jobs.dump import Dump
 
 pytest_plugins = ["run_fixtures"]
 

@@ -7,17 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from agent_helpers import wait_until
 from ipexctl.node.common import store_lock as module
 from ipexctl.node.common.store_lock import store_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Busy(Exception):

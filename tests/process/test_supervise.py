@@ -9,20 +9,16 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from run_helpers import FOR_EVER, processes_with
+from run_helpers import FOR_EVER, Run, processes_with
 
 from agent_helpers import all_pythons
 from ipexctl.node.common.processes import is_running
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from run_helpers import Run
 
 pytest_plugins = ["run_fixtures"]
 

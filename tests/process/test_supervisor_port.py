@@ -11,20 +11,16 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from run_helpers import FOR_EVER
+from run_helpers import FOR_EVER, Run
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
 from ipexctl.node.run.rank_connections import RECONNECT_TIME
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from run_helpers import Run
 
 pytest_plugins = ["run_fixtures"]
 

@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from sync_helpers import Place
@@ -18,10 +20,6 @@ from env_helpers import Home, said, start
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.store_lock import Marker
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 MACHINE = os.uname().nodename
 DEAD = {"pid": 2**22 + 1, "start": 1, "machine": MACHINE}

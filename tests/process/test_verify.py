@@ -6,22 +6,18 @@ import json
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent_helpers import other_pythons, wait_until
 from env_helpers import Home, said, session_of, start
 from ipexctl.remote.reply import Reply
-from ipexctl.stack.env.environment import verify_result
+from ipexctl.stack.env.environment import Phase, VerifyResult, verify_result
 from ipexctl.stack.env.verify_errors import explain
 from message_data import missing
 from tiny_wheels import write_ipex, write_oneccl
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.stack.env.environment import Phase, VerifyResult
 
 
 @pytest.fixture(scope="module")

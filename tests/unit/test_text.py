@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,6 @@ from ipexctl.export.common import assignment, commented, secrets_of
 from ipexctl.launch.plan import Setting
 from ipexctl.playbook.modules.host_script import exports
 from ipexctl.text import is_variable_name, variable_in_sh
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BAD = (
     *("X=1; touch marker #", "", "1X", "X-Y", "X Y", "X\n", "X\nY", "$(touch marker)", "`touch marker`", "X;Y", "é"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from ipexctl.stack.install_context import ControlMachine
 from ipexctl.sync.root import own_directories
 from ipexctl.user_directories import cache_directory, data_directory, state_directory
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 KINDS = {"XDG_STATE_HOME": state_directory, "XDG_CACHE_HOME": cache_directory, "XDG_DATA_HOME": data_directory}
 

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -18,10 +20,6 @@ from ipexctl.cli.app import COMMANDS, load_command
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 def call(*args: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

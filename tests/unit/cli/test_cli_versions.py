@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 from test_cli import call
 
 from ipexctl.stack.catalog.table import rows
 from message_data import missing
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
 
 
 def versions(*args: str, **env: str) -> subprocess.CompletedProcess[str]:

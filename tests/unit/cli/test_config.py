@@ -6,8 +6,9 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from test_cli import call
@@ -21,9 +22,6 @@ from ipexctl.cli.defaults import REFUSED, ConfiguredCommand, defaults_of, shared
 from ipexctl.cli.hosts import host_options, select
 from ipexctl.cli.options import Home, Targets
 from ipexctl.errors import FileError, UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pytest
 
 from ipexctl.cli.run import _print_not_started
 from ipexctl.jobs.submit.request import StartFailure
 from message_data import missing
-
-if TYPE_CHECKING:
-    import pytest
 
 HALTED = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
 from ipexctl.cli.app import app
 from ipexctl.cli.launch_options import note_on_arguments
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMANDS: Any = get_command(app)
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAVY = ("paramiko", "fabric", "invoke", "rich", "yaml", "ClusterShell", "cryptography", "asyncio", "platformdirs")
 

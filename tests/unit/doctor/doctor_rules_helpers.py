@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import recorded_probes
 from ipexctl.doctor.context import HostContext
+from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.rules import examine_cluster, examine_host
-from ipexctl.facts.facts import parse
+from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Address, Nic, Route
 from ipexctl.facts.software import Env, Mpi, Python
 from ipexctl.facts.system import Disk, HomeDirectory, Limit, Mount
 from ipexctl.hosts.host import Host
-
-if TYPE_CHECKING:
-    from ipexctl.doctor.finding import Finding
-    from ipexctl.facts.facts import Facts
 
 GB = 1 << 30
 MB = 1 << 20

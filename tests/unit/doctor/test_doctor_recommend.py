@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from doctor_rules_helpers import amended, healthy
 
 from ipexctl.doctor import host_software
 from ipexctl.doctor.recommend import recommend
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Python
-from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.catalog.table import StackSpec, rows
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.resolve.model import Refusal, StackRequest
 from ipexctl.stack.resolve.resolver import resolve_by_table
-
-if TYPE_CHECKING:
-    from ipexctl.facts.facts import Facts
-    from ipexctl.stack.catalog.table import StackSpec
 
 
 def with_pythons(*versions: str) -> Facts:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from doctor_rules_helpers import (
@@ -24,14 +23,11 @@ from doctor_rules_scenes import CLUSTER, HOST, MORE, SCENES
 
 import recorded_probes
 from ipexctl.doctor.context import HostContext
-from ipexctl.doctor.finding import merge_findings, worst
+from ipexctl.doctor.finding import Finding, merge_findings, worst
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.hosts.host import Host
 from recorded_probes import NAMES
-
-if TYPE_CHECKING:
-    from ipexctl.doctor.finding import Finding
 
 ROOT = Path(__file__).parents[3]
 DOCTOR = ROOT / "ipexctl/doctor"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import pytest
 from doctor_rules_helpers import context, healthy
 
+from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.rules import examine_host
 from ipexctl.doctor.run_states import RunLife, run_states
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import RunProcess, RunSupervisor
 from ipexctl.hosts.host import Host
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ipexctl.doctor.finding import Finding
-    from ipexctl.facts.facts import Facts
 
 RUN = "train-1120-132512-9f3a"
 RANKS = (RunProcess(42, 900, RUN), RunProcess(41, 800, RUN))

@@ -9,18 +9,14 @@ import difflib
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from ipexctl.doctor.finding import Finding
 from ipexctl.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from ipexctl.doctor.finding import Finding
-
 
 _DATA = re.compile(r"""(?<!\w)'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|\d[\d.,]*""")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import test_cli as calls
 import typer
@@ -11,9 +12,6 @@ from golden_file import Case, check
 from typer.main import get_command
 
 from ipexctl.cli.app import app
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:

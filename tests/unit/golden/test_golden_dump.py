@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pytest
 from golden_file import Case, check
 from test_run_dump import LOAD, MAIN, REDUCE, document, rank, said
 
 from ipexctl.jobs.dump import Dump, read_dump
 from ipexctl.ui.dump import as_json, show
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_dump(capsys: pytest.CaptureFixture[str]) -> None:

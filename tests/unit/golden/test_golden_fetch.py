@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import test_run_fetch as fetching
@@ -16,9 +16,6 @@ from ipexctl.jobs.fetch.manifest import FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.submit.project import files_in_other_generations
 from ipexctl.remote.outcome import HostError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def sources() -> list[Case]:

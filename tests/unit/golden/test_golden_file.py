@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from golden_file import Case, check, render
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CASES = [Case("home.full", "200 MB left\non node1", "make room"), Case("tmp", "a"), Case("tmp", "b")]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from golden_file import Case, check, refusal, rows_of
@@ -22,9 +23,6 @@ from ipexctl.hosts.limit import limit_hosts
 from ipexctl.hosts.names import WordError
 from ipexctl.hosts.nodeset import expand
 from ipexctl.hosts.select import select_hosts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def short(text: object) -> str:

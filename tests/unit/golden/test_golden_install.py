@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import test_explain
 import test_obstacles
@@ -12,14 +12,10 @@ from golden_file import Case, check, refusal, rows_of
 from lock_helpers import plan
 
 from ipexctl.errors import UserError
+from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import check_same_home, home_obstacle
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.remote.outcome import HostError
 
 
 def broken() -> list[Case]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from golden_file import Case, check, rows_of, without
@@ -14,9 +14,6 @@ from ipexctl.errors import UserError
 from ipexctl.playbook.templater import Templater
 from ipexctl.remote.progress import Notice
 from playbook_helpers import book, play_of, played
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def mistakes(tmp_path: Path) -> list[Case]:

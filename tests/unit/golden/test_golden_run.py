@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
 import test_run_ranks
 import test_run_refusals as refusals
 import test_run_script as scripts
@@ -26,11 +28,6 @@ from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, c
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.remote.reply import Reply
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def refused(name: str, given: object) -> Case:

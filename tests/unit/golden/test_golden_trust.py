@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 import test_trust_explain as explaining
 import test_trust_ui as shown
 from golden_file import Case, check, rows_of
@@ -15,9 +16,6 @@ from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
 from ipexctl.trust.host_state import Permissions
 from ipexctl.trust.plan import keys_to_add, keys_to_remove
 from ipexctl.ui.trust import show
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def logins() -> list[Case]:

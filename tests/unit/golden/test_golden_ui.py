@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pytest
 import test_run_summary as summary
 import test_ui_install as install
 from golden_file import Case, check, rows_of
@@ -18,9 +17,6 @@ from ipexctl.ui import ps
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.state import RunState
 from ipexctl.ui.run.summary import end_lines
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def ends() -> list[Case]:

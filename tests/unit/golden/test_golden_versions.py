@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import test_resolver_refusals as refusals
 import test_table as table
@@ -11,17 +11,13 @@ import test_user_rows as user_rows
 from golden_file import Case, check, refusal, rows_of
 from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, host, index, planned, refused
 
+from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.compatibility import incompatibility
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.facts.facts import Facts
-    from ipexctl.stack.lock.wheels import Availability
 
 
 def asked(request: StackRequest) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,6 @@ from ipexctl.node.common.frames import Chunk, CompressedFrameWriter, encode_chun
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 HOST = Host(name="node1", address="10.0.0.1")
 TEXT = b"".join(b"line %d \xff\r\n" % number for number in range(500))

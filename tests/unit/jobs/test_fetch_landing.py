@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import zlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from ipexctl.jobs.fetch.manifest import Requested
 from ipexctl.jobs.fetch.receiver import Receiver
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import StdinQueue
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def heard(root: Path, *lines: bytes, path: str = "./") -> Receiver:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,15 +15,11 @@ from ipexctl.jobs.follow import Event, Follower, RunEnded
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import CompressedFrameWriter, encode_json
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Ended, Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.remote.command import Command
 
 SILENCE = 0.3
 HOST = Host("node1", "node1")

@@ -6,12 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ipexctl.jobs.registry import abandoned_runs, clear_pending, mark_pending
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CALL = "import sys; from pathlib import Path; from ipexctl.jobs.registry import mark_pending\n"
 

@@ -7,9 +7,10 @@ import json
 import os
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,17 +21,13 @@ from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_o
 from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.progress import Event
+from ipexctl.remote.session import Ended, Stream
 from ipexctl.ui.fetch import as_json, show, show_other_hosts
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.progress import Event
-    from ipexctl.remote.session import Ended, Stream
 
 HERE = Host("localhost", "localhost")
 YEAR_AGO = time.time_ns() - 365 * 86400 * 10**9 + 123456789

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,8 @@ from ipexctl.node.common.records import read_status
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ipexctl.remote.session import Ended
 
 
 def test_fifty_runs_of_three_hosts_are_three_questions(tmp_path: Path) -> None:

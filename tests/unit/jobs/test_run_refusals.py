@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -21,9 +22,6 @@ from ipexctl.launch.request import Export, LaunchOptions, RankEnv
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.remote.reply import MalformedReply
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
 OK = {"kind": "ok", "text": ""}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from known_texts import account
 
@@ -11,9 +11,7 @@ from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.jobs.why.why import Answer
-
-if TYPE_CHECKING:
-    from ipexctl.known_errors.match import Cause
+from ipexctl.known_errors.match import Cause
 
 FAILED = {"state": "failed", "exit_code": 1}
 STOPPED = {"state": "stopped", "exit_code": 143, "signal": 15}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.facts.facts import Facts, parse
@@ -15,10 +16,6 @@ from ipexctl.launch.plan import LaunchPlan, LaunchRefusal, RankPlan, Setting
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest, RankEnv
 from recorded_probes import recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"
 RUN = "/home/me/.ipexctl/runs/calm-otter"

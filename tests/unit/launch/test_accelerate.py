@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,10 +18,6 @@ from ipexctl.launch.accelerate_config import (
 from ipexctl.launch.accelerate_env import misunderstandings, variables_of
 from ipexctl.launch.request import LaunchOptions
 from message_data import missing
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 ALONE = """\
 compute_environment: LOCAL_MACHINE

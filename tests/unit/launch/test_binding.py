@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launch_helpers import IPEX, STOCK, cpu, machine, plan
 
 from ipexctl.facts.cpu import Cpu, CpuList
-from ipexctl.launch.binding import bind
+from ipexctl.launch.binding import Binding, bind
 from ipexctl.launch.topology import cores_of, recommended_layout
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.launch.binding import Binding
 
 
 def bound(machine: Cpu, ranks: int, workers: int = 0, mode: str = "auto") -> Binding:

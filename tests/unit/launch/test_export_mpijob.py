@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jsonschema
 import pytest
@@ -13,11 +13,9 @@ import yaml
 from launch_helpers import IPEX, cpu, machine, plan
 
 from ipexctl.export.mpijob import label, to_mpijob
+from ipexctl.launch.plan import Flavor, LaunchPlan
 from ipexctl.launch.request import Export
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.launch.plan import Flavor, LaunchPlan
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
 NAME = {"type": "string", "pattern": r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z", "maxLength": 63 - len("-worker-9999")}

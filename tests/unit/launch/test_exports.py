@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -23,10 +23,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.request import Export
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from ipexctl.launch.accelerate_config import AccelerateConfig
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.launch.wrapped_launchers import UnwrappedCommand, config_of, of_torchrun, unwrap, without_launcher
 from message_data import missing
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def unwrapped(line: str) -> UnwrappedCommand:

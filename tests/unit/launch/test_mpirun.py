@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refusal, software, value, variables
 
+from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi
+from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
 from ipexctl.launch.request import Export, RankEnv
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.facts.facts import Facts
-    from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
 
 SPR = cpu(64, 2)
 RANK = f"{ENV}/bin/python -IS {RUN}/agent.zip run.rank {RUN}/job.json"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ssl
 import urllib.error
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -13,10 +15,6 @@ import pytest
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.http import HttpClient, RefusedAddress, explain, origin_of
 from tls_helpers import serving, write_certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Handler(BaseHTTPRequestHandler):

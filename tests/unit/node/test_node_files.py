@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +19,6 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.run.output_buffer import MEMORY, OutputBuffer
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("durable", [True, False])

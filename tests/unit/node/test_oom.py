@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ipexctl.node.run import oom
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PID = 4711
 GB = 1 << 30

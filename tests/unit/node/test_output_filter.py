@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +11,6 @@ from ipexctl.node.common.frames import Chunk
 from ipexctl.node.run import output_filter
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_times import TimesReader, TimesWriter
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXT = b"epoch 1\nloss 0.5\nepoch 2\nloss 0.25\nloss 0.125"
 

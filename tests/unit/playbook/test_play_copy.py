@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,10 +18,6 @@ from ipexctl.playbook.result import Call, Result
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from playbook_helpers import tasks_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 HOST = Host("localhost", "localhost")
 

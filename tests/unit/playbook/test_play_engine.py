@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from ipexctl.hosts.host import Host
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.playbook.modules import runner
 from ipexctl.playbook.play_context import PlayContext
+from ipexctl.playbook.report import PlayReport
 from ipexctl.playbook.result import Call, Result
 from ipexctl.remote.progress import Notice
 from message_data import missing
 from playbook_helpers import HOSTS, play_of, played
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pytest
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.playbook.report import PlayReport
 
 FATAL = "  any_errors_fatal: true\n"
 NODE2 = "when: inventory_hostname == 'node2'"

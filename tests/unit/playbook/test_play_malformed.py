@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from ipexctl.playbook.modules.copy import RUNNERS as COPY
 from ipexctl.playbook.modules.file import RUNNERS as FILE
 from ipexctl.playbook.modules.wait_for import RUNNERS as WAIT_FOR
+from ipexctl.playbook.result import Result
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Ended, Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.playbook.result import Result
 
 RUNNERS: dict[str, Any] = {**FILE, **WAIT_FOR, **COPY}
 ARGS: dict[str, dict[str, Any]] = {

@@ -8,9 +8,10 @@ import json
 import re
 import shlex
 from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -23,9 +24,6 @@ from ipexctl.playbook.modules import MODULES, runner
 from ipexctl.playbook.modules.run import _run_request
 from ipexctl.playbook.options import OMIT, BadOption, Option, converted, filled, filled_environment
 from ipexctl.playbook.result import Call, Result, as_playbook, combine_items
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 
 from ipexctl.node.common.frames import Chunk
 from ipexctl.playbook.model import parts_of
@@ -14,12 +17,6 @@ from ipexctl.remote.progress import Notice
 from ipexctl.ui.play import PlayView
 from message_data import missing
 from playbook_helpers import book, play_of, played
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    import pytest
 
 
 def said(capsys: pytest.CaptureFixture[str], events: Sequence[Event]) -> tuple[str, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,6 @@ from ipexctl.errors import FileError
 from ipexctl.playbook.templater import Filled, Job, Templater
 from message_data import missing
 from playbook_helpers import fill, templated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,6 @@ from ipexctl.playbook.play_context import Options
 from ipexctl.playbook.templater import Filled, Job, Templater
 from ipexctl.playbook.variables import read_vars_dirs, send_call_variables, send_play_variables
 from playbook_helpers import HOSTS, book, play_of, played, templated
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAY = """\
 - hosts: all

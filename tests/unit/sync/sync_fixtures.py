@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from sync_helpers import Place
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.sync.project import read_project
+from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.sync.sync import query_project
-
-if TYPE_CHECKING:
-    from ipexctl.remote.command import Command
-    from ipexctl.sync.report import SyncReport, SyncResult
 
 HERE = Host("here", "localhost")
 

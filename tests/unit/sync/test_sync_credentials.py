@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from sync_helpers import put
+from sync_helpers import Place, put
 
 from ipexctl.sync import scan as walk
 from ipexctl.sync.ignore import is_credential, parents_of_pattern
 from ipexctl.sync.project import read_project
 from ipexctl.ui.sync import as_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from sync_helpers import Place
 
 pytest_plugins = ["sync_fixtures"]
 NAMES = (

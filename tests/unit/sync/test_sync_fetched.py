@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from sync_helpers import put
@@ -11,9 +11,6 @@ from ipexctl.jobs.fetch.destination import Destination, first_missing
 from ipexctl.jobs.fetch.manifest import FetchEntry
 from ipexctl.sync.fetched import fetched_below, note_fetched
 from ipexctl.sync.project import read_project
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

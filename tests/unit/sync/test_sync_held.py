@@ -9,20 +9,15 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 import pytest
-from sync_helpers import contents, put
+from sync_helpers import Place, contents, put
 
 from agent_helpers import patched_zip
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.files.tree import ProjectTree, has_ended
 from ipexctl.remote import node_call
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from sync_helpers import Place
 
 pytest_plugins = ["sync_fixtures"]
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.host import Host
+from ipexctl.remote.outcome import Status
 from ipexctl.trust.setup import TrustReport, TrustResult
 from ipexctl.ui.results import print_json
 from ipexctl.ui.trust import as_json, show
 from message_data import missing
-
-if TYPE_CHECKING:
-    from ipexctl.remote.outcome import Status
 
 
 def done(name: str, status: Status = "ok", reason: str = "", fix: str = "") -> TrustResult:

@@ -6,17 +6,14 @@ import re
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.ui.run.plain import check_terminal, wants_live
 from terminals import Shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 PROGRAM = """
 import signal, sys, threading, time

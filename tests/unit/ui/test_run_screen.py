@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment
 
 from ipexctl.jobs.follow import Event, RunEnded
 from ipexctl.jobs.ranks import parse_ranks
@@ -20,9 +20,6 @@ from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.state import FoldedLog, RunState, colored, shown_rows
 from message_data import missing
-
-if TYPE_CHECKING:
-    from rich.segment import Segment
 
 
 def status(ranks: int, state: State = "running", **odd: State) -> RunStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 
 from ipexctl.text import neutralise, without_colors
 from terminals import Shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOSTILE = b"\x1b[2J\x1b]52;c;aGk=\x07\x1b]0;title\x1b\\\xc2\x9b2J\x9b3J\x1bc\x08\x1bP1\x1b\\ bad \x1b[31mred\x1b[0m"
 OBEYED = re.compile(rb"\x1b(?!\[[0-9;:]*m)|\xc2[\x80-\x9f]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\r(?!\n)")

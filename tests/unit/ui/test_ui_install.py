@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+
+import pytest
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped
@@ -13,9 +14,6 @@ from ipexctl.stack.resolve.model import Refusal
 from ipexctl.ui.install import as_json, show
 from ipexctl.ui.progress_view import ProgressView
 from message_data import missing
-
-if TYPE_CHECKING:
-    import pytest
 
 LOCK = Lock("3.11", (Wheel("torch", "2.8.0", "torch-2.8.0-cp311-cp311-linux_x86_64.whl", "0" * 64, 200_000_000),))
 STACK = StackSummary("ipex-2.8", "2.8.0", "2.8.0", None, "2021.15.0", "3.11", "gloo", "it was asked for", retired=True)
