@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import IPV4, MAX_NAME, MAX_PORT, WordError, check_user, did_you_mean, quoted
+from ipexctl.hosts.names import IPV4, MAX_PORT, WordError, check_user, did_you_mean, quoted
 from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.source import REFUSED_KEYS, SourceFile
 from ipexctl.hosts.words import HostWord, Pair, Word, read_address, read_host_word, split_pairs, split_words
@@ -257,12 +257,6 @@ def _unknown(pair: Pair) -> WordError:
     return WordError(f"unknown key {quoted(pair.key)}", column=pair.column, fix=fix)
 
 
-# A fast path for nearly every line of a large file; lines that don't match are parsed in full, with errors.
-_TAIL = r"(?::([1-9][0-9]{0,3})|[ \t]+slots=([1-9][0-9]{0,3}))?[ \t\r]*(?:#.*)?"
-_PLAIN = re.compile(rf"[ \t]*([A-Za-z_][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}|{IPV4}){_TAIL}", re.DOTALL)
-_PLAIN_SET = re.compile(
-    rf"[ \t]*([A-Za-z_][\w.-]{{0,60}}\[[0-9,/-]{{1,60}}\][\w.-]{{0,60}}){_TAIL}", re.DOTALL | re.ASCII
-)
 _SECTION = re.compile(r"\[[A-Za-z_][^\[\]]*\]")
 _YAML = re.compile(r"---\s*|\s*(?:all|ungrouped|hosts|children|vars):\s*(?:#.*)?", re.DOTALL)
 _ADDRESS = re.compile(rf"{IPV4}|[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
@@ -275,12 +269,12 @@ def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, foun
     roster = Roster()
     try:
         for number, line in enumerate(source.lines, 1):
-            hosts = _read_plain(line)
-            for host in _read_line(source, number, line.rstrip("\r")) if hosts is None else hosts:
+            for host in _read_line(source, number, line.rstrip("\r")):
                 roster.add(host, number)
         return roster.hosts()
     except RosterError as error:
-        column = _first_column(source.lines[error.line - 1])
+        line = source.lines[error.line - 1]
+        column = len(line) - len(line.lstrip()) + 1
         raise source.error(error.line, column, error.message, fix=error.fix) from None
 
 
@@ -306,24 +300,6 @@ def _list_fix(item: str, error: WordError) -> str:
     if " " in item or "\t" in item:
         return "put commas between hosts; keys such as slots=4 can stand only in a hostfile"
     return error.fix
-
-
-def _read_plain(line: str) -> Iterable[Host] | None:
-    match = _PLAIN.fullmatch(line)
-    if match is not None:
-        name, colon_slots, slots = match.groups()
-        count = colon_slots or slots
-        return (Host(name, name, None, None, int(count) if count else None),)
-    match = _PLAIN_SET.fullmatch(line)
-    if match is None:
-        return None
-    nodeset, colon_slots, slots = match.groups()
-    try:
-        names = expand(nodeset)
-    except WordError:
-        return None
-    count = int(colon_slots or slots or 0) or None
-    return [Host(name, name, None, None, count) for name in names]
 
 
 def _read_line(source: SourceFile, number: int, line: str) -> list[Host]:
@@ -375,7 +351,3 @@ def _bare_word(first: str, word: Word) -> WordError:
         what = f"{quoted(text)} is a second name: a line names one host or one node set"
         fix = "put each host on a line of its own; a comment begins with #"
     return WordError(what, column=column, fix=fix)
-
-
-def _first_column(line: str) -> int:
-    return len(line) - len(line.lstrip()) + 1

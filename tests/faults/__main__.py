@@ -7,13 +7,17 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ipexctl.lab import Lab, LabSpec, down, up
+from ipexctl.lab import LabSpec, down, up
 from lab_run_helpers import Cluster, lab_with_mpi
 
 from .play import Lie
 from .rounds import possible, rounds, say, show
 from .stage import Stage
+
+if TYPE_CHECKING:
+    from ipexctl.lab import Lab
 
 
 def main() -> int:

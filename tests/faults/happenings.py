@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.lab import break_host, mend_host
 
-from .play import Play
 from .stage import SCARCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .play import Play
 
 ENDLESS: Final = 100_000
 SHORT: Final = 150

@@ -5,19 +5,21 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import random
 import re
-import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cli_helpers import IPEXCTL
 
-from .happenings import Happening, Truth
-from .stage import Stage
+if TYPE_CHECKING:
+    import random
+    import signal
+
+    from .happenings import Happening, Truth
+    from .stage import Stage
 
 SCRIPT: Final = Path(__file__).with_name("lines.py")
 _numbers = itertools.count()

@@ -5,11 +5,17 @@ from __future__ import annotations
 import random
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from .happenings import HAPPENINGS, Happening
-from .play import Lie, Play, Played
-from .stage import Stage
+from .happenings import HAPPENINGS
+from .play import Lie, Play
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .happenings import Happening
+    from .play import Played
+    from .stage import Stage
 
 
 def say(text: str) -> None:

@@ -7,11 +7,13 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.lab import mend_host
 from ipexctl.lab.system import in_host, in_namespaces, init_of, innermost_pid
-from lab_run_helpers import Cluster
+
+if TYPE_CHECKING:
+    from lab_run_helpers import Cluster
 
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
 SCARCE: Final = 256 << 20
