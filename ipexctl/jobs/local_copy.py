@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
@@ -117,14 +118,14 @@ class LocalCopy:
         self.close()
 
 
+@dataclass(frozen=True, slots=True)
 class ReadCopy:
     """A copy of an earlier call."""
 
-    def __init__(self, directory: Path, status: RunStatus, seen: float) -> None:
-        self.directory = directory
-        self.status = status
-        self.seen = seen
-        """When its status was written, in seconds since the epoch."""
+    directory: Path
+    status: RunStatus
+    seen: float
+    """When its status was written, in seconds since the epoch."""
 
     @property
     def is_complete(self) -> bool:

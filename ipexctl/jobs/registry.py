@@ -19,10 +19,12 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import Reply
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
 SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
@@ -206,42 +208,20 @@ def _host(document: dict[str, Any]) -> Host:
     return Host(**{name: document[name] for name in _HOST_FIELDS}, **paths)
 
 
-_ADDED: Final = ("nodes", "ranks", "cwd", "again")
-"""Fields that records of older versions don't have."""
-_DECODERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "node0": _host,
-    "started": float,
-    "world_size": int,
-    "hosts": tuple,
-    "connect_timeout": float,
-    "stores": tuple,
-    "nodes": lambda nodes: tuple(map(_host, nodes)),
-    "ranks": tuple,
-    "cwd": str,
-    "again": str,
-}
-
-
 def _read(path: Path) -> RunRecord | DamagedRecord:
+    """The record; fields that records of older versions don't have get their defaults."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = Reply(json.loads(path.read_text(encoding="utf-8")))
         if data["schema"] != SCHEMA:
             raise ValueError(f"its schema is {data['schema']!r}, not {SCHEMA!r}")
-        names = (field.name for field in fields(RunRecord))
-        values = {name: data[name] for name in names if name in data or name not in _ADDED}
-        decoded = {name: decode(values[name]) for name, decode in _DECODERS.items() if name in values}
-        return RunRecord(**{**values, **decoded})
+        nodes = tuple(map(_host, data.records("nodes"))) if "nodes" in data else ()
+        return data.decode(RunRecord, node0=_host(data.record("node0")), nodes=nodes)
     except OSError as error:
-        return _damaged(path, error.strerror or str(error))
-    except KeyError as error:
-        return _damaged(path, f"{error} is missing")
-    except TypeError:
-        return _damaged(path, "it is not the record of a run")
+        reason = error.strerror or str(error)
+    except (HostError, TypeError):
+        reason = "it is not the record of a run"
     except ValueError as error:
-        return _damaged(path, str(error))
-
-
-def _damaged(path: Path, reason: str) -> DamagedRecord:
+        reason = str(error)
     written = 0.0
     with contextlib.suppress(OSError):
         written = path.stat().st_mtime

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.names import quoted
+from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlTree, is_null
 
 if TYPE_CHECKING:
@@ -229,11 +228,8 @@ class _Reader:
     def _note_unknown_keys(self, entries: Mapping[str, Entry], known: Collection[str]) -> None:
         for key, entry in entries.items():
             if key not in known:
-                near = get_close_matches(key, known, n=1)
-                meant = f"; did you mean {near[0]}?" if near else ""
-                self._notes.append(
-                    f"{self._path}:{_line(entry)}: {quoted(key)} is no key of accelerate: ignored{meant}"
-                )
+                place, meant = f"{self._path}:{_line(entry)}", did_you_mean(key, known, "leave it out")
+                self._notes.append(f"{place}: {quoted(key)} is no key of accelerate: ignored; {meant}")
 
     def _precision(self) -> str:
         entry = self._top.get("mixed_precision")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -104,26 +102,3 @@ time.sleep(0.5)
     assert ran.err.count("--checkpoint") == 1, "the hosts do not share a home"
     for index in range(3):
         assert cluster.on(index, "ls .ipexctl/runs/*/job.json 2>/dev/null; true") == ""
-
-
-def test_a_run_that_hangs_is_dumped_and_stopped_on_every_host(cluster: Cluster) -> None:
-    cluster.write(
-        "hangs.py",
-        "import time\ndef wait_for_ever():\n    time.sleep(600)\nprint('here', flush=True)\nwait_for_ever()\n",
-    )
-    ran = cluster.run("--ppn", "1", "--hang-after", "6", "--on-hang", "stop", "hangs.py", rc=1)
-    assert missing(ran.err, "0-2 wait_for_ever ipexctl why") == []
-    told = json.loads(cluster.call("why", "last", "--json").out)
-    assert told["first_failure"]["kind"] == "hang"
-    assert missing(told["others"][0]["sentence"], "0-2 wait_for_ever") == []
-    for index in range(3):
-        assert cluster.on(index, "grep -l '[h]angs.py' /proc/[0-9]*/cmdline 2>/dev/null; true") == ""
-
-
-def test_who_watches_is_told_that_nobody_speaks_and_where_all_are(cluster: Cluster) -> None:
-    cluster.write("quiet.py", "import time\nprint('step 1', flush=True)\ntime.sleep(9)\nprint('step 2')\n")
-    began = time.monotonic()
-    ran = cluster.run("--ppn", "1", "--hang-after", "3", "quiet.py")
-    assert time.monotonic() - began < 60
-    assert ran.err.count("ipexctl dump") == 1
-    assert missing(ran.err, "0-2 3 hosts sleep step 1") == []

@@ -90,11 +90,6 @@ def test_without_a_mark_the_scripts_directory_is_copied_and_no_more(cluster: Clu
     assert "--cwd ." in ran.err.splitlines()[0]
 
 
-def test_a_misspelt_script_is_refused_with_the_right_name(cluster: Cluster) -> None:
-    cluster.write("train.py", LISTS)
-    assert "did you mean 'train.py'?" in cluster.refused("tarin.py", rc=2)
-
-
 def test_sync_and_other_commands_find_the_project_upward(cluster: Cluster) -> None:
     cluster.write("src/train.py", LISTS)
     cluster.write(".ipexctlignore", "")

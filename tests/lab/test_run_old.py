@@ -106,12 +106,3 @@ def test_what_is_too_old_is_taken_away_and_told_as_such(past: Past) -> None:
     assert runs["old0-16"]["state"] == "ok"
     assert runs["old0-16"]["pruned"]
     assert runs["old2-16"]["state"] == "unknown"
-
-
-def test_limits_of_ones_own(past: Past) -> None:
-    past.env["IPEXCTL_KEEP_DAYS"] = "500"
-    assert "node1: 0 runs pruned" in past.call("ps", "--prune").out
-    past.env["IPEXCTL_KEEP_DAYS"] = "a month"
-    ran = past.call("ps", "--prune")
-    assert ran.rc == 2
-    assert "$IPEXCTL_KEEP_DAYS is no number" in ran.err

@@ -6,7 +6,7 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
@@ -57,7 +57,7 @@ def why(
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
     try:
         with closing(open_session()) as session:
-            snapshot = _read_snapshot(session, record, record.python, record.home, timeout, cancel)
+            snapshot = _read_snapshot(session, record, timeout, cancel)
             if snapshot.status.state == "running":
                 snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
     except Cancelled:
@@ -80,7 +80,7 @@ def _with_fresh_dump(
     except HostError as error:
         return replace(snapshot, dump_error=error.reason)
     if isinstance(taken, RunStatus):
-        return _read_snapshot(session, record, record.python, record.home, timeout, cancel)
+        return _read_snapshot(session, record, timeout, cancel)
     return replace(snapshot, dump=taken)
 
 
@@ -103,17 +103,8 @@ def _with_host_options(answer: Answer) -> Answer:
 
 
 def _read_snapshot(
-    session: Session,
-    record: RunRecord,
-    python: str,
-    home: str,
-    timeout: float,
-    cancel: Cancel,
-    *,
-    copy: bool = False,
+    session: Session, record: RunRecord, timeout: float, cancel: Cancel, *, copy: bool = False
 ) -> RunSnapshot:
-    request: dict[str, Any] = {"home": home, "id": record.id, "copy": copy}
-    label = "read the run's record"
     output: list[Chunk] = []
     received = 0
     receiver = DumpReceiver()
@@ -134,10 +125,10 @@ def _read_snapshot(
         session,
         "run.run_snapshot",
         "read",
-        request,
-        python=python,
-        home=home,
-        label=label,
+        {"home": record.home, "id": record.id, "copy": copy},
+        python=record.python,
+        home=record.home,
+        label="read the run's record",
         timeout=timeout,
         on_frame=on_frame,
         cancel=cancel,
@@ -159,7 +150,8 @@ def _copied_snapshot(record: RunRecord, runs: Path, timeout: float, cancel: Canc
     if not (runs / record.id / "status.json").exists():
         return None
     session = LocalSession(Host(name="localhost", address="localhost"))  # it holds nothing open
-    return _read_snapshot(session, record, sys.executable, str(runs.parent), timeout, cancel, copy=True)
+    local = replace(record, python=sys.executable, home=str(runs.parent))
+    return _read_snapshot(session, local, timeout, cancel, copy=True)
 
 
 def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> Answer:
