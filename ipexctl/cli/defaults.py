@@ -33,11 +33,6 @@ class ConfiguredValue(NamedTuple):
     is_chosen: bool = False
     """Whether it is of the cluster that the command line names."""
 
-    @property
-    def is_of_command(self) -> bool:
-        """Whether it is in the table of one command."""
-        return bool(self.table) and not self.table.startswith(f"{CLUSTER}.")
-
 
 Defaults: TypeAlias = Mapping[str, ConfiguredValue]
 """The options of a call that have their value from a file, by parameter name."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_t
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.defaults import ConfiguredCommand, Defaults, defaults_of
+from ipexctl.cli.defaults import CLUSTER, ConfiguredCommand, Defaults, defaults_of
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Targets:
 
     def is_shared_default(self, name: str) -> bool:
         """Whether the value of an option is a default that other commands have, too."""
-        return name in self.defaults and not self.defaults[name].is_of_command
+        return name in self.defaults and self.defaults[name].table.partition(".")[0] in ("", CLUSTER)
 
     def without_defaults(self, *names: str) -> Targets:
         """As if no file had set these options (default: any)."""

@@ -214,16 +214,6 @@ def test_hosts_that_were_rescued_or_left_out_by_when_are_no_reason(
     assert report.exit_code == 0
 
 
-def test_a_run_whose_options_differ_between_hosts_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = jobs(monkeypatch)
-    report, _ = played(
-        tmp_path, play_of("""- run: {cmd: hostname, ppn: "{{ 2 if inventory_hostname == 'node3' else 1 }}"}""")
-    )
-    assert job.ran == []
-    said = report.tasks[0].hosts["node1"]
-    assert missing(said.reason, "run ppn node1 node2 node3 1 2") == []
-
-
 def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = Result("skipped", data={"stdout": ""}, not_run=True)
     monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: lambda *_: skipped)

@@ -166,11 +166,6 @@ def test_files_that_include_each_other_are_an_error(tmp_path: Path) -> None:
     assert error.path == "two.yml"
 
 
-def test_playbooks_that_import_each_other_are_an_error(tmp_path: Path) -> None:
-    (tmp_path / "other.yml").write_text("- import_playbook: site.yml\n")
-    assert "other.yml" in refusal(tmp_path, "- import_playbook: other.yml\n").message
-
-
 def test_an_error_in_an_included_file_is_that_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "tasks.yml").write_text("- exec: a\n- exec: b\n  whn: c\n")

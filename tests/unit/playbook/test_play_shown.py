@@ -59,11 +59,6 @@ def test_tasks_know_which_part_of_a_block_they_are_in(tmp_path: Path) -> None:
     assert [(task.called, part) for task, part in parts_of(play.steps)] == [("a", ""), ("b", "rescue"), ("c", "always")]
 
 
-def test_a_text_among_numbers_is_told_how_to_be_one(tmp_path: Path) -> None:
-    report, _ = played(tmp_path, play_of("- assert: {that: 5.0 >= n}\n"), extra=[{"n": "3"}])
-    assert "| int" in report.tasks[0].hosts["node1"].fix
-
-
 def test_of_a_progress_bar_the_last_state_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = said(
         capsys, [RunOutput(Chunk(3, "stdout", b"1%\r50%\r100%\nend\n")), RunOutput(Chunk(3, "stderr", b"5%\r6%"))]

@@ -1,4 +1,4 @@
-"""The names in documents that are made of a report's fields: a renamed field does not rename one in silence."""
+"""The names in documents that are made of a report's fields, and the schema of a call that ends early."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.ui import envs, fetch, install, sync, uninstall
+from ipexctl.ui.errors import requested_schema
 
 N1 = Host("n1", "n1")
 HOST = "name address status reason fix seconds"
@@ -52,3 +53,21 @@ def test_uninstall_of_the_control_machine_and_fetch_have_these_names() -> None:
     assert sorted(control) == ["fix", "found", "left", "live", "logins", "reason", "status"]
     names = "schema status host source dest brought resumed unchanged bytes received_bytes failed left_out older"
     assert sorted(fetch.as_json(FetchResult(N1, "ok"))) == sorted(f"{names} other_hosts reason fix seconds".split())
+
+
+@pytest.mark.parametrize(
+    ("call", "schema"),
+    [
+        ("doctor --json", "ipexctl.doctor/1"),
+        ("exec --json -H nofile -- true", "ipexctl.exec/1"),
+        ("lab up --json --hosts 999", "ipexctl.lab-up/1"),
+        ("run --dry-run --json train.py", "ipexctl.run/1"),
+        ("doctor", None),
+        ("exec -- ls --json", None),
+        ("run train.py --json", None),
+        ("run -m train --json", None),
+        ("--json", None),
+    ],
+)
+def test_only_a_call_that_asks_for_json_itself_gets_a_document(call: str, schema: str | None) -> None:
+    assert requested_schema(call.split()) == schema

@@ -1,4 +1,4 @@
-"""Options of `run` that stand behind the script go to the script, and a note says so."""
+"""The call of `run`: options behind the script go to the script; a run that is interrupted early blames no host."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typer.main import get_command
 
 from ipexctl.cli.app import app
 from ipexctl.cli.launch_options import note_on_arguments
+from ipexctl.cli.run import _print_not_started
+from ipexctl.jobs.submit.request import StartFailure
+from message_data import missing
 
 COMMANDS: Any = get_command(app)
 
@@ -42,3 +45,26 @@ def _note(kind: Any, *argv: str) -> str:
     context = COMMANDS.make_context("ipexctl", ["run", "train.py"])
     run = COMMANDS.get_command(context, "run").make_context("run", ["train.py"], parent=context)
     return note_on_arguments(run, kind, argv)
+
+
+HALTED = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
+
+
+def test_what_was_interrupted_before_it_began_says_that_and_nothing_of_hosts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert _print_not_started(HALTED, 130) == 130
+    assert missing(capsys.readouterr().err, "node1") == ["node1"]
+
+
+def test_a_refusal_nobody_interrupted_is_told_with_its_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _print_not_started(HALTED, None) == 1
+    assert capsys.readouterr().err == "refused: node1: REASON\n  FIX: -l '!node1'\n"
+
+
+def test_a_run_that_may_have_begun_is_told_of_also_where_it_was_interrupted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    unsure = StartFailure("node1: REASON", "FIX: ipexctl ps", is_unsure=True)
+    assert _print_not_started(unsure, 130) == 130
+    assert "FIX: ipexctl ps" in capsys.readouterr().err
