@@ -82,7 +82,14 @@ _PUT: Final[Mapping[str, Option]] = {
     "backup": _NO,
     "follow": _NO,
 }
+_COPY: Final[Mapping[str, Option]] = {"src": Option("local"), "content": _TEXT, **_PUT}
 _OF_PATH: Final[Mapping[str, Option]] = {"path": Option("path", required=True, aliases=("dest", "name"))}
+_FILE: Final[Mapping[str, Option]] = {
+    **_OF_PATH,
+    "state": Option("str", choices=("directory", "file", "link", "touch", "absent")),
+    "src": Option("path"),
+    "mode": Option("mode"),
+}
 _PROJECT: Final[Mapping[str, Option]] = {**dict.fromkeys(("exclude", "include", "data"), _LIST), "allow_big": _NO}
 _WAIT_FOR: Final[Mapping[str, Option]] = {
     "port": _COUNT,
@@ -163,28 +170,11 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
         Spec("command", "host", _COMMAND, free="cmd", becomes=True, check=_exec),
     ),
     "copy": (
-        Spec(
-            "copy",
-            "host",
-            {"src": Option("local"), "content": _TEXT, **_PUT},
-            one_of=("src", "content"),
-            becomes=True,
-        ),
+        Spec("copy", "host", _COPY, one_of=("src", "content"), becomes=True),
         Spec("template", "host", {"src": Option("local", required=True), **_PUT}, becomes=True),
     ),
     "file": (
-        Spec(
-            "file",
-            "host",
-            {
-                **_OF_PATH,
-                "state": Option("str", choices=("directory", "file", "link", "touch", "absent")),
-                "src": Option("path"),
-                "mode": Option("mode"),
-            },
-            becomes=True,
-            check=_file,
-        ),
+        Spec("file", "host", _FILE, becomes=True, check=_file),
         Spec("stat", "host", {**_OF_PATH, "follow": _NO, "get_checksum": _YES}, becomes=True),
         Spec("ping", "host", {}, becomes=True),
     ),
@@ -206,15 +196,7 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     ),
     "stack": (Spec("install", "all", _INSTALL), Spec("env", "all", _ENV, free="name", check=_env)),
     "run": (
-        Spec(
-            "run",
-            "all",
-            _RUN,
-            free="script",
-            is_cluster_job=True,
-            one_of=("script", "module", "cmd"),
-            check=_run,
-        ),
+        Spec("run", "all", _RUN, free="script", is_cluster_job=True, one_of=("script", "module", "cmd"), check=_run),
     ),
     "tune": (Spec("tune", "host", _TUNE, becomes=True, check=_tune),),
     "migrate": (Spec("migrate", "all", {"src": Option("local", default="."), "apply": _NO}, free="src"),),

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ipexctl.node.run.verdict import signal_name
-from ipexctl.text import counted, printable
+from ipexctl.text import counted, printable, readable
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.keys import HELP
 from ipexctl.ui.run.state import LogLine, Row, RunState, chosen_rows, newest, shown_rows
@@ -143,7 +143,7 @@ def _totals(state: RunState) -> Text:
     if cpu >= 5:
         parts.append(f"{cpu / 100:,.1f} cores busy")
     if memory:
-        parts.append(f"memory {_bytes(memory)}")
+        parts.append(f"memory {readable(memory)}")
     counts = state_counts(ranks)
     return Text.assemble((f"{counts}  " if counts else "", "bold red" if has_trouble else ""), "  ".join(parts))
 
@@ -220,7 +220,7 @@ def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, in
             Text(f"{_count(row.rate):>7}"),
             Text("" if status.cpu is None else f"{status.cpu:>5.0f}"),
             "" if status.cpu is None else _bar(status.cpu, busiest, width=bar_width, style="cyan"),
-            Text("" if status.rss is None else f"{_bytes(status.rss):>6}"),
+            Text("" if status.rss is None else f"{readable(status.rss):>6}"),
         ]
         table.add_row(*cells[: len(columns)], Text(row.last))
     if hidden:
@@ -373,11 +373,3 @@ def _count(rate: float) -> str:
     if rate >= 100_000:
         return f"{rate / 1000:,.0f}k"
     return f"{rate:,.0f}" if rate >= 9.95 or not rate else f"{rate:.1f}"
-
-
-def _bytes(number: float) -> str:
-    for unit in ("B", "K", "M", "G"):
-        if number < 999.5:
-            return f"{number:.0f}{unit}" if number >= 9.95 or unit == "B" else f"{number:.1f}{unit}"
-        number /= 1024
-    return f"{number:.1f}T"
