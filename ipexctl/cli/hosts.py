@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ipexctl.cli.interrupt import Interrupt, cancelling
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
-from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, OnStep
@@ -49,14 +48,14 @@ def select(
 ) -> Selection:
     """The hosts of this call and their source. `project`: the project's root, if it does not depend on the current
     directory alone."""
-    request = replace(_request(targets, accelerate_hostfile), accelerate_found=accelerate_found)
+    request = _request(targets, accelerate_hostfile)._replace(accelerate_found=accelerate_found)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
         from ipexctl.sync.root import find_root
 
         project = find_root(None, None, cwd)
     selection = select_hosts(request, environ=os.environ, cwd=cwd, project=project)
-    return replace(selection, hosts=with_own_address(selection.hosts), source=_source(selection, request, targets))
+    return selection._replace(hosts=with_own_address(selection.hosts), source=_source(selection, request, targets))
 
 
 def _source(selection: Selection, request: HostRequest, targets: Targets) -> str:
@@ -137,6 +136,8 @@ def current_directory() -> Path:
 def check_home(home: Home) -> str:
     """The home directory on the nodes; checks --home and --iface before any host is contacted."""
     if home.iface is not None:
+        from ipexctl.hosts.internal import InterfaceChoice
+
         InterfaceChoice(home.iface)
     return home_on_nodes(home.home, os.environ)
 

@@ -249,6 +249,9 @@ def subcommand(
     return lambda function: app.command(name, cls=cls, **settings)(grouped(function))
 
 
+_type_hints: Any = functools.cache(get_type_hints)
+
+
 def grouped(command: Command) -> Command:
     """Replace each parameter whose type is an option group by the options of that group; groups can hold groups."""
     signature = inspect.signature(command, eval_str=True)
@@ -272,7 +275,7 @@ def grouped(command: Command) -> Command:
 def _options(name: str, annotation: Any, default: Any) -> Iterator[inspect.Parameter]:
     """The parameters of typer for a parameter or field: its option, or those of its group."""
     if dataclasses.is_dataclass(annotation):
-        hints = get_type_hints(annotation)
+        hints = _type_hints(annotation)
         for field in dataclasses.fields(annotation):
             yield from _options(field.name, hints[field.name], field)
     elif isinstance(default, dataclasses.Field) and _TYPER in default.metadata:
@@ -285,6 +288,6 @@ def _value(name: str, annotation: Any, values: dict[str, Any]) -> Any:
         return defaults_of(values["ctx"])
     if not dataclasses.is_dataclass(annotation):
         return values[name]
-    hints = get_type_hints(annotation)
+    hints = _type_hints(annotation)
     fields = dataclasses.fields(annotation)
     return annotation(**{field.name: _value(field.name, hints[field.name], values) for field in fields})  # type: ignore[operator]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
@@ -21,8 +21,7 @@ ENVIRONMENT: Final = "IPEXCTL_HOSTFILE"
 LOCAL: Final = Host(name="localhost", address="localhost")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRequest:
+class HostRequest(NamedTuple):
     """The host options of the command line; no file is read yet."""
 
     hosts: str | None = None
@@ -40,8 +39,7 @@ class HostRequest:
     ssh_config: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """The hosts of a call."""
 
     hosts: tuple[Host, ...]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import FileError
 from ipexctl.text import printable
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 _WIDTH: Final = 160
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """A file that names hosts."""
 
     path: str
@@ -116,17 +114,17 @@ _OPTIONS: Final = {
 """Keywords of the ssh config, in lower case."""
 
 # Flags of ssh that take no value may stand before another in one word: -vF FILE.
-_FLAG = re.compile(r"-[46AaCfGgKkMNnqsTtVvXxYy]*([FIJ])")
-_OPTION = re.compile(r"(?:-[46AaCfGgKkMNnqsTtVvXxYy]*o)?[\s=]*([A-Za-z0-9]+)")
+_FLAG = r"-[46AaCfGgKkMNnqsTtVvXxYy]*([FIJ])"
+_OPTION = r"(?:-[46AaCfGgKkMNnqsTtVvXxYy]*o)?[\s=]*([A-Za-z0-9]+)"
 
 
 def refused_argument(arguments: Iterable[str]) -> tuple[str, str] | None:
     """The first refused argument of ssh, as named in messages, and the reason."""
     for argument in arguments:
-        flag = _FLAG.match(argument)
+        flag = re.match(_FLAG, argument)
         if flag is not None:
             return f"-{flag[1]}", _FLAGS[flag[1]]
-        option = _OPTION.match(argument)
+        option = re.match(_OPTION, argument)
         if option is not None and option[1].lower() in _OPTIONS:
             return option[1], _OPTIONS[option[1].lower()]
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.hosts.names import WordError, check_host, check_user, describe, quoted
@@ -18,10 +17,8 @@ _UNQUOTED = re.compile(r"[^ \t]+")
 _PART = re.compile(r"""[^ \t"'#\\]+|"((?:[^"\\]|\\.)*)"|'([^']*)'|\\(.?)""", re.DOTALL)
 
 
-# Special blanks (pasted from a web page), control characters and invisible marks.
-_INVISIBLE = re.compile(
-    r"[^\S \t]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ud800-\udfff]"
-)
+# Special blanks (pasted from a web page), control characters and invisible marks. Compiled when a line may have one.
+_INVISIBLE = r"[^\S \t]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ud800-\udfff]"
 
 
 class Word(NamedTuple):
@@ -54,7 +51,7 @@ def split_words(line: str, *, escapes: bool = False) -> list[Word]:
 
 def refuse_invisible(line: str, end: int) -> None:
     """Raise WordError for an invisible character before the comment."""
-    match = _INVISIBLE.search(line, 0, end)
+    match = None if line.isprintable() else re.search(_INVISIBLE, line[:end])
     if match is not None:
         fix = "type a plain blank instead" if match[0].isspace() else "delete that character"
         raise WordError(f"{describe(match[0])} can't stand here", column=match.start() + 1, fix=fix)
@@ -119,8 +116,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _IN_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
-@dataclass(frozen=True, slots=True)
-class HostWord:
+class HostWord(NamedTuple):
     """One word of a hostfile or of --hosts."""
 
     names: tuple[str, ...]

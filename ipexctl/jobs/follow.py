@@ -179,7 +179,7 @@ class Follower:
                 if self._is_just_started:
                     self._is_just_started = False
                     argv = (self._record.python, "-IS", f"{self._record.rundir}/agent.zip", "run.follow", "follow")
-                    line = replace(Command.argv(*argv), label="follow the run")
+                    line = Command.argv(*argv)._replace(label="follow the run")
                     return call_line(session, line, b"", request, on_frame=on_frame, cancel=self._cancel)
                 return call(
                     session,

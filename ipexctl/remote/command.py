@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ipexctl.remote.outcome import HostError
 
@@ -18,8 +18,7 @@ _PLAIN = frozenset(b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 _ESCAPES = {byte: f"\\0{byte:03o}" for byte in range(256) if byte not in _PLAIN}
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """A POSIX sh script, with the label that messages use for it."""
 
     script: str
@@ -49,13 +48,14 @@ def login_line(command: Command, nonce: str) -> str:
     """The string for sshd, which passes it to a login shell that may be bash, zsh, csh or fish.
 
     All of them leave text in single quotes unchanged as long as it has no quote, backslash, `!` or newline; so
-    the script is sent as the argument of `printf %b`, with every such byte as an octal escape. A marker, the fence,
+    a script with such a byte is sent as the argument of `printf %b`, with an octal escape for it. A marker, the fence,
     ends the output of the login shell on stdout and on stderr; the fence on stdout carries the process id, which is
     also the id of the session and of the process group.
     """
-    fence = f"printf '\\036%s %s\\n' {nonce} $$; printf '\\036%s\\n' {nonce} >&2; set --\n"
-    encoded = encode_for_printf(fence) + encode_for_printf(command.script)
-    return f"""exec /bin/sh -c 'eval "$(printf %b "$1")"' ipexctl '{encoded}'"""
+    encoded = encode_for_printf(command.script)
+    script = "$1" if encoded == command.script else '$(printf %b "$1")'
+    fence = f'printf "\\036%s %s\\012" {nonce} $$; printf "\\036%s\\012" {nonce} >&2'
+    return f"""exec /bin/sh -c '{fence}; eval "set --;{script}"' ipexctl '{encoded}'"""
 
 
 @lru_cache(maxsize=64)  # one script goes to many hosts, and a long one takes a millisecond

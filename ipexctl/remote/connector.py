@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.control_machine import is_this_machine
-from ipexctl.remote.host_keys import HostKeys
-from ipexctl.remote.local import LocalSession
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.ssh_config import Resolver
 from ipexctl.remote.ssh_imports import import_ssh
@@ -20,13 +19,15 @@ from ipexctl.remote.tcp import connect_tcp
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
     from types import TracebackType
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.auth import KeyRing
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
-    from ipexctl.remote.host_keys import Policy
+    from ipexctl.remote.host_keys import HostKeys, Policy
+    from ipexctl.remote.local import LocalSession
     from ipexctl.remote.session import Session
     from ipexctl.remote.ssh import SshSession
 
@@ -51,42 +52,54 @@ class Connector:
         allow_many_files()  # a connection takes several descriptors
         self._options = options
         self.resolver = Resolver()
-        self.host_keys = HostKeys(options.host_keys)
         self.jumps = ProxyJumps(self.resolver.ssh, options.host_keys)
         self._prompt = prompt
         self._warned: set[str] = set()
         self._lock = threading.Lock()
-        self._key_ring: KeyRing | None = None
+        self._imported: Future[None] | None = None
+        self._keys: tuple[HostKeys, KeyRing] | None = None
 
-    @property
-    def key_ring(self) -> KeyRing:
+    def _import(self) -> Future[None]:
+        """Import the modules for ssh, once, in a thread."""
+        with self._lock:
+            if self._imported is None:
+                self._imported = run_in_background(import_ssh, "import")
+            return self._imported
+
+    def _shared_keys(self) -> tuple[HostKeys, KeyRing]:
         from ipexctl.remote.auth import KeyRing
+        from ipexctl.remote.host_keys import HostKeys
 
         with self._lock:
-            if self._key_ring is None:
-                self._key_ring = KeyRing(self._prompt)
-            return self._key_ring
+            if self._keys is None:
+                self._keys = HostKeys(self._options.host_keys), KeyRing(self._prompt)
+            return self._keys
 
     def load(self, hosts: Sequence[Host]) -> None:
         """Import the modules that sessions on these hosts need, before the caller imports others at the same time."""
         if not all(is_this_machine(host) for host in hosts):
-            import_ssh()
+            self._import().result()
 
     def open(self, host: Host, cancel: Cancel) -> Session:
         """Open a session on that host; raises HostError if that fails.
 
-        The socket is connected before paramiko is imported, which takes a fifth of a second: meanwhile sshd starts on
-        every host.
+        paramiko is imported while `ssh -G` runs and sshd starts on the hosts.
         """
         started = time.monotonic()
-        session = LocalSession(host) if is_this_machine(host) else self._over_ssh(host, cancel)
+        session = self._local(host) if is_this_machine(host) else self._over_ssh(host, cancel)
         if on_step := self._options.on_step:
             on_step(host, None, time.monotonic() - started)
             session.on_command = partial(on_step, host)
         return session
 
+    def _local(self, host: Host) -> LocalSession:
+        from ipexctl.remote.local import LocalSession
+
+        return LocalSession(host)
+
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
         deadline = Deadline(self._options.connect_timeout, cancel)
+        imported = self._import()
         endpoint = self.resolver.resolve(host, self._options.connect_timeout)
         self._warn(host, endpoint.unsupported)
         sock: socket.socket
@@ -94,11 +107,11 @@ class Connector:
             sock = self.jumps.open(host, endpoint, deadline)
         else:
             sock = connect_tcp(endpoint.hostname, endpoint.port, deadline, endpoint.family)
-        import_ssh()
+        imported.result()
         from ipexctl.remote.handshake import Handshake, connect
         from ipexctl.remote.ssh import SshSession
 
-        return SshSession(host, connect(Handshake(host, endpoint, sock, self.host_keys, self.key_ring, deadline)))
+        return SshSession(host, connect(Handshake(host, endpoint, sock, *self._shared_keys(), deadline)))
 
     def _warn(self, host: Host, unsupported: tuple[str, ...]) -> None:
         with self._lock:

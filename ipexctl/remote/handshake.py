@@ -130,6 +130,7 @@ class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no typ
 
 _CONFIG: Final = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
 """Reads neither fabric.yaml nor ssh_config: the endpoint has everything that a connection needs."""
+_CONFIG._set(_root=_CONFIG, _keypath=())  # invoke searches for them in vain at each of ten accesses a host
 
 
 def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) -> None:
@@ -196,6 +197,9 @@ class _Transport(paramiko.Transport):
         self._closed_channels.discard(message.get_int())
         message.packet.seek(start)
         super()._parse_channel_open_success(message)  # type: ignore[misc]
+
+    def _log(self, level: int, msg: str | list[str], *args: object) -> None:
+        """Write no log: nobody reads it, and paramiko formats 35 messages for each connection."""
 
     def _parse_debug(self, message: paramiko.Message) -> None:
         """Ignore sshd's debug messages: paramiko formats them byte by byte for a log that is off."""

@@ -91,21 +91,21 @@ class Resolver:
 
     def resolve(self, host: Host, timeout: float = 30.0) -> Endpoint:
         """The host's endpoint; raises Unreachable if ssh fails or takes more than `timeout` seconds."""
-        settings = self._query_openssh(host, timeout) if self.ssh else _query_paramiko(host)
-        return endpoint(settings, host, self._environ)
+        if not self.ssh:
+            return endpoint(_query_paramiko(host), host, self._environ)
 
-    def _query_openssh(self, host: Host, timeout: float) -> dict[str, list[str]]:
         def query(host: Host) -> dict[str, list[str]]:
             return self._run_ssh(host, timeout)
 
         patterns = self._host_patterns(host.ssh_config)
         if patterns is None or not _PLAIN_NAME.fullmatch(host.address):
-            return query(host)  # ssh may reject the name, so its output isn't shared with other hosts
+            # ssh may reject the name, so its output isn't shared with other hosts
+            return endpoint(query(host), host, self._environ)
         matched = frozenset(p for p in patterns if matches(p, host.address))
-        key = (host.ssh_config, host.user, host.port, host.identity, matched)
+        key = (host.ssh_config, host.user, host.port, host.identity, host.known_hosts, matched)
         with self._lock:
             group = self._groups.setdefault(key, _HostGroup())
-        return group.settings_for(host, query)
+        return group.endpoint_for(host, query, self._environ)
 
     def _host_patterns(self, config: Path | None) -> tuple[str, ...] | None:
         with self._lock:
@@ -159,20 +159,31 @@ class _HostGroup:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queried: tuple[str, dict[str, list[str]]] | None = None
+        self._queried: tuple[str, dict[str, list[str]], Endpoint] | None = None
+        self._only_hostname = False
+        """Whether the endpoints of these hosts differ in `hostname` only."""
         self._refusal: Unreachable | None = None
 
-    def settings_for(self, host: Host, query: Callable[[Host], dict[str, list[str]]]) -> dict[str, list[str]]:
+    def endpoint_for(
+        self, host: Host, query: Callable[[Host], dict[str, list[str]]], environ: Mapping[str, str]
+    ) -> Endpoint:
         with self._lock:
             if self._refusal:
                 raise Unreachable(self._refusal.reason, _try_ssh_g(host))
-            try:
-                name, settings = self._queried = self._queried or (host.address, query(host))
-            except Unreachable as error:
-                self._refusal = error
-                raise
+            if self._queried is None:
+                try:
+                    settings = query(host)
+                except Unreachable as error:
+                    self._refusal = error
+                    raise
+                self._queried = host.address, settings, endpoint(settings, host, environ)
+                has_tokens = any("%" in value for values in settings.values() for value in values)
+                self._only_hostname = not has_tokens and rename(settings, host.address, "") is not None
+            name, settings, found = self._queried
+        if self._only_hostname:
+            return found._replace(hostname=host.address.lower()) if found.hostname == name.lower() else found
         renamed = rename(settings, name, host.address)
-        return query(host) if renamed is None else renamed
+        return endpoint(query(host) if renamed is None else renamed, host, environ)
 
 
 def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:

@@ -43,7 +43,8 @@ def connect_tcp(hostname: str, port: int, deadline: Deadline, family: int = sock
 def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> list[Any]:
     """Resolve the name. The resolver knows neither time limit nor cancellation, so it runs in a thread."""
     with contextlib.suppress(OSError, UnicodeError):
-        return socket.getaddrinfo(hostname, port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+        # Bytes: for text Python imports its codec of international names.
+        return socket.getaddrinfo(hostname.encode("ascii"), port, family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     infos: list[Any] = []
     resolved = threading.Event()
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
-import json
 import sys
 import tempfile
 import threading
 from collections import defaultdict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.text import counted, printable
@@ -63,12 +60,14 @@ class LiveOutput:
         self._pipes.close()
 
 
-@dataclass(slots=True)
 class _Output:
     """Where one stream of a host is in the file, and its hash."""
 
-    segments: list[tuple[int, int]] = field(default_factory=list)
-    digest: hashlib.blake2b = field(default_factory=hashlib.blake2b)
+    def __init__(self) -> None:
+        from hashlib import blake2b
+
+        self.segments: list[tuple[int, int]] = []
+        self.digest = blake2b()
 
 
 class CollectedOutput:
@@ -141,6 +140,8 @@ def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
 
 def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
     """Print one document in UTF-8, whatever the locale; written in pieces, so it is never in memory completely."""
+
+    import json
 
     def write(text: str) -> None:
         sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))

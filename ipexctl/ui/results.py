@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -59,6 +58,8 @@ def summary_json(results: Sequence[HostResult], statuses: Sequence[Status] = _ST
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Print the document to stdout; with escapes where the locale's encoding lacks characters."""
+    import json
+
     is_unicode = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=not is_unicode) + "\n")
     sys.stdout.flush()

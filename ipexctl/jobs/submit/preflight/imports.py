@@ -253,9 +253,8 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
     Raises a FileError for a syntax error that the first host has found.
     """
     arguments = ("own" if script.own else "other", *(entry.module for entry in script.imports))
-    command = replace(
-        Command.argv(python, "-I", "-c", script_text("network.imports"), *arguments), label="check the script"
-    )
+    command = Command.argv(python, "-I", "-c", script_text("network.imports"), *arguments)
+    command = command._replace(label="check the script")
 
     def check(host: Host, session: Session) -> tuple[tuple[str, ...], Reply | None]:
         source = script.source if host is hosts[0] else b""
