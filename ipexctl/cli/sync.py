@@ -40,12 +40,16 @@ def sync_command(
     with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt):
         pool.warm(selection.hosts)  # they are connected while modules are imported and the project is read
         from ipexctl.jobs.registry import RunRegistry, abandoned_runs
+        from ipexctl.sync.node_calls import TreeCalls
         from ipexctl.sync.project import data_patterns, read_project
-        from ipexctl.sync.sync import query_project
+        from ipexctl.sync.sync import TreeQuery, query_project
         from ipexctl.text import tilde_path
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.sync import as_json, show
 
+        query = None
+        if not dry_run and targets.timeout is None:  # it would include the time for reading the project
+            query = TreeQuery(selection.hosts, pool, TreeCalls(home_dir, dry_run, targets.timeout, pool.cancel))
         excludes = (*(files.exclude or ()), *data_patterns(root, tuple(map(Path, files.data or ()))))
         includes = tuple(files.include or ())
         project = read_project(root, excludes, includes=includes, home=home_dir, allow_big=files.allow_big)
@@ -62,6 +66,7 @@ def sync_command(
                 dry_run=dry_run,
                 ended=abandoned_runs(RunRegistry().directory),
                 may_update=True,
+                query=query,
             ).upload()
     output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)

@@ -184,7 +184,7 @@ def call(
     session: Session,
     command: str,
     action: str,
-    request: Mapping[str, Any],
+    request: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
     *,
     python: str = "",
     home: str = "",
@@ -200,7 +200,8 @@ def call(
 
     `command` is the module below `ipexctl.node`, such as `env.build`. `stdin` is sent after the request. Frames are
     received where `on_frame` is given; it may raise a FrameError. `cached` is for commands that may write below `home`:
-    it runs the copy of the agent there, and makes one if there is none.
+    it runs the copy of the agent there, and makes one if there is none. A function as `request` may wait for it: the
+    agent starts meanwhile.
     """
     line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
     archive = agent_zip(command.partition(".")[0])
@@ -209,7 +210,7 @@ def call(
             session,
             line,
             archive,
-            request,
+            request() if callable(request) else request,
             stdin=stdin,
             on_event=on_event,
             on_frame=on_frame,
@@ -224,7 +225,7 @@ def call(
         else:
             on_event(event)
 
-    feed = ChunkStream(_cached_call_chunks(archive, _encode(request), stdin, answers))
+    feed = ChunkStream(_cached_call_chunks(archive, request, stdin, answers))
     try:
         return _run(session, line, feed, _Output(handle_event, on_frame), timeout, cancel)
     finally:
@@ -346,9 +347,13 @@ def prefixed(head: bytes, rest: Readable | None) -> ChunkStream:
 
 
 def _cached_call_chunks(
-    archive: bytes, request: bytes, rest: Readable | None, answers: queue.SimpleQueue[bool | None]
+    archive: bytes,
+    made: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+    rest: Readable | None,
+    answers: queue.SimpleQueue[bool | None],
 ) -> Iterator[bytes]:
     """The request; if the host then answers that it has no copy of the agent, the zip and the request; then `rest`."""
+    request = _encode(made() if callable(made) else made)
     yield request
     is_present = answers.get()
     if is_present is None:

@@ -13,7 +13,7 @@ from ipexctl.sync.manifest import encode
 from ipexctl.sync.report import SyncResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
@@ -51,22 +51,19 @@ class TreeState(NamedTuple):
     python: str
     generations: tuple[Generation, ...]
     updated: SyncResult | None = None
-    """The result of `update_tree`, if it changed or checked the tree."""
+    """The result of an update in the same call, if it changed or checked the tree."""
 
     def generation(self, number: int) -> Generation | None:
         return next((generation for generation in self.generations if generation.number == number), None)
 
 
-class TreeRequest(NamedTuple):
-    """The part that all requests of a sync have."""
+class TreeCalls(NamedTuple):
+    """The options of all calls of a sync."""
 
     home: str
-    project: Project
     dry_run: bool
     timeout: float | None
     cancel: Cancel
-    lease: str | None = None
-    ended: tuple[str, ...] = ()
     pythons: Mapping[str, str] = {}
     """Host → an interpreter that is known to be there."""
 
@@ -75,24 +72,16 @@ class TreeRequest(NamedTuple):
         session: Session,
         command: str,
         action: str,
-        fields: Mapping[str, Any],
+        request: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         *,
         label: str,
-        stdin: Readable | None = None,
+        stdin: Readable,
     ) -> Reply:
-        request = {
-            "home": self.home,
-            "project": self.project.name,
-            "digest": self.project.manifest.digest,
-            "lease": self.lease,
-            "ended": list(self.ended),
-            "dry_run": self.dry_run,
-        }
         return call(
             session,
             command,
             action,
-            {**request, **fields},
+            request,
             python=self.pythons.get(session.host.name, ""),
             home=self.home,
             cached=not self.dry_run,
@@ -103,8 +92,62 @@ class TreeRequest(NamedTuple):
         )
 
 
-def query_tree(session: Session, request: TreeRequest) -> TreeState:
-    return _read_state(request.call(session, "files.tree", "inspect", {}, label="look at the tree"))
+class TreeRequest(NamedTuple):
+    """The part that all requests of a sync have."""
+
+    calls: TreeCalls
+    project: Project
+    lease: str | None = None
+    ended: tuple[str, ...] = ()
+
+    def fields(self, **more: object) -> dict[str, object]:
+        return {
+            "home": self.calls.home,
+            "project": self.project.name,
+            "digest": self.project.manifest.digest,
+            "lease": self.lease,
+            "ended": list(self.ended),
+            "dry_run": self.calls.dry_run,
+            **more,
+        }
+
+
+class Expected(NamedTuple):
+    """The tree that hosts are expected to have, by its digest, and the contents that the project has besides."""
+
+    digest: str
+    contents: bytes
+
+
+def query_tree(
+    session: Session, calls: TreeCalls, query: Callable[[], tuple[TreeRequest, Expected | None]]
+) -> TreeState:
+    """The state of the trees. With an `Expected`, a host updates its tree at once if it has only that one and no run.
+
+    `query` is called when the agent is being started; it may wait.
+    """
+    sent = 0
+
+    def fields() -> dict[str, object]:
+        request, expected = query()
+        if expected is None:
+            return request.fields()
+        return request.fields(expected=expected.digest, manifest=len(request.project.manifest.packed))
+
+    def contents() -> Iterator[bytes]:
+        nonlocal sent
+        request, expected = query()
+        if expected is not None:
+            data = request.project.manifest.packed + expected.contents + END
+            sent = len(data)
+            yield data
+
+    stdin = ChunkStream(contents())
+    reply = calls.call(session, "files.tree", "inspect", fields, label="look at the tree", stdin=stdin)
+    state = _read_state(reply)
+    if "updated" not in reply:
+        return state
+    return state._replace(updated=read_result(session.host, reply.record("updated"), sent))
 
 
 def _read_state(reply: Reply) -> TreeState:
@@ -144,15 +187,6 @@ def read_result(host: Host, reply: Reply, sent_bytes: int) -> SyncResult:
     )
 
 
-def update_tree(session: Session, request: TreeRequest, expected: str, contents: Sequence[bytes]) -> TreeState:
-    """Like `query_tree`, but a host updates its tree at once if it has only that one, as expected, and no run."""
-    reply, sent = _upload(session, request, "update", {"expected": expected}, contents)
-    state = _read_state(reply)
-    if "updated" not in reply:
-        return state
-    return state._replace(updated=read_result(session.host, reply.record("updated"), sent))
-
-
 def put_tree(
     session: Session,
     request: TreeRequest,
@@ -164,21 +198,11 @@ def put_tree(
 
     `contents` are complete frames, and files that are read while they are sent. `blobs` are paths in the host's store.
     """
-    return _upload(session, request, "put", {"generation": generation, "blobs": list(blobs)}, contents)
-
-
-def _upload(
-    session: Session,
-    request: TreeRequest,
-    action: str,
-    fields: Mapping[str, Any],
-    contents: Sequence[bytes | ManifestEntry],
-) -> tuple[Reply, int]:
     packed = request.project.manifest.packed
     upload = ChunkStream(_make_chunks(os.fsencode(request.project.root), (packed, *contents, END)))
-    fields = {**fields, "manifest": len(packed)}
+    fields = request.fields(generation=generation, blobs=list(blobs), manifest=len(packed))
     try:
-        reply = request.call(session, "files.tree_upload", action, fields, label="change the tree", stdin=upload)
+        reply = request.calls.call(session, "files.tree_upload", "put", fields, label="change the tree", stdin=upload)
     except HostError as error:
         if upload.error is not None:
             raise upload.error from error

@@ -6,14 +6,16 @@ import json
 import os
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Timed, ignore_event
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.sync.node_calls import TreeRequest, frame, put_tree, query_tree, read_result, update_tree
+from ipexctl.sync.node_calls import Expected, TreeCalls, TreeRequest, frame, put_tree, query_tree, read_result
 from ipexctl.sync.plan import homes_differ, make_sync_plan
 from ipexctl.sync.project import last_sent, remember, sent_before
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
+    from ipexctl.remote.fanout import HostOutcome
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -54,19 +57,21 @@ def query_project(
     lease: str | None = None,
     ended: Sequence[str] = (),
     may_update: bool = False,
+    query: TreeQuery | None = None,
 ) -> ProjectSync:
     """Ask every host which files of the project it has. `upload` of the result sends the missing files.
 
-    `may_update`: a host that lacks little gets it in the same call, if no run uses its tree.
+    `query` is one that has begun already. `may_update`: a host that lacks little gets it in the same call, if no run
+    uses its tree.
     `facts`, if they are known, save a probe when much is sent. `lease` is the id of the run that will use the tree:
     each host records it in the same call, and no sync changes the tree until that run has ended. `ended` are runs that
     use no tree, whatever the hosts' records say.
     """
     pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
     lease = None if dry_run else lease
-    request = TreeRequest(home, project, dry_run, timeout, pool.cancel, lease, tuple(ended), pythons)
+    request = TreeRequest(TreeCalls(home, dry_run, timeout, pool.cancel, pythons), project, lease, tuple(ended))
     sync = ProjectSync(request, hosts, pool, facts, iface, watch)
-    sync.query(may_update=may_update and not dry_run and lease is None)
+    sync.query(query, may_update=may_update and not dry_run and lease is None)
     return sync
 
 
@@ -75,11 +80,26 @@ def _python(facts: Facts) -> str | None:
     return next(usable, None)
 
 
-class _Expected(NamedTuple):
-    """The tree that hosts are expected to have, by its digest, and the contents that the project has besides."""
+class TreeQuery:
+    """A query of the hosts' trees that begins before the project is read: their agents start meanwhile."""
 
-    digest: str
-    contents: bytes
+    def __init__(self, hosts: Sequence[Host], pool: SessionPool, calls: TreeCalls) -> None:
+        self._calls = calls
+        self._query: Future[tuple[TreeRequest, Expected | None]] = Future()
+        self._watch: Watch = ignore_event
+        self._outcomes = run_in_background(lambda: list(pool.each(hosts, self._work)), "trees")
+
+    def _work(self, host: Host, session: Session) -> TreeState:
+        began = time.monotonic()
+        answer = query_tree(session, self._calls, self._query.result)
+        self._watch(Timed(host.name, "asked", time.monotonic() - began))
+        return answer
+
+    def send(self, request: TreeRequest, expected: Expected | None, watch: Watch) -> list[HostOutcome[TreeState]]:
+        """Send the request and return the outcome of each host."""
+        self._watch = watch
+        self._query.set_result((request, expected))
+        return self._outcomes.result()
 
 
 class ProjectSync:
@@ -96,7 +116,7 @@ class ProjectSync:
     ) -> None:
         self.request, self.project, self.hosts, self.pool = request, request.project, tuple(hosts), pool
         self.facts = dict(facts or {})
-        self.iface, self.watch, self.dry_run = iface, watch, request.dry_run
+        self.iface, self.watch, self.dry_run = iface, watch, request.calls.dry_run
         self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreeState] = {}
         self.plan: SyncPlan | None = None
@@ -110,8 +130,8 @@ class ProjectSync:
     def needs_upload(self) -> bool:
         return self.plan is not None and bool(self.plan.leaders or self.plan.followers)
 
-    def query(self, *, may_update: bool = False) -> None:
-        self._query(self.hosts, self._expect() if may_update else None)
+    def query(self, query: TreeQuery | None = None, *, may_update: bool = False) -> None:
+        self._query(self.hosts, query, self._expect() if may_update else None)
         reason = homes_differ({name: answer.home for name, answer in self.answers.items()})
         if reason is not None:
             for host in self.hosts:
@@ -146,7 +166,7 @@ class ProjectSync:
             remember(self.project)
         return self._report(self.plan.generation)
 
-    def _expect(self) -> _Expected | None:
+    def _expect(self) -> Expected | None:
         """The tree that was sent last, if the project differs little from it."""
         digest, manifest = last_sent(self.project), self.project.manifest
         if digest is None or digest == manifest.digest or (sent := sent_before(self.project, digest)) is None:
@@ -154,19 +174,11 @@ class ProjectSync:
         need = set(manifest.files) - set(sent.files)
         if sum(manifest.files[sha256].size for sha256 in need) > UPDATE_SIZE:
             return None
-        return _Expected(digest, self._frame(need))
+        return Expected(digest, self._frame(need))
 
-    def _query(self, hosts: Sequence[Host], expected: _Expected | None = None) -> None:
-        def work(host: Host, session: Session) -> TreeState:
-            began = time.monotonic()
-            if expected is not None:
-                answer = update_tree(session, self.request, expected.digest, [expected.contents])
-            else:
-                answer = query_tree(session, self.request)
-            self.watch(Timed(host.name, "asked", time.monotonic() - began))
-            return answer
-
-        for done in self.pool.each(hosts, work):
+    def _query(self, hosts: Sequence[Host], query: TreeQuery | None = None, expected: Expected | None = None) -> None:
+        query = query or TreeQuery(hosts, self.pool, self.request.calls)
+        for done in query.send(self.request, expected, self.watch):
             if done.result is not None:
                 self.answers[done.host.name] = done.result
             elif done.error is not None:
@@ -255,13 +267,13 @@ class ProjectSync:
 
         unknown = [host for host in hosts if host.name not in self.facts]
         if unknown:
-            for answer in gather(unknown, self.pool, home=self.request.home, timeout=self.request.timeout):
+            for answer in gather(unknown, self.pool, home=self.request.calls.home, timeout=self.request.calls.timeout):
                 if answer.facts is not None:
                     self.facts[answer.host.name] = answer.facts
         first = [host for host in hosts if needs[host.name]]
         ordered = (*first, *(host for host in hosts if host not in first))
         locations = store_locations(ordered, self.answers, self.facts, self.iface, self.watch)
-        return Uploader(self.project, contents, locations, self.pool, self.watch, self.request.timeout)
+        return Uploader(self.project, contents, locations, self.pool, self.watch, self.request.calls.timeout)
 
     def _to_one(
         self, host: Host, session: Session, plan: SyncPlan, need: set[str], uploader: Uploader | None

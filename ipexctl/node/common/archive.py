@@ -5,11 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, List
 
 from ipexctl.node.common.answer import AgentError, emit_failure
-from ipexctl.node.common.files import HOME_ENTRIES, secure_directory, write_atomically
+from ipexctl.node.common.files import (
+    HOME_ENTRIES,
+    make_private_directory,
+    open_private,
+    secure_directory,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +48,8 @@ def open_home(copy: str, is_present: bool) -> None:
         emit_failure(error)
         sys.exit(1)
     if not is_present:
-        unpack_copy(copy)
+        # Each file waits for the disk: the command works meanwhile.
+        threading.Thread(target=unpack_copy, args=(copy,)).start()
 
 
 def unpack_copy(directory: str) -> None:
@@ -59,12 +67,11 @@ def unpack_copy(directory: str) -> None:
     if os.path.lexists(directory):  # a copy that the boot program rejected: another account may have made it
         return
     temporary = copy.with_name(f".new-{os.urandom(6).hex()}")
-    umask = os.umask(0o077)
     try:
         archive = own_archive()
         if not hashlib.sha256(archive).hexdigest().startswith(copy.name):
             return
-        copy.parent.mkdir(exist_ok=True)
+        copy.parent.mkdir(0o700, exist_ok=True)
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
             for name in opened.namelist():
                 _write(temporary / name, opened.read(name))
@@ -79,14 +86,13 @@ def unpack_copy(directory: str) -> None:
     except OSError:  # also when another call was faster
         pass
     finally:
-        os.umask(umask)
         shutil.rmtree(str(temporary), ignore_errors=True)
 
 
 def _write(path: Path, data: bytes) -> None:
     # Python puts bytecode into __pycache__; made here, it is private with any umask.
-    (path.parent / "__pycache__").mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    make_private_directory(path.parent / "__pycache__")
+    with open(path, "wb", opener=open_private) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -14,7 +14,7 @@ import re
 import stat
 import sys
 import time
-from typing import Any, Iterator, List
+from typing import Any, BinaryIO, Iterator, List
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import (
@@ -240,5 +240,13 @@ def description_of(home: bytes, trees: list[Json], *, make_token: bool) -> Json:
     return {"home": decode_name(home), "store": token, "python": sys.executable, "generations": trees}
 
 
+def inspect_or_update(request: Json, stream: BinaryIO) -> Json:
+    if "expected" not in request:
+        return inspect(request)
+    from ipexctl.node.files.tree_upload import update  # it imports this module, and OpenSSL
+
+    return update(request, stream)
+
+
 def main(action: str) -> int:
-    return answer({"inspect": lambda request, _: inspect(request)}[action])
+    return answer({"inspect": inspect_or_update}[action])

@@ -435,4 +435,4 @@ def report_of(plan: Plan, *, dry_run: bool = False) -> Json:
 
 
 def main(action: str) -> int:
-    return answer({"put": put, "update": update}[action])
+    return answer({"put": put}[action])
