@@ -46,22 +46,19 @@ def find_control_files(
     hosts: Sequence[Host], selection: str, *, with_results: bool
 ) -> tuple[tuple[FileGroup, ...], tuple[FileGroup, ...]]:
     """What `remove_control_files` removes, and what stays. `hosts` are those of the call, `selection` its options."""
-    kept = _kept_files(hosts, with_results=with_results)
-    found = []
-    for kind, directory in _directories().items():
-        files = [path for path in _files_below(directory) if path not in kept]
-        if files:
-            found.append(FileGroup(kind, len(files), sum(map(_size, files)), str(directory)))
+    found = [
+        FileGroup(kind, len(files), sum(map(_size, files)), str(directory))
+        for kind, directory, files in _removable(hosts, with_results=with_results)
+        if files
+    ]
     found += [FileGroup("completion", 1, _size(path), str(path)) for path in (*_completion_files(), *_bashrc())]
     return tuple(found), tuple(_left(hosts, selection, with_results=with_results))
 
 
 def remove_control_files(hosts: Sequence[Host], *, with_results: bool) -> None:
-    kept = _kept_files(hosts, with_results=with_results)
-    for directory in _directories().values():
-        for path in _files_below(directory):
-            if path not in kept:
-                path.unlink(missing_ok=True)
+    for _, directory, files in _removable(hosts, with_results=with_results):
+        for path in files:
+            path.unlink(missing_ok=True)
         _remove_empty(directory)
     for path in _completion_files():
         path.unlink()
@@ -70,22 +67,23 @@ def remove_control_files(hosts: Sequence[Host], *, with_results: bool) -> None:
         _remove_line(path)
 
 
-def _kept_files(hosts: Sequence[Host], *, with_results: bool) -> set[Path]:
-    """The records of runs on other hosts, and unless `with_results` the copies of the output of all runs."""
+def _removable(hosts: Sequence[Host], *, with_results: bool) -> list[tuple[str, Path, list[Path]]]:
+    """Each directory of ipexctl with its kind and files, without the records of runs on other hosts, and unless
+    `with_results` without the copies of the output of runs."""
     kept = set() if with_results else set(_outputs())
     for record in _records_of_others(hosts):
         directory = RunRegistry().directory
         kept.update((directory / f"{record.id}.json", *_files_below(directory / record.id)))
-    return kept
+    directories = {"state": state_directory(), "cache": cache_directory(), "data": data_directory()}
+    return [
+        (kind, directory, [path for path in _files_below(directory) if path not in kept])
+        for kind, directory in directories.items()
+    ]
 
 
 def _records_of_others(hosts: Sequence[Host]) -> list[RunRecord]:
     names = {name for host in hosts for name in (host.name, host.address)}
     return [record for record in RunRegistry().all() if not names & {record.node0.name, record.node0.address}]
-
-
-def _directories() -> dict[str, Path]:
-    return {"state": state_directory(), "cache": cache_directory(), "data": data_directory()}
 
 
 def _outputs() -> Iterator[Path]:
@@ -111,14 +109,8 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
         yield FileGroup("home", 1, disk_usage(home), str(home), fix)
     config = Path(platformdirs.user_config_dir("ipexctl", appauthor=False))
     if config.is_dir():
-        count = len(list(_files_below(config)))
-        yield FileGroup(
-            "config",
-            count,
-            disk_usage(config),
-            str(config),
-            f"you wrote it; to remove it: rm -r {shlex.quote(str(config))}",
-        )
+        fix = f"you wrote it; to remove it: rm -r {shlex.quote(str(config))}"
+        yield FileGroup("config", len(_files_below(config)), disk_usage(config), str(config), fix)
     if labs := directories() if os.access(LABS, os.R_OK) else ():
         fix = f"{', '.join(labs)}; to remove one that you made: ipexctl lab down --lab NAME"
         yield FileGroup("labs", len(labs), 0, str(LABS), fix)

@@ -182,14 +182,13 @@ def _fabric(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _has_fast_network(context: LaunchContext) -> bool:
-    return not context.alone and all(has_fast_network(node.facts) for node in context.nodes)
-
-
-def has_fast_network(facts: Facts) -> bool:
     """InfiniBand or Omni-Path that is up; RoCE is Ethernet, and works only where the switches are set up for it."""
-    return any(
-        "ACTIVE" in (card.state or "").upper() and (card.link == "InfiniBand" or card.name.startswith(_OMNI_PATH))
-        for card in facts.network.rdma
+    return not context.alone and all(
+        any(
+            "ACTIVE" in (card.state or "").upper() and (card.link == "InfiniBand" or card.name.startswith(_OMNI_PATH))
+            for card in node.facts.network.rdma
+        )
+        for node in context.nodes
     )
 
 

@@ -77,19 +77,8 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
         if has_iomp(context, node) and node.binding.alone:
             return "granularity=fine,compact,1,0", "one thread stays on each of the rank's own cores"
         if has_iomp(context, node):
-            return (
-                None,
-                "ranks share cores here: bound threads of all of them would choose the same ones",
-            )
+            return None, "ranks share cores here: bound threads of all of them would choose the same ones"
         return None, "it is for Intel's OpenMP, which is not on this host"
-
-    def blocktime(node: NodeLayout) -> Choice | None:
-        if has_iomp(context, node):
-            return (
-                "1",
-                "an idle thread sleeps after 1 ms, not 200, so that its core is free for oneCCL and data loading",
-            )
-        return None
 
     def proc_bind(node: NodeLayout) -> Choice | None:
         if has_iomp(context, node):
@@ -99,17 +88,12 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
             "and data loaders inherit that"
         )
 
-    def schedule(node: NodeLayout) -> Choice | None:
-        return (
-            None
-            if has_iomp(context, node)
-            else ("STATIC", "equal parts for equal threads; libgomp's default is dynamic")
-        )
-
+    blocktime = "1", "an idle thread sleeps after 1 ms, not 200, so that its core is free for oneCCL and data loading"
+    schedule = "STATIC", "equal parts for equal threads; libgomp's default is dynamic"
     yield from context.per_node("KMP_AFFINITY", affinity)
-    yield from context.per_node("KMP_BLOCKTIME", blocktime)
+    yield from context.per_node("KMP_BLOCKTIME", lambda node: blocktime if has_iomp(context, node) else None)
     yield from context.per_node("OMP_PROC_BIND", proc_bind)
-    yield from context.per_node("OMP_SCHEDULE", schedule)
+    yield from context.per_node("OMP_SCHEDULE", lambda node: None if has_iomp(context, node) else schedule)
 
 
 def _instructions(context: LaunchContext) -> Iterator[Setting]:

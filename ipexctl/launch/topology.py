@@ -110,17 +110,11 @@ def default_ranks(cpu: Cpu) -> int:
     return max(1, min(numa_nodes(cpu), cores_of(cpu).count))
 
 
-def layout(cpu: Cpu, workers: int, ppn: int | None = None) -> Layout:
-    """Without `ppn` one rank per NUMA node."""
-    ranks, cores = ppn or default_ranks(cpu), cores_of(cpu).count
+def common_layout(cpus: Sequence[Cpu], workers: int) -> Layout:
+    """The layout every host can carry: the ranks of the host with the fewest NUMA nodes, and the fewest cores."""
+    ranks, cores = min(map(default_ranks, cpus)), min(cores_of(cpu).count for cpu in cpus)
     threads, why = threads_of_rank(cores, ranks, workers)
     return Layout(ranks, threads, workers, why, max(1, cores // ranks))
-
-
-def common_layout(cpus: Sequence[Cpu], workers: int) -> Layout:
-    """The layout every host can carry: the ranks of the host with the fewest NUMA nodes, and the fewest threads."""
-    ppn = min(default_ranks(cpu) for cpu in cpus)
-    return min((layout(cpu, workers, ppn) for cpu in cpus), key=lambda found: found.omp_num_threads)
 
 
 def recommended_layout(cpus: Sequence[Cpu], *, has_ccl: bool) -> tuple[Layout, Backend, str]:

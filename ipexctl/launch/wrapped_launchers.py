@@ -5,6 +5,7 @@ Pure, except that it reads accelerate's own file.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -131,7 +132,7 @@ def config_of(found: UnwrappedCommand, config: AccelerateConfig | None) -> Accel
     if wrong is not None:
         raise UserError(f"accelerate launch --{wrong} is not for CPUs", fix="leave it out")
     keys = (*FIELDS, *NESTED["dynamo_config"])
-    lines = [f"{name}: {quoted_yaml(value)}" for name, value in found.options.items() if name in keys]
+    lines = [f"{name}: {json.dumps(value)}" for name, value in found.options.items() if name in keys]
     base = config if config is not None else AccelerateConfig("accelerate launch")
     if not lines:
         return base
@@ -140,10 +141,6 @@ def config_of(found: UnwrappedCommand, config: AccelerateConfig | None) -> Accel
     if "hostfile" in changes:
         changes["hostfile_found"] = False
     return replace(base, **changes, dynamo={**base.dynamo, **given.dynamo})
-
-
-def quoted_yaml(value: str) -> str:
-    return value if value == "true" else "'" + value.replace("'", "''") + "'"
 
 
 def of_torchrun(found: UnwrappedCommand, options: LaunchOptions) -> LaunchOptions:

@@ -61,20 +61,7 @@ def cpu(cores: int, nodes: int = 1, *, sockets: int = 1, threads: int = 2, **cha
         sockets=sockets,
         cores=cores,
         threads=cores * threads,
-        flags=frozenset(
-            [
-                "avx2",
-                "fma",
-                "avx512f",
-                "avx512bw",
-                "avx512dq",
-                "avx512vl",
-                "avx512_vnni",
-                "avx512_bf16",
-                "amx_tile",
-                "amx_bf16",
-            ]
-        ),
+        flags=AMX,
         online=of(0, cores),
         siblings=tuple(of(core, core + 1) for core in range(cores)),
         packages=tuple(of(cores * at // sockets, cores * (at + 1) // sockets) for at in range(sockets)),

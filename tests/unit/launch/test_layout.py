@@ -6,7 +6,7 @@ import pytest
 from launch_helpers import cpu
 
 from ipexctl.facts.cpu import Cpu, CpuList
-from ipexctl.launch.topology import common_layout, dtype, layout
+from ipexctl.launch.topology import common_layout, dtype
 from message_data import missing
 
 
@@ -28,7 +28,7 @@ from message_data import missing
     ],
 )
 def test_one_rank_a_numa_node_and_a_core_for_the_worker(machine: Cpu, backend: str, ppn: int, threads: int) -> None:
-    found = layout(machine, 1 if backend == "ccl" else 0)
+    found = common_layout([machine], 1 if backend == "ccl" else 0)
     assert (found.ppn, found.omp_num_threads) == (ppn, threads)
     assert found.ccl_worker_count == (1 if backend == "ccl" else 0)
 
@@ -39,10 +39,6 @@ def test_mixed_hosts_get_what_the_smallest_carries() -> None:
     found = common_layout([cpu(112, 8), cpu(128, 2)], 1)
     assert (found.ppn, found.omp_num_threads) == (2, 55)
     assert missing(found.why, "112 2 1 oneCCL") == []
-
-
-def test_the_formula_is_said() -> None:
-    assert missing(layout(cpu(64, 2), 1).why, "64 2 1 oneCCL") == []
 
 
 def test_bfloat16_only_where_every_host_has_it_in_hardware() -> None:
