@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ipexctl.hosts.host import Host
-from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import Ended, Readable, Stream
+from ipexctl.remote.session import Ended, Readable, Session, Stream
 
 
 @dataclass
-class FakeSession:
+class FakeSession(Session):
     """Prints `stdout` and `stderr` for any command, then ends as told."""
 
     host: Host
@@ -23,16 +23,13 @@ class FakeSession:
     error: HostError | None = None
     commands: list[str] = field(default_factory=list)
     closed: bool = False
-    server_key: tuple[str, bytes] | None = None
 
-    def run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        *,
-        stdin: Readable | None = None,
-        timeout: float | None = None,
-        cancel: Cancel | None = None,
+    @property
+    def server_key(self) -> tuple[str, bytes] | None:
+        return None
+
+    def _run(
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         self.commands.append(command.script)
         if self.error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.remote.outcome import Cancelled
+from ipexctl.remote.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
     from ipexctl.playbook.report import Watch
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.variables import VarsDirs
-    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.cancel import Cancel, Deadline
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session import Ended, Session, Stream
+    from ipexctl.remote.session import Ended, Readable, Stream
     from ipexctl.remote.session_pool import SessionPool
 
 LOCALHOST: Final = ("localhost", "127.0.0.1")
@@ -97,24 +98,22 @@ class PlayContext:
         return LentSession(self.pool.session(host))
 
 
-class LentSession:
+class LentSession(Session):
     """A session of the pool; closing it does nothing."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.host = session.host
-        self.server_key = session.server_key
+        self.on_command = session.on_command
 
-    def run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        *,
-        stdin: Any = None,
-        timeout: float | None = None,
-        cancel: Cancel | None = None,
+    @property
+    def server_key(self) -> tuple[str, bytes] | None:
+        return self._session.server_key
+
+    def _run(
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
-        return self._session.run(command, sink, stdin=stdin, timeout=timeout, cancel=cancel)
+        return self._session._run(command, sink, stdin, deadline)
 
     def close(self) -> None:
         """The session pool closes it at the end."""

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 from ipexctl.remote.command import end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.session import Ended, OpenSession, copy_stdin, timed_out
+from ipexctl.remote.session import Ended, Session, copy_stdin, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,12 +29,13 @@ _POLL_INTERVAL = 0.02
 _READ = 1 << 18
 
 
-class LocalSession(OpenSession):
+class LocalSession(Session):
     """The control machine as a host."""
+
+    server_key = None
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.server_key = None
 
     def _run(
         self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline

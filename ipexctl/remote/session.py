@@ -1,4 +1,4 @@
-"""The Session protocol: one open connection to a host, local or over ssh; and stdin for a command."""
+"""A session: one open connection to a host, local or over ssh; and stdin for a command."""
 
 from __future__ import annotations
 
@@ -75,10 +75,17 @@ class OutputCollector:
         return bytes(self._data["stderr"])
 
 
-class OpenSession(ABC):
-    """Runs commands, and reports each that ended, with the seconds it took, to `on_command`."""
+class Session(ABC):
+    """One open connection to one host. `close` it once."""
 
+    host: Host
     on_command: Callable[[Command, float], None] | None = None
+    """Called for each command that ended, with the seconds it took."""
+
+    @property
+    @abstractmethod
+    def server_key(self) -> tuple[str, bytes] | None:
+        """The verified host key of this connection: its type and its bytes. None without ssh."""
 
     def run(
         self,
@@ -89,7 +96,11 @@ class OpenSession(ABC):
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
-        """See `Session.run`."""
+        """Run a command in the account's home and forward its output in pieces as they come.
+
+        Raises HostError if the connection is lost, the time is up or the command is cancelled; in the last two
+        cases all processes the command has started are ended first.
+        """
         started = time.monotonic()
         deadline = Deadline(timeout, cancel)
         if deadline.cancelled:
@@ -104,6 +115,9 @@ class OpenSession(ABC):
     def _run(
         self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
 
 
 def timed_out(deadline: Deadline) -> TimedOut:
@@ -126,36 +140,6 @@ def copy_stdin(
             end()
 
     threading.Thread(target=copy, daemon=True).start()
-
-
-class Session(Protocol):
-    """One open connection to one host. `close` it once."""
-
-    @property
-    def host(self) -> Host: ...
-
-    @property
-    def server_key(self) -> tuple[str, bytes] | None:
-        """The verified host key of this connection: its type and its bytes. None without ssh."""
-        ...
-
-    def run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        *,
-        stdin: Readable | None = None,
-        timeout: float | None = None,
-        cancel: Cancel | None = None,
-    ) -> Ended:
-        """Run a command in the account's home and forward its output in pieces as they come.
-
-        Raises HostError if the connection is lost, the time is up or the command is cancelled; in the last two
-        cases all processes the command has started are ended first.
-        """
-        ...
-
-    def close(self) -> None: ...
 
 
 def capture(

@@ -16,7 +16,7 @@ from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import close_tunnel
-from ipexctl.remote.session import Ended, OpenSession, copy_stdin, timed_out
+from ipexctl.remote.session import Ended, Session, copy_stdin, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ class _NoChannel(HostError):
     """sshd opens no further channel on a working connection."""
 
 
-class SshSession(OpenSession):
+class SshSession(Session):
     """One connection to one host; each command runs in its own channel."""
 
     def __init__(self, host: Host, connection: fabric.Connection) -> None:

@@ -1,6 +1,6 @@
-"""Packages added to an environment: only their wheels travel, the rest is shared, and the old environment goes.
+"""The installs of one machine: packages added to an environment, a private index, and the stack that all commands name.
 
-A private index that does not answer is not replaced by another.
+Of added packages only the wheels travel, the rest is shared, and the old environment goes.
 """
 
 from __future__ import annotations
@@ -16,28 +16,44 @@ import pytest
 
 from cli_helpers import Ran, ipexctl
 from simple_index import SimpleIndex
-from tiny_wheels import write_stack, write_wheel
+from tiny_wheels import write_stack, write_torch, write_wheel
 
 PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
 
 class Machine:
-    """This machine with a home of its own, and a directory of wheels for an environment named default."""
+    """This machine with a home of its own, and a directory of wheels as its only index."""
 
     def __init__(self, directory: Path) -> None:
-        self.wheels, self.home = directory / "wheels", directory / "home"
-        write_stack(self.wheels, "2.13.0+cpu", None, None, PYTHON, pad=3_000_000)
-        write_wheel(self.wheels, "tqdm", "4.67.1", files={"tqdm.py": "print('bar')\n"})
-        self.env = {"XDG_CACHE_HOME": str(directory / "cache"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels)}
-
-    def install(self, *args: object) -> dict[str, Any]:
-        ran = self.call("install", *args, "--json")
-        assert ran.rc == 0, ran.err
-        document: dict[str, Any] = json.loads(ran.out)
-        return document
+        self.wheels, self.home, self.script = directory / "wheels", directory / "home", directory / "train.py"
+        self.wheels.mkdir()
+        self.script.write_text("print('hello')\n")
+        self.env = {
+            **{f"XDG_{name}_HOME": str(directory / name) for name in ("CACHE", "CONFIG")},
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.wheels),
+        }
 
     def call(self, *args: object) -> Ran:
         return ipexctl(args[0], "--hosts", "localhost", "--home", self.home, *args[1:], env=self.env, timeout=120)
+
+    def ask(self, *args: object) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.call(args[0], "--json", *args[1:]).out)
+        return document
+
+    def install(self, *args: object) -> dict[str, Any]:
+        report = self.ask("install", *args)
+        assert {host["status"] for host in report["hosts"]} <= {"ok", "changed"}, report
+        return report
+
+    def answers(self) -> dict[str, str | None]:
+        """The stack that each command names which queries no index."""
+        choice = self.ask("versions")["choice"]
+        return {
+            "versions": choice and choice["name"],
+            "doctor": self.ask("doctor", "--no-network")["recommendation"]["stack"],
+            "run": self.ask("run", "--dry-run", self.script).get("stack"),
+        }
 
     @property
     def envs(self) -> set[str]:
@@ -49,10 +65,18 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    machine = Machine(tmp_path)
-    machine.install()
-    return machine
+def empty(tmp_path: Path) -> Machine:
+    """The machine without wheels and environments."""
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def machine(empty: Machine) -> Machine:
+    """The machine with an environment named default, and a package to add."""
+    write_stack(empty.wheels, "2.13.0+cpu", None, None, PYTHON, pad=3_000_000)
+    write_wheel(empty.wheels, "tqdm", "4.67.1", files={"tqdm.py": "print('bar')\n"})
+    empty.install()
+    return empty
 
 
 def test_a_package_is_added_with_its_wheel_alone(machine: Machine) -> None:
@@ -151,3 +175,54 @@ def test_a_private_index_that_does_not_answer_is_an_error(answers: bool, tmp_pat
     assert ran.rc == (0 if answers else 1), ran.err
     text = json.dumps(json.loads(ran.out))
     assert [part in text for part in ("acme-1.0-", "acme-9.9", DEAD)] == [answers, False, not answers]
+
+
+@pytest.mark.parametrize(
+    ("torch", "ipex", "oneccl", "name"),
+    [("2.7.0+cpu", "2.7.0", "2.7.0", "ipex-2.7"), ("2.8.0+cpu", "2.8.0", None, "torch-2.13")],
+    ids=["all parts", "no bindings"],
+)
+def test_after_a_look_at_the_indexes_all_name_what_install_takes(
+    empty: Machine, torch: str, ipex: str, oneccl: str | None, name: str
+) -> None:
+    write_stack(empty.wheels, torch, ipex, oneccl, PYTHON)
+    write_torch(empty.wheels, "2.13.0+cpu", python=PYTHON)
+    assert empty.ask("install", "--dry-run")["stack"]["name"] == name
+    assert empty.answers() == {"versions": name, "doctor": name, "run": name}
+
+
+def test_indexes_with_nothing_are_no_stack_for_all(empty: Machine) -> None:
+    refused = empty.ask("install", "--dry-run")
+    assert refused["stack"] is None
+    assert empty.answers() == {"versions": None, "doctor": None, "run": None}
+    assert empty.ask("versions")["why"] == refused["refused"]["reason"]
+
+
+def test_before_a_look_at_the_indexes_all_name_the_candidates(empty: Machine) -> None:
+    assert empty.answers() == {"versions": None, "doctor": None, "run": None}
+    versions = [candidate["name"] for candidate in empty.ask("versions")["candidates"]]
+    assert versions == empty.ask("doctor", "--no-network")["recommendation"]["candidates"]
+    plan = empty.ask("run", "--dry-run", empty.script)
+    assert plan["candidates"] == versions
+    assert len(versions) == 2
+    assert not any("env.json" in setting["reason"] for setting in plan["settings"])
+
+
+def test_an_installed_environment_is_what_all_name(empty: Machine) -> None:
+    write_stack(empty.wheels, "2.8.0+cpu", "2.8.0", None, PYTHON)
+    assert empty.ask("install", "--stack", "ipex")["hosts"][0]["status"] == "changed"
+    write_torch(empty.wheels, "2.13.0+cpu", python=PYTHON)
+    again = empty.ask("install")
+    assert (again["stack"]["name"], again["hosts"][0]["status"]) == ("ipex-2.8", "ok")
+    assert empty.answers() == {"versions": "ipex-2.8", "doctor": "ipex-2.8", "run": "ipex-2.8"}
+    assert empty.ask("install", "--upgrade", "--dry-run")["stack"]["name"] == "torch-2.13"
+
+
+def test_the_mpi_inside_bindings_that_are_behind_a_url_is_named_once_it_is_installed(empty: Machine) -> None:
+    """Before the download it is not known, and the one of impi-rt is named."""
+    write_stack(empty.wheels, "2.8.0+cpu", "2.8.0", "2.8.0", PYTHON, impi="2021.18.0")
+    with SimpleIndex(empty.wheels) as served:
+        empty.env["PIP_FIND_LINKS"] = served.links
+        calls = (("--dry-run",), (), ())
+        found = [empty.ask("install", "--stack", "ipex-2.8", *options)["stack"]["mpi"] for options in calls]
+    assert found == ["2021.18.0", "2021.14", "2021.14"]

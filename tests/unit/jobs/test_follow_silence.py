@@ -14,12 +14,12 @@ from ipexctl.jobs import follow
 from ipexctl.jobs.follow import Event, Follower, RunEnded
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import CompressedFrameWriter, encode_json
-from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.remote.session import Ended, Stream
+from ipexctl.remote.session import Ended, Readable, Session, Stream
 
 SILENCE = 0.3
 HOST = Host("node1", "node1")
@@ -27,7 +27,7 @@ STATUS: dict[str, Any] = {"state": "running", "supervisor": {}, "ranks": [], "ex
 LAST = b'{"event": "done", "status": {"state": "ok", "supervisor": {}, "ranks": [], "exit_code": 0}}\n'
 
 
-class Node0:
+class Node0(Session):
     """Sends frames with pauses between them; then the run is over, or nothing follows until the session is closed."""
 
     host = HOST
@@ -37,8 +37,10 @@ class Node0:
         self.frames, self.pause, self.is_over, self.junk = frames, pause, is_over, junk
         self.closed = threading.Event()
 
-    def run(self, command: Command, sink: Callable[[Stream, bytes], None], **_: Any) -> Ended:
-        del command
+    def _run(
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
+    ) -> Ended:
+        del command, stdin, deadline
 
         def write(data: bytes) -> None:
             sink("stdout", data)

@@ -29,15 +29,16 @@ from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.session import Ended
+from ipexctl.remote.session import Ended, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.jobs.submit.request import StartFailure
+    from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.command import Command
     from ipexctl.remote.fanout import HostOutcome
-    from ipexctl.remote.session import Readable, Session, Stream
+    from ipexctl.remote.session import Readable, Stream
 
 HOSTS = (Host("a", "a"), Host("b", "b"))
 
@@ -48,11 +49,10 @@ def job(host: str, ranks: Sequence[int], **variables: str | None) -> JobRecord:
 
 
 @dataclass
-class FakeNode:
+class FakeNode(Session):
     """Unpacks what it is given, and answers as the supervisor does."""
 
     host: Host
-    server_key: tuple[str, bytes] | None = None
     lost: bool = False
     first_event: str = "listening"
     after_go: str = ""
@@ -62,9 +62,14 @@ class FakeNode:
     modes: dict[str, int] = field(default_factory=dict)
     go: dict[str, Any] = field(default_factory=dict)
 
-    def run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], *, stdin: Readable | None = None, **_: object
+    @property
+    def server_key(self) -> None:
+        return None
+
+    def _run(
+        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
+        del deadline
         self.scripts.append(command.script)
         if self.lost:
             raise Unreachable("the connection was lost")

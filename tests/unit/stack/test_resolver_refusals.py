@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from stack_helpers import AMONG_PYPI, AVX, AVX2, NEWEST, PYPI, host, index, refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stack_helpers import AMONG_PYPI, AVX, AVX2, AVX512, NEWEST, PYPI, host, index, refused
 
 from ipexctl.facts.facts import Facts
-from ipexctl.stack.resolve.model import StackRequest
-from ipexctl.stack.resolve.resolver import projects, resolve
+from ipexctl.stack.catalog.table import minor, rows, version_key
+from ipexctl.stack.lock.wheels import Availability
+from ipexctl.stack.resolve.compatibility import incompatibility, usable_pythons
+from ipexctl.stack.resolve.constraints import stacks
+from ipexctl.stack.resolve.model import StackPlan, StackRequest
+from ipexctl.stack.resolve.resolver import indexes, projects, resolve
 from message_data import missing
 
 
@@ -155,3 +161,98 @@ def test_a_wheelhouse_for_another_python_says_for_which_it_is() -> None:
 def test_nothing_to_be_had_at_all() -> None:
     why = refused(resolve(NEWEST, {"n1": host()}, index(source="/mnt/empty")))
     assert missing(why.reason, "torch /mnt/empty") == []
+
+
+# Any mix of hosts, wishes and wheels has a plan that fits them all, or a refusal that says what is wrong
+
+
+LINES = [row.line for row in rows()]
+PYTHONS = [f"3.{number}" for number in range(6, 17)]
+hosts_ = st.one_of(
+    st.just(Facts()),
+    st.builds(
+        lambda glibc, pythons, flags, arch, libc, kernel: host(
+            glibc, *pythons, flags=flags, arch=arch, libc=libc, kernel=kernel
+        ),
+        st.sampled_from([None, "2.12", "2.17", "2.27", "2.28", "2.36"]),
+        st.lists(st.sampled_from(PYTHONS), min_size=1, max_size=5),
+        st.sampled_from([frozenset[str](), AVX, AVX2, AVX512]),
+        st.sampled_from([None, "x86_64", "x86_64", "x86_64", "aarch64"]),
+        st.sampled_from([None, "glibc", "glibc", "glibc", "musl"]),
+        st.sampled_from([None, "Linux", "Linux", "Linux", "Darwin"]),
+    ),
+)
+versions_ = [patch for row in rows() for patch in (*row.torch_patches, row.line)]
+requests_ = st.builds(
+    StackRequest,
+    torch=st.none() | st.sampled_from(versions_) | st.text(max_size=6),
+    stack=st.none() | st.sampled_from(["ipex", "torch", *stacks(rows())]) | st.text(max_size=8),
+    ipex=st.none() | st.sampled_from([build.version for row in rows() for build in row.ipex_builds]),
+    oneccl=st.none() | st.sampled_from([build.version for row in rows() for build in row.oneccl_builds]),
+    python=st.none() | st.sampled_from(PYTHONS),
+    require_oneccl=st.booleans(),
+)
+wheels_ = [
+    *PYPI,
+    *(f"oneccl_bind_pt-{line}.0+cpu-cp311-cp311-linux_x86_64.whl" for line in LINES),
+    *(f"torch-{line}.0+cpu-cp{python}-cp{python}-linux_x86_64.whl" for line in LINES for python in (39, 311, 313)),
+    "intel_extension_for_pytorch-2.3.100-cp39-cp39-manylinux2014_x86_64.whl!",
+    "torch-2.8.0-garbage.whl",
+    "torch.tar.gz-1-x",
+    "intel_extension_for_pytorch-2.8.0+xpu-cp311-cp311-linux_x86_64.whl",
+]
+obtainables_ = st.none() | st.builds(lambda names: index(*names), st.lists(st.sampled_from(wheels_), max_size=40))
+
+
+@given(requests_, st.dictionaries(st.sampled_from("abcdef"), hosts_, max_size=5), obtainables_)
+@settings(max_examples=200, deadline=None)
+def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
+    request: StackRequest, hosts: dict[str, Facts], availability: Availability | None
+) -> None:
+    outcome = resolve(request, hosts, availability)
+    if not isinstance(outcome, StackPlan):
+        assert outcome.reason
+        assert set(outcome.hosts) <= set(hosts)
+        assert all(name in outcome.reason or "more" in outcome.reason for name in outcome.hosts[:1])
+        assert (projects(request) == ()) >= outcome.wrong_call
+        return
+    for name, facts in hosts.items():
+        assert incompatibility(outcome.row, facts) is None
+        known = {minor(python.version) for python in usable_pythons(facts) if python.version}
+        assert not known or outcome.python in known
+        assert outcome.interpreters[name]
+        assert version_key(outcome.glibc) <= version_key(facts.system.libc_version or "9.9")
+    assert outcome.python in outcome.row.without_oneccl().pythons
+    assert (outcome.backend == "ccl") == bool(outcome.oneccl)
+    assert outcome.requirements[0] == f"torch=={outcome.torch}"
+    assert outcome.why
+    assert set(projects(request)) >= {"torch", "uv"}
+    assert indexes(request)
+    if outcome.ipex:
+        assert minor(outcome.ipex) == minor(outcome.torch)
+    if outcome.oneccl:
+        assert minor(outcome.oneccl) == minor(outcome.torch)
+        assert (outcome.torch[:6], outcome.oneccl[:7]) != ("1.12.1", "1.12.0+")
+    if request.require_oneccl:
+        assert outcome.backend == "ccl"
+    if request.python:
+        assert outcome.python == request.python
+    if availability is not None:
+        have = {
+            f"{each.project.replace('_', '-')}=={each.version}"
+            for part in availability.candidates.values()
+            for each in part
+        }
+        assert {pin for pin in outcome.requirements if "==" in pin and "openmp" not in pin} <= have
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), hosts_, min_size=1, max_size=5), obtainables_)
+@settings(max_examples=50, deadline=None)
+def test_the_answer_is_the_same_in_whatever_order_the_hosts_are(
+    hosts: dict[str, Facts], availability: Availability | None
+) -> None:
+    one = resolve(StackRequest(), hosts, availability)
+    other = resolve(StackRequest(), dict(reversed(hosts.items())), availability)
+    assert isinstance(one, StackPlan) == isinstance(other, StackPlan)
+    if isinstance(one, StackPlan) and isinstance(other, StackPlan):
+        assert (one.row.name, one.python, one.requirements) == (other.row.name, other.python, other.requirements)
