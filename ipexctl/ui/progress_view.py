@@ -25,13 +25,19 @@ CONTROL_MACHINE: Final = "control machine"
 
 
 class ProgressView:
-    """Shows events from any thread; prints nothing before the first event."""
+    """Shows events from any thread; prints nothing before the first event.
+
+    In logs and pipes: a line when a step begins, and every few seconds while bytes are transferred.
+    """
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, no_color: bool = False) -> None:
-        self._lines = _Lines(verbose=verbose)
         self._quiet = quiet
+        self._verbose = verbose
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._bars = _Bars(verbose=verbose, no_color=no_color) if terminal and not quiet else None
+        self._lock = threading.Lock()
+        self._last: dict[tuple[str, str], float] = {}
+        self._began: dict[tuple[str, str], tuple[float, int]] = {}
 
     def __enter__(self) -> ProgressView:
         return self
@@ -45,21 +51,7 @@ class ProgressView:
             return
         if self._bars is not None:
             self._bars.show(event)
-        else:
-            self._lines.show(event)
-
-
-class _Lines:
-    """For logs and pipes: a line when a step begins, and every few seconds while bytes are transferred."""
-
-    def __init__(self, *, verbose: bool) -> None:
-        self._verbose = verbose
-        self._lock = threading.Lock()
-        self._last: dict[tuple[str, str], float] = {}
-        self._began: dict[tuple[str, str], tuple[float, int]] = {}
-
-    def show(self, event: Event) -> None:
-        if isinstance(event, Notice):
+        elif isinstance(event, Notice):
             print_message(notice_text(event))
         elif isinstance(event, BytesMoved):
             self._print_bytes(event)
