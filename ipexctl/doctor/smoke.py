@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.ports import PortListener, connect_order, parse_event, parse_listener
+from ipexctl.doctor.ports import PortListener, parse_event, parse_listener
 from ipexctl.doctor.scripts import ScriptDialog, results_until
 from ipexctl.node.common.records import as_number
 from ipexctl.remote.cancel import Cancel
@@ -346,8 +346,8 @@ def _measure_links(
     seconds = min(0.6 * len(names), until - time.monotonic() - 0.3)
     if not names or node0 not in dialog.running or seconds <= 0.05:
         return
-    order = [(internal[name], tokens[name], listeners[name]) for name in names]
-    dialog.send(node0, connect_order(order, seconds))
+    targets = [[internal[name], listeners[name].port, tokens[name]] for name in names]
+    dialog.send(node0, json.dumps({"targets": targets, "seconds": seconds}).encode() + b"\n")
     waiting = set(names)
     while waiting and (received := dialog.receive(until)) is not None:
         name, line = received

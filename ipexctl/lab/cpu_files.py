@@ -22,7 +22,8 @@ def cpuinfo(cpu_profile: CpuProfile) -> str:
 
 
 def _x86(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
-    apicid = _apicid(cpu_profile, cpu)
+    per_socket = 1 << (cpu_profile.cores * cpu_profile.threads - 1).bit_length()
+    apicid = cpu.socket * per_socket + cpu.core * cpu_profile.threads + cpu.thread
     amd = cpu_profile.vendor == "AuthenticAMD"
     # "cache size" is a core's L2 on AMD and a socket's L3 on Intel.
     cache = cpu_profile.l2 if amd else cpu_profile.l3
@@ -55,11 +56,6 @@ def _x86(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
         ("power management", ""),
     ]
     return "".join(f"{name}: {value}".rstrip() + "\n" for name, value in fields)
-
-
-def _apicid(cpu_profile: CpuProfile, cpu: CpuSpec) -> int:
-    per_socket = 1 << (cpu_profile.cores * cpu_profile.threads - 1).bit_length()
-    return cpu.socket * per_socket + cpu.core * cpu_profile.threads + cpu.thread
 
 
 def _arm(cpu_profile: CpuProfile, cpu: CpuSpec) -> str:
@@ -214,7 +210,9 @@ def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], m
         tree.files[f"{directory}/cpulist"], tree.files[f"{directory}/cpumap"] = _list_and_mask(
             numbers, cpu_profile.cpus
         )
-        tree.files[f"{directory}/distance"] = " ".join(_distances(cpu_profile, node)) + "\n"
+        tree.files[f"{directory}/distance"] = (
+            " ".join(str(_distance(cpu_profile, node, other)) for other in range(cpu_profile.nodes)) + "\n"
+        )
         tree.files[f"{directory}/meminfo"] = "".join(
             f"Node {node} {name + ':':<15}{value:>9} kB\n"
             for name, value in (
@@ -227,28 +225,22 @@ def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], m
             tree.links[f"{directory}/cpu{number}"] = f"../../cpu/cpu{number}"
 
 
-def _distances(cpu_profile: CpuProfile, node: int) -> list[str]:
-    def distance(other: int) -> int:
-        if other == node:
-            return 10
-        same_socket = other // cpu_profile.numa_per_socket == node // cpu_profile.numa_per_socket
-        return _SAME_SOCKET if same_socket else cpu_profile.far
-
-    return [str(distance(other)) for other in range(cpu_profile.nodes)]
+def _distance(cpu_profile: CpuProfile, node: int, other: int) -> int:
+    if other == node:
+        return 10
+    same_socket = other // cpu_profile.numa_per_socket == node // cpu_profile.numa_per_socket
+    return _SAME_SOCKET if same_socket else cpu_profile.far
 
 
 def wrappers(cpu_profile: CpuProfile) -> dict[str, str]:
     """Wrappers of programs that read the architecture from the kernel, to print the profile's; none on x86."""
     if cpu_profile.arch != ARM:
         return {}
-    return {name: _wrapper(name, cpu_profile.arch) for name in ("uname", "arch", "lscpu")}
-
-
-def _wrapper(program: str, arch: str) -> str:
-    return f"""#!/bin/sh
+    text = """#!/bin/sh
 # A CPU profile of the lab: prints another architecture than that of the real kernel.
 /usr/bin/{program} "$@" | sed 's/x86_64/{arch}/g'
 """
+    return {name: text.format(program=name, arch=cpu_profile.arch) for name in ("uname", "arch", "lscpu")}
 
 
 def write_profiles(lab: Lab) -> None:

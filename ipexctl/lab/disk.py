@@ -21,13 +21,9 @@ def can_mount_images() -> bool:
     return Path("/dev/loop-control").exists() and Path("/sys/block").exists()
 
 
-def image_path(host: LabHost) -> Path:
-    return host.dir / "disk.img"
-
-
 def make_image(host: LabHost) -> None:
     if can_mount_images():
-        _format(image_path(host))
+        _format(host.dir / "disk.img")
 
 
 def _format(path: Path) -> None:

@@ -29,7 +29,7 @@ class RemovedLabs:
 def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
     """Remove the named lab, the only one, or all labs; without a name, also the remains of crashed ones."""
     system.require()
-    names = labs_to_remove(_known(), name, remove_all=remove_all)
+    names = labs_to_remove(known_labs(), name, remove_all=remove_all)
     hosts = 0
     for lab_name in names:
         with lab_lock(lab_name):
@@ -59,7 +59,7 @@ def labs_to_remove(known: Collection[str], name: str | None, *, remove_all: bool
     return tuple(sorted(known))
 
 
-def _known() -> set[str]:
+def known_labs() -> set[str]:
     """Names of labs that have a directory, and of those that only have namespaces left."""
     return {*state.directories(), *labs_of(system.namespaces())}
 
@@ -89,19 +89,15 @@ def remove(name: str) -> int:
             with suppress(system.CommandError):
                 system.ip_batch("".join(f"netns delete {space}\n" for space in spaces))
         directory = state.LABS / name
-        _unmount_below(directory)
+        for mount in reversed(mounts_below(Path("/proc/self/mountinfo").read_text(), str(directory))):
+            with suppress(system.CommandError):
+                system.run(["umount", "-l", mount])
         _release_loops(directory)
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists() and not any(name in labs_of([s]) for s in system.namespaces()):
             return hosts
         time.sleep(0.1)
     raise UserError(f"something of the lab {name!r} could not be removed: see {state.LABS / name}")
-
-
-def _unmount_below(directory: Path) -> None:
-    for mount in reversed(mounts_below(Path("/proc/self/mountinfo").read_text(), str(directory))):
-        with suppress(system.CommandError):
-            system.run(["umount", "-l", mount])
 
 
 def mounts_below(mountinfo: str, directory: str) -> list[str]:
@@ -112,22 +108,18 @@ def mounts_below(mountinfo: str, directory: str) -> list[str]:
 def _release_loops(directory: Path) -> None:
     """Wait until the kernel releases the lab's loop devices, which happens shortly after the last unmount."""
     deadline = time.monotonic() + 5
-    while loops := _loops_below(directory):
-        if time.monotonic() > deadline:
+    while True:
+        loops = []
+        for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+            with suppress(OSError):
+                if path.read_text().startswith(f"{directory}{os.sep}"):
+                    loops.append(path.parts[3])
+        if not loops or time.monotonic() > deadline:
             for loop in loops:
                 with suppress(system.CommandError):
                     system.run(["losetup", "-d", f"/dev/{loop}"])
             return
         time.sleep(0.02)
-
-
-def _loops_below(directory: Path) -> list[str]:
-    loops = []
-    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-        with suppress(OSError):
-            if path.read_text().startswith(f"{directory}{os.sep}"):
-                loops.append(path.parts[3])
-    return loops
 
 
 def _sweep_links() -> None:

@@ -60,7 +60,11 @@ def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
     with lab_lock(host.lab):
         lab, current = _reload(host)
         check_possible(definition, values, current)
-        _check_installed(definition)
+        if definition.program and system.find(definition.program) is None:
+            raise UserError(
+                f"{definition.name} needs {definition.program}, not on this machine",
+                fix=f"apt-get install {definition.package}",
+            )
         if current.faults.get(definition.name) == values:
             return current
         if definition.name in current.faults:
@@ -122,11 +126,3 @@ def _run_scripts(definition: Fault, action: str, args: Sequence[str], host: LabH
         before = '[ "$1" = mend ] || mkdir -p "$SAVE"\n'
         after = '[ "$1" = break ] || rm -rf "$SAVE"\n'
         system.in_host(host, f"{common}{before}(\n{body}\n)\n{after}", step.argv)
-
-
-def _check_installed(definition: Fault) -> None:
-    if definition.program and system.find(definition.program) is None:
-        raise UserError(
-            f"{definition.name} needs {definition.program}, not on this machine",
-            fix=f"apt-get install {definition.package}",
-        )

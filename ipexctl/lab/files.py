@@ -14,14 +14,12 @@ if TYPE_CHECKING:
 
 def hostfile(lab: Lab) -> str:
     """One line for each node. Paths are relative to the hostfile, so the directory can be moved."""
-    return "".join(_hostfile_line(host) for host in lab.hosts)
-
-
-def _hostfile_line(host: LabHost) -> str:
-    if host.behind_bastion:
-        return f"{host.name} user={host.user} ssh_config=ssh_config\n"
-    internal = f" internal={host.internal}" if host.internal else ""
-    return f"{host.name} address={host.address} user={host.user} identity=key known_hosts=known_hosts{internal}\n"
+    lines = []
+    for host in lab.hosts:
+        internal = f" internal={host.internal}" if host.internal else ""
+        options = f"address={host.address} user={host.user} identity=key known_hosts=known_hosts{internal}"
+        lines.append(f"{host.name} {f'user={host.user} ssh_config=ssh_config' if host.behind_bastion else options}")
+    return _join_lines(lines)
 
 
 def ssh_config(lab: Lab) -> str:
@@ -50,18 +48,13 @@ def _ssh_section(host: LabHost) -> str:
 def known_hosts(lab: Lab, keys: Mapping[str, str]) -> str:
     """One line for each host, with its name and all its addresses; `keys` maps names to public keys."""
     return "".join(
-        f"{','.join(dict.fromkeys(_names(host)))} {_without_comment(keys[host.name])}\n" for host in lab.nodes
+        f"{','.join(dict.fromkeys(_names(host)))} {' '.join(keys[host.name].split()[:2])}\n" for host in lab.nodes
     )
 
 
 def _names(host: LabHost) -> list[str]:
     addresses = [host.address, *([host.internal] if host.internal else [])]
     return [host.name, *addresses, *(ipv6(address) for address in addresses)]
-
-
-def _without_comment(public_key: str) -> str:
-    """`ssh-ed25519 AAAA…` without the comment."""
-    return " ".join(public_key.split()[:2])
 
 
 def inventory(lab: Lab) -> str:
@@ -99,7 +92,7 @@ def passwd(machine: str, host: LabHost) -> str:
 
 
 def group(machine: str, host: LabHost) -> str:
-    lines = [_without_members(line) for line in machine.splitlines() if _is_system(line)]
+    lines = [f"{line.rpartition(':')[0]}:" for line in machine.splitlines() if _is_system(line)]
     if host.user != "root":
         lines.append(f"{host.user}:x:{UID}:")
     return _join_lines(lines)
@@ -115,10 +108,6 @@ def _is_system(line: str) -> bool:
     if len(fields) < 4 or not fields[2].isdigit():
         return False
     return int(fields[2]) < _FIRST_USER_UID or int(fields[2]) == _NOBODY_UID
-
-
-def _without_members(line: str) -> str:
-    return line.rsplit(":", 1)[0] + ":"
 
 
 def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:

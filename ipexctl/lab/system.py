@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,9 @@ _PROGRAMS: Final = {
 }
 SBIN: Final = "/usr/local/sbin:/usr/sbin:/sbin"
 """A non-login root shell may lack these directories, which hold many of the programs used."""
+
+
+_NETNS = Path("/run/netns")
 
 
 def require() -> None:
@@ -106,7 +110,7 @@ def links() -> tuple[str, ...]:
 
 def namespaces() -> tuple[str, ...]:
     try:
-        return tuple(sorted(path.name for path in Path("/run/netns").iterdir()))
+        return tuple(sorted(path.name for path in _NETNS.iterdir()))
     except FileNotFoundError:
         return ()
 
@@ -122,9 +126,6 @@ def routes() -> tuple[str, ...]:
             fields = fields[1:]
         destinations += fields[:1]
     return tuple(destinations)
-
-
-_NETNS = Path("/run/netns")
 
 
 def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
@@ -153,17 +154,10 @@ def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
 def init_of(netns: str) -> int | None:
     """The pid of a host's first process, as seen from this machine."""
     for pid in in_namespaces([netns])[netns]:
-        if _is_init(pid):
-            return pid
+        with suppress(OSError):
+            if pid != 1 and innermost_pid(Path(f"/proc/{pid}/status").read_text()) == 1:
+                return pid
     return None
-
-
-def _is_init(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    return innermost_pid(status) == 1 and "NSpid" in status and pid != 1
 
 
 def innermost_pid(status: str) -> int | None:

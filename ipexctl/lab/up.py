@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.lab import cpu_files, disk, files, network, state, system
-from ipexctl.lab.down import labs_of, remove
+from ipexctl.lab.down import known_labs, remove
 from ipexctl.lab.plan import LabSpec, check, free_block, free_name, make_plan
 from ipexctl.lab.state import Lab, LabHost, lab_lock, machine_lock
 
@@ -77,8 +77,7 @@ def _plan(spec: LabSpec) -> Lab:
     links = system.links()
     taken = {lab.block for lab in labs}
     taken |= {block for block in range(1, 255) if f"{state.LINK_PREFIX}{block}" in links}
-    names = {*state.directories(), *labs_of(system.namespaces())}
-    name = free_name(names, spec.name)
+    name = free_name(known_labs(), spec.name)
     return make_plan(spec, name, free_block(taken, system.routes()))
 
 
@@ -87,10 +86,14 @@ def _make(lab: Lab) -> Lab:
     system.ip_batch(network.namespaces(lab))
     system.ip_batch(network.uplink(lab, v6=v6))
     system.ip_batch(network.switch(lab), netns=lab.switch)
-    _write_common(lab)
+    _keygen(lab.key, f"ipexctl-lab-{lab.name}")
+    lab.hostfile.write_text(files.hostfile(lab))
+    lab.ssh_config.write_text(files.ssh_config(lab))
+    lab.inventory.write_text(files.inventory(lab))
     shared = disk.make_shared_home(lab) if lab.shared_home else None
     cpu_files.write_profiles(lab)
-    openssh = files.openssh_version(_ssh_banner())
+    banner = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10).stderr
+    openssh = files.openssh_version(banner)
     pool = ThreadPoolExecutor(_PARALLEL_STARTS)
     try:
         futures = [pool.submit(_start, lab, host, shared, openssh, v6=v6) for host in lab.nodes]
@@ -106,20 +109,8 @@ def _make(lab: Lab) -> Lab:
     return ready_lab
 
 
-def _write_common(lab: Lab) -> None:
-    _keygen(lab.key, f"ipexctl-lab-{lab.name}")
-    lab.hostfile.write_text(files.hostfile(lab))
-    lab.ssh_config.write_text(files.ssh_config(lab))
-    lab.inventory.write_text(files.inventory(lab))
-
-
 def _keygen(path: Path, comment: str) -> None:
     system.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
-
-
-def _ssh_banner() -> str:
-    completed = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10)
-    return completed.stderr
 
 
 def _start(lab: Lab, host: LabHost, shared: Path | None, openssh: tuple[int, int], *, v6: bool) -> None:

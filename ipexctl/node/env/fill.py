@@ -40,17 +40,8 @@ if TYPE_CHECKING:
 MARGIN = 32 << 20
 FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MANPATH", "CLASSPATH", "PKG_CONFIG_PATH")
-IGNORED_VARIABLES = {
-    "_",
-    "PWD",
-    "OLDPWD",
-    "SHLVL",
-    "HOME",
-    "SETVARS_CALL",
-    "INFOPATH",
-    "CMAKE_PREFIX_PATH",
-    *LIST_VARIABLES[2:],
-}
+IGNORED_VARIABLES = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", "INFOPATH", "CMAKE_PREFIX_PATH"}
+IGNORED_VARIABLES.update(LIST_VARIABLES[2:])
 LIST_MARKER = "/ipexctl-base"
 """The value of the lists before a setvars.sh is sourced; text before it afterwards was added by the script."""
 
@@ -64,15 +55,6 @@ def _site_of(env: Path) -> Path:
     if site is None:
         raise failure(f"{env.name} has no site-packages")
     return site
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        os.link(str(source), str(target))
-    except FileExistsError:
-        return
-    except OSError:
-        shutil.copy2(str(source), str(target))
 
 
 class Fill:
@@ -107,8 +89,12 @@ class Fill:
             "build": self.token,
             "variables": variables,
             "prepended": prepended,
-            "mpi": self._bundled_mpi(site) or self.record.get("mpi"),
+            "mpi": self.record.get("mpi"),
         }
+        with contextlib.suppress(FileNotFoundError), (site / str(self.record.get("module")) / HYDRA).open(
+            "rb"
+        ) as program:
+            record["mpi"] = intel_mpi_version(program)  # it starts the ranks also where impi-rt is installed
         write_atomically(self.aside / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
         write_record(self.aside, record)
 
@@ -153,7 +139,12 @@ class Fill:
                 target = new_site / fields[0]
                 if not fields[0].endswith(".pyc") and source.is_file():
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    _link_or_copy(source, target)
+                    try:
+                        os.link(str(source), str(target))
+                    except FileExistsError:
+                        continue
+                    except OSError:
+                        shutil.copy2(str(source), str(target))
 
     def _collect_wheels(self) -> None:
         """Collect the wheels in one flat directory, where installers find them by name."""
@@ -279,14 +270,6 @@ class Fill:
             single_values.setdefault("CCL_OFI_LIBRARY_PATH", str(fabric))
         variables = {**values, **single_values}
         return {name: self._with_final_path(value) for name, value in variables.items()}, sorted(values)
-
-    def _bundled_mpi(self, site: Path) -> str | None:
-        """The version of the Intel MPI inside the bindings, which starts the ranks also where impi-rt is installed."""
-        try:
-            with (site / str(self.record.get("module")) / HYDRA).open("rb") as program:
-                return intel_mpi_version(program)
-        except FileNotFoundError:
-            return None
 
     def _source(self, script: Path) -> tuple[dict[str, str], dict[str, str]]:
         """The variables a script sets, and what it prepends to lists. In bash: other shells set only some."""

@@ -91,20 +91,12 @@ class CheckpointFiles:
         key = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         self.directory = os.path.join(home, "checkpoints", key)
         self.inbox, self.outbox = (os.path.join(self.directory, name) for name in ("in", "out"))
-        rows = read_json(self._record).get("files")
-        self._rows: Json = rows if isinstance(rows, dict) else {}
-        self.known = self._read_known()
-
-    @property
-    def _record(self) -> str:
-        return os.path.join(self.directory, "files.json")
-
-    def _read_known(self) -> KnownFiles:
+        self._record = os.path.join(self.directory, "files.json")
         try:
-            return read_known({name: row[:2] for name, row in self._rows.items()}, self.top)
-        except MALFORMED:
-            self._rows = {}
-            return {}
+            self._rows: Json = read_json(self._record)["files"]
+            self.known = read_known({name: row[:2] for name, row in self._rows.items()}, self.top)
+        except (*MALFORMED, AttributeError):
+            self._rows, self.known = {}, {}
 
     def path_of(self, name: str) -> str:
         """Raises an AgentError if a directory above it is a link: it may lead out of the checkpoint."""

@@ -6,7 +6,7 @@ import time
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, explain, is_final, without_login
@@ -50,25 +50,17 @@ class FileDownload:
 
     def run(self) -> None:
         """Raises an AgentError when the file can't be downloaded."""
-        mismatch = self._try_all()
-        if mismatch is None:
-            return
-        # The parts may come from two versions of the file: try once more.
-        again = self._try_all()
-        if again is not None:
-            raise again
-
-    def _try_all(self) -> HashMismatch | None:
-        """None, or a hash mismatch that another download may correct."""
-        with PartialFile(self._store, self._item) as part:
-            parts = self._download(part)
-            try:
-                part.adopt()
-            except HashMismatch as mismatch:
-                if parts > 1:
-                    return mismatch
-                raise
-        return None
+        for is_last in (False, True):
+            with PartialFile(self._store, self._item) as part:
+                parts = self._download(part)
+                try:
+                    part.adopt()
+                except HashMismatch:
+                    # The parts may come from two versions of the file: try once more.
+                    if parts == 1 or is_last:
+                        raise
+                else:
+                    return
 
     def _download(self, part: PartialFile) -> int:
         """Download until the file is complete; returns the number of parts."""
@@ -97,7 +89,9 @@ class FileDownload:
         with self._client.open(self._item["url"], timeout=self._timeout, headers=headers) as response:
             partial = response.getcode() == 206
             if partial:
-                _check_range(response, start)
+                sent = response.headers.get("Content-Range", "")
+                if not sent.startswith(f"bytes {start}-"):
+                    raise _TemporaryFailure(f"asked for the bytes from {start} on, it sent {sent[:60] or 'others'}")
             skip = 0 if partial else start
             length = response.headers.get("Content-Length") or ""
             buffer = memoryview(bytearray(CHUNK))
@@ -120,12 +114,6 @@ class FileDownload:
             raise _PermanentFailure(f"it has more than the {part.size} bytes that were expected")
         part.write(fresh)
         self._progress.add(len(fresh), self._item["name"])
-
-
-def _check_range(response: Any, start: int) -> None:
-    sent = response.headers.get("Content-Range", "")
-    if not sent.startswith(f"bytes {start}-"):
-        raise _TemporaryFailure(f"asked for the bytes from {start} on, it sent {sent[:60] or 'others'}")
 
 
 def fetch(request: Json, _: BinaryIO) -> Json:

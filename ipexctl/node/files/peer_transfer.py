@@ -100,6 +100,7 @@ class FileServer(TokenServer):
         self._last = time.monotonic()
 
     def run(self, stdin: BinaryIO, report: store.Report = store.emit_or_end) -> Json:
+        """Only the end of stdin may follow the request: a buffer could hold data that `select` would miss."""
         bind = self._request["bind"]
         try:
             listener = sockets.listen(bind)
@@ -143,11 +144,6 @@ class FileServer(TokenServer):
         store.send(request, conn.sendall, send_body)
 
 
-def serve(request: Json, stdin: BinaryIO) -> Json:
-    """Only the end of stdin follows the request, so no buffer holds data that `select` would miss."""
-    return FileServer(request).run(stdin)
-
-
 def connect(request: Json, report: store.Report = store.emit_or_end) -> Json:
     """Fetch files from the server of another host into this host's store."""
     peer = f"{request['address']} port {request['port']}"
@@ -181,5 +177,8 @@ def prove_to_server(conn: socket.socket, token: str) -> None:
 
 def main(action: str) -> int:
     store.end_on_signals()
-    actions: dict[str, Action] = {"serve": serve, "connect": lambda request, _: connect(request)}
+    actions: dict[str, Action] = {
+        "serve": lambda request, stdin: FileServer(request).run(stdin),
+        "connect": lambda request, _: connect(request),
+    }
     return answer(actions[action])
