@@ -27,7 +27,7 @@ from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up, job_of
 from ipexctl.launch.plan import HostPlan, LaunchPlan, LaunchRefusal, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
-from ipexctl.node.common.job import ConnectivityRecord, Master, RankPlacement, StartRequest
+from ipexctl.node.common.job import ConnectivityRecord, JobRecord, Master, RankPlacement, StartRequest
 from ipexctl.remote.fanout import run_in_background
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def submit_run(
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
 
     `files`: the project, if `start_reading` was called before.
-    The preflight checks take longest. A tree that needs no upload, the supervisor and the job files do not wait for it.
+    The preflight checks, the supervisor's start and the comparison of the tree take longest: they run at once.
     """
     run, registry, retention = new_id(request.script, time.time()), RunRegistry(), read_limits(os.environ)
     with mark_pending(registry.directory, run), ExitStack() as on_failure:
@@ -133,6 +133,10 @@ def submit_run(
             notify(f"note: {note}")
         preflight = run_in_background(partial(_preflight, context, plan, request, pool, project, notify), "preflight")
 
+        record = _record(run, context, plan, request, settings)
+        on_failure.callback(registry.remove, run)
+        launch = Launch(record.nodes, _launch_spec(record, context, plan, request, retention), pool)
+        on_failure.callback(launch.abandon)
         tree = _upload(sync, project, context, notify, preflight)
         if isinstance(tree, StartFailure):
             return tree
@@ -141,14 +145,9 @@ def submit_run(
         if request.sync and (note := files_in_other_generations(tree, project.subdirectory, registry.all())):
             notify(f"note: {note}")
         plan = replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
-
-        record = _record(run, context, plan, request, settings)
-        on_failure.callback(registry.remove, run)
+        record = replace(record, cwd=plan.cwd)
         registry.save(record)
-        spec = _launch_spec(record, context, plan, request, retention)
-        launch = Launch(record.nodes, spec, pool)
-        on_failure.callback(launch.abandon)
-        failure = launch.upload_jobs()
+        failure = launch.upload_jobs(_jobs(plan, request), _plan_document(context, plan, request))
         if failure is not None:
             return failure
         checked = preflight.result()
@@ -361,10 +360,7 @@ def _launch_spec(
     request: RunRequest,
     retention: RetentionLimits,
 ) -> LaunchSpec:
-    install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
-    document = json.dumps({**to_json(plan), "install": install}, indent=1)
     ranks = sorted(plan.ranks, key=lambda rank: rank.rank)
-    secrets = {export.name: export.value for export in request.options.exports if export.secret}
     start = StartRequest(
         argv=tuple(plan.argv),
         by_mpirun=plan.flavor != "none",
@@ -387,16 +383,23 @@ def _launch_spec(
         record=record,
         bind=plan.hosts[0].address,
         start=start,
-        jobs={host.name: job_of(plan, host, secrets) for host in plan.hosts},
         stores=context.stores,
-        files=[
-            *(File(file.name, file.text.encode(), file.mode) for file in plan.files),
-            File("plan.json", document.encode()),
-        ],
+        files=[File(file.name, file.text.encode(), file.mode) for file in plan.files],
         python_version=context.env.version,
         logind=context.facts[record.node0.name].logind,
         retention=retention,
     )
+
+
+def _jobs(plan: LaunchPlan, request: RunRequest) -> dict[str, JobRecord]:
+    secrets = {export.name: export.value for export in request.options.exports if export.secret}
+    return {host.name: job_of(plan, host, secrets) for host in plan.hosts}
+
+
+def _plan_document(context: RunContext, plan: LaunchPlan, request: RunRequest) -> str:
+    """The text of plan.json."""
+    install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
+    return json.dumps({**to_json(plan), "install": install}, indent=1)
 
 
 def _logind_notes(context: RunContext) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Starts a planned run: the supervisor on node0, a job file for every host, then mpirun.
 
+The supervisor starts while the project is compared; it gets its job and the mpirun line when all else is ready.
 The token and the secrets of a run travel by stdin into files of mode 0600, never in a command line.
 """
 
@@ -47,7 +48,7 @@ HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim
 """Files that every Python of a rank imports, in a directory of their own."""
 _UPLOAD_SECONDS: Final = 60.0
 _START_SECONDS: Final = 120.0
-"""For the whole start, with the preflight checks that it waits for."""
+"""For the supervisor to listen, and to start mpirun."""
 _CONFIRM_SECONDS: Final = 6.0
 """For a supervisor to write its record, after the connection was lost while it was starting mpirun."""
 _CLEANUP_SECONDS: Final = 5.0
@@ -64,19 +65,17 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """A run that is ready to be started."""
+    """What is known of a run before its project's directory on the hosts is."""
 
     record: RunRecord
     bind: str
     """The address of node0 that ranks connect to; 127.0.0.1 on a single host."""
     start: StartRequest = field(hash=False, repr=False)
     """For the supervisor: the mpirun line, the ranks, the limits."""
-    jobs: Mapping[str, JobRecord] = field(hash=False, repr=False)
-    """Host with ranks → its job, with the secrets."""
     stores: Mapping[str, str] = field(hash=False)
     """Host → its store."""
     files: Sequence[File] = ()
-    """For node0: hostfile, plan.json."""
+    """For node0: the hostfile."""
     python_version: str = ""
     """Of the ranks, such as `3.11`; empty if it is not known."""
     logind: Logind | None = None
@@ -125,16 +124,24 @@ class Launch:
         self._stdin = StdinQueue()
         self._may_run = False
         self._agent = _agent_files(spec.start)
+        self._start = spec.start
+        self._cancel = Cancel()
+        """Of the supervisor's call."""
         self._listening: Future[None] = Future()
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
-    def upload_jobs(self) -> StartFailure | None:
-        """One round trip to each store; node0's gets its job with the supervisor, which listens at the end."""
+    def upload_jobs(self, jobs: Mapping[str, JobRecord], plan: str) -> StartFailure | None:
+        """One round trip to each other store; the supervisor listens at the end. Node0's store gets its job from it.
+
+        `jobs`: host with ranks → its job, with the secrets. `plan`: the text of plan.json.
+        """
+        self._start = self._start._replace(job=self._job_text(self._node0, jobs), plan=plan)
         groups = {group[0]: group for group in self._others}
         command = Command(self._spec.unpack(), f"make {self._record.rundir}")
 
         def upload(host: Host, session: Session) -> None:
-            files = io.BytesIO(self._files(groups[host]))
+            job = File("job.json", self._job_text(groups[host], jobs).encode())
+            files = io.BytesIO(_packed([*self._agent, job]))
             result = capture(session, command, stdin=files, timeout=_UPLOAD_SECONDS, cancel=self._pool.cancel)
             if not result.ended.ok:
                 lines = result.stderr.decode(errors="replace").strip().splitlines()
@@ -143,22 +150,22 @@ class Launch:
         outcomes = self._pool.each(list(groups), upload)
         failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]
         if not failures:
-            futures: tuple[Future[None], ...] = (self._listening, self._supervisor)
-            wait(futures, return_when=FIRST_COMPLETED)
-            return self._failure() if self._supervisor.done() else None
+            return self._wait_for(self._listening)
         return replace(failures[0], hosts=tuple(name for failure in failures for name in failure.hosts))
 
     def start_mpirun(self, connectivity: ConnectivityRecord | None) -> StartFailure | None:
         """Let the supervisor start mpirun; from then on the run continues on its own."""
-        start = self._spec.start._replace(connectivity=connectivity)
+        start = self._start._replace(connectivity=connectivity)
         self._may_run = not self._supervisor.done()  # one that is lost by now gets no command
         self._stdin.send(json.dumps(start.to_json()).encode() + b"\n")
         self._stdin.end()
-        return self._failure()
+        return self._wait_for(self._supervisor)
 
     def abandon(self) -> None:
         """End a supervisor that waits, and remove the files of the run."""
         self._stdin.end()
+        if self._pool.cancel.thrown or wait((self._supervisor,), _CLEANUP_SECONDS).not_done:
+            self._cancel.throw()
         wait((self._supervisor,))
         firsts = [group[0] for group in (self._node0, *self._others)]
         clean_up(firsts, f"rm -rf {shlex.quote(self._record.rundir)}", self._pool)
@@ -166,7 +173,7 @@ class Launch:
     def _call_supervisor(self) -> None:
         """Unpack node0's files and start the supervisor; returns when it has started mpirun."""
         spec, node0 = self._spec, self._node0[0]
-        files = self._files(self._node0, *spec.files)
+        files = _packed([*self._agent, *spec.files])
         request = SupervisorRequest(self._record.id, self._record.rundir, spec.bind, self._token, node0.name)
         call_line(
             self._pool.session(node0),
@@ -175,33 +182,42 @@ class Launch:
             request._asdict(),
             stdin=self._stdin,
             on_event=self._on_event,
-            timeout=_START_SECONDS,
-            cancel=self._pool.cancel,
+            cancel=self._cancel,
         )
 
     def _on_event(self, event: dict[str, Any]) -> None:
         if event.get("event") == "listening" and not self._listening.done():
             self._listening.set_result(None)
 
-    def _files(self, group: Sequence[Host], *more: File) -> bytes:
-        """A tar file with the agent and the job of these hosts, which have one store."""
+    def _job_text(self, group: Sequence[Host], jobs: Mapping[str, JobRecord]) -> str:
+        """The text of job.json for these hosts, which have one store; empty for node0's without ranks."""
         spec, record = self._spec, self._record
-        files = [*self._agent, *more]
-        if jobs := [spec.jobs[host.name] for host in group if host.name in spec.jobs]:
-            job = merge_jobs(jobs)._replace(
-                id=record.id,
-                rundir=record.rundir,
-                setup=spec.start.setup,
-                token=self._token,
-                checkpoint=spec.start.checkpoint,
-                bytecode=spec.bytecode,
-            )
-            files.append(File("job.json", json.dumps(job.to_json()).encode()))
-        return _packed(files)
+        own = [jobs[host.name] for host in group if host.name in jobs]
+        if not own:
+            return ""
+        job = merge_jobs(own)._replace(
+            id=record.id,
+            rundir=record.rundir,
+            setup=spec.start.setup,
+            token=self._token,
+            checkpoint=spec.start.checkpoint,
+            bytecode=spec.bytecode,
+        )
+        return json.dumps(job.to_json())
 
-    def _failure(self) -> StartFailure | None:
-        """Wait for the end of the supervisor's call."""
+    def _wait_for(self, future: Future[None]) -> StartFailure | None:
+        """Wait for this event or the end of the supervisor's call, which is then the failure."""
+        with self._pool.cancel.waking(self._cancel.throw):
+            wait((future, self._supervisor), _START_SECONDS, FIRST_COMPLETED)
+            is_late = not (future.done() or self._supervisor.done())
+            if is_late:
+                self._cancel.throw()
+                wait((self._supervisor,))
+        if not self._supervisor.done():
+            return None
         try:
+            if is_late:
+                raise TimedOut(f"the supervisor did not start within {_START_SECONDS:g} s")
             self._supervisor.result()
         except HostError as error:
             failure = StartFailure.of_host(self._record.node0.name, error)

@@ -133,6 +133,13 @@ class StartRequest(NamedTuple):
     checkpoint: str = ""
     """As in the job."""
     connectivity: ConnectivityRecord | None = None
+    job: str = ""
+    """The text of node0's job.json, which the supervisor writes; empty if no rank has its store."""
+    plan: str = ""
+    """The text of plan.json."""
+
+    def __repr__(self) -> str:
+        return f"StartRequest({self.world_size} ranks)"  # no secrets in logs
 
     def to_json(self) -> Json:
         ranks = [placement._asdict() for placement in self.ranks]

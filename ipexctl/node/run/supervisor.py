@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import Json, emit
 from ipexctl.node.common.environ import SetupError
-from ipexctl.node.common.files import remove_file, write_json_atomically
+from ipexctl.node.common.files import remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import (
     CONNECTIVITY_FILE,
     StartRequest,
@@ -519,6 +519,9 @@ def main(action: str) -> int:  # noqa: ARG001
     try:
         start = read_start_request(json.loads(line))
         start = start._replace(argv=(*start.argv, local, request.bind, str(port)))
+        for name, text in (("job.json", start.job), ("plan.json", start.plan)):
+            if text:
+                write_atomically(os.path.join(request.rundir, name), text.encode(), durable=False)
         supervisor = Supervisor(request, start, listeners)
     except ValueError as error:
         send_reply({"event": "failed", "reason": f"the request to start the run can't be read: {error}"})

@@ -86,6 +86,7 @@ class FakeNode(Session):
             if not line:
                 return Ended(1)
             self.go = json.loads(line)
+            self.files["job.json"] = self.go.pop("job").encode()
             if self.after_go:
                 self.lost = self.after_go == "nothing"
                 raise Unreachable("the connection was lost")
@@ -127,20 +128,22 @@ class Crew:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)
 
 
-def begin(pool: Crew, **more: Any) -> StartFailure | None:
+JOBS = {"a": job("a", [0], TOKEN="s3cr3t"), "b": job("b", [1], TOKEN="s3cr3t")}
+
+
+def begin(pool: Crew, jobs: dict[str, JobRecord] = JOBS, **more: Any) -> StartFailure | None:
     launch = launch_on(pool, **more)
-    failure = launch.upload_jobs() or launch.start_mpirun(None)
+    failure = launch.upload_jobs(jobs, "{}") or launch.start_mpirun(None)
     if failure is not None:
         launch.abandon()
     return failure
 
 
 def launch_on(pool: Crew, **more: Any) -> Launch:
-    jobs = {"a": job("a", [0], TOKEN="s3cr3t"), "b": job("b", [1], TOKEN="s3cr3t")}
     stores = more.pop("stores", {"a": "of a", "b": "of b"})
     ranks = tuple(RankPlacement(rank, host, stores[host]) for rank, host in enumerate("ab"))
     start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"))
-    given: dict[str, Any] = {"jobs": jobs, "start": start, "stores": stores, **more}
+    given: dict[str, Any] = {"start": start, "stores": stores, **more}
     record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
     spec = LaunchSpec(record, bind="10.0.0.1", **given)
     return Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
@@ -223,7 +226,7 @@ def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
 def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled() -> None:
     pool = Crew()
     launch = launch_on(pool)
-    assert launch.upload_jobs() is None
+    assert launch.upload_jobs(JOBS, "{}") is None
     pool.cancel.throw()
     launch.abandon()
     assert pool.nodes["a"].go == {}
