@@ -128,7 +128,8 @@ def run_command(
         plan = submitted.plan
         size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
         output.print_note(f"{run}: {size}, over {plan.backend}")
-        code = watch_run(submitted.record, view, request.ranks, output, session=session, interrupt=interrupt)
+        started = (session, submitted.launch.follow) if session is not None else None
+        code = watch_run(submitted.record, view, request.ranks, output, started=started, interrupt=interrupt)
     if code not in NO_CLEANUP:
         with session_pool(targets) as (pool, _):
             pipeline.remove_job_files(hosts, submitted.record, pool)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals, write_to_terminal
 from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
-from ipexctl.jobs.follow import Event, Follower, RunEnded, follow_copy
+from ipexctl.jobs.follow import Event, FollowCall, Follower, RunEnded, follow_copy
 from ipexctl.jobs.local_copy import LocalCopy, read_copy
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.node.common.records import RunStatus
@@ -41,15 +41,16 @@ def watch_run(
     ranks: RankSet,
     output: Output,
     *,
-    session: Session | None = None,
+    started: tuple[Session, FollowCall] | None = None,
     interrupt: Interrupt | None = None,
 ) -> int:
     """Show the run until it ends or the user detaches; returns the exit code of the call.
 
-    `session` is an open session to node0, which this call closes. `interrupt` holds a signal that already arrived.
+    `started` is the session to node0 that has started the run, which this call closes, and the first call over it.
+    `interrupt` holds a signal that already arrived.
     """
     with connector_of(record) as connector:
-        watching = _Watching(record, connector, view, ranks, output, session)
+        watching = _Watching(record, connector, view, ranks, output, started)
         try:
             return watching.run(interrupt)
         except HostError as error:
@@ -67,12 +68,12 @@ class _Watching:
         view: ViewOptions,
         ranks: RankSet,
         output: Output,
-        session: Session | None,
+        started: tuple[Session, FollowCall] | None,
     ) -> None:
         self.code: int | None = None
         self._record = record
         self._connector = connector
-        self._session = session
+        self._session = started[0] if started is not None else None
         self._cancel = Cancel()
         self._stop_requested = threading.Event()
         self._number = int(signal.SIGINT)
@@ -105,7 +106,7 @@ class _Watching:
             self._cancel,
             # The copy has all ranks, also those not shown: fetching them afterwards would delay the end.
             copy=LocalCopy(self._run_dir),
-            is_just_started=session is not None,
+            first_call=started[1] if started is not None else None,
             figures=_PLAIN_FIGURES_SECONDS if isinstance(self._view, PlainRun) else 0.5,
         )
 

@@ -17,9 +17,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, Stream, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
-from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import call, call_line
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import Reply
@@ -62,14 +61,16 @@ class LineChoice:
 
 Event = Chunk | RunStatus | Notice | RunEnded
 Watch = Callable[[Event], None]
+FollowCall = Callable[[Mapping[str, Any], Callable[[Frame], None], Cancel], Reply]
+"""Sends the request to node0 and returns its last event; frames go to the callback."""
 
 
 class Follower:
     """Follows one run. `offsets` are the bytes reported so far, by rank and stream: `0.out`.
 
     `copy` gets each chunk and status before `watch` does; with `is_copy` the run is such a copy. `figures` is the
-    number of seconds between two statuses that differ only in figures. With `is_just_started`, the run's own copy of
-    the agent is of this version.
+    number of seconds between two statuses that differ only in figures. `first_call` is used once: over the first
+    session, the process that has started the run can follow it.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Follower:
         is_copy: bool = False,
         copy: LocalCopy | None = None,
         figures: float = 0.5,
-        is_just_started: bool = False,
+        first_call: FollowCall | None = None,
     ) -> None:
         self.offsets: dict[str, int] = {}
         self.status: RunStatus | None = None
@@ -103,7 +104,7 @@ class Follower:
         """When node0 received the output that comes now."""
         self._copy = copy
         self._figures = figures
-        self._is_just_started = is_just_started
+        self._first_call = first_call
         self._dump: DumpReceiver | None = None
         self._has_received = False
         self._silent_since: float | None = None
@@ -176,11 +177,9 @@ class Follower:
 
         try:
             with silence.closing(session.close):
-                if self._is_just_started:
-                    self._is_just_started = False
-                    argv = (self._record.python, "-IS", f"{self._record.rundir}/agent.zip", "run.follow", "follow")
-                    line = Command.argv(*argv)._replace(label="follow the run")
-                    return call_line(session, line, b"", request, on_frame=on_frame, cancel=self._cancel)
+                first_call, self._first_call = self._first_call, None
+                if first_call is not None:
+                    return first_call(request, on_frame, self._cancel)
                 return call(
                     session,
                     "run.follow",

@@ -112,7 +112,7 @@ class Run:
         path.write_text(json.dumps(job))
         path.chmod(0o600)
 
-    def say_go(self) -> None:
+    def say_go(self, *, leave: bool = True) -> None:
         by_mpirun = self.go.get("by_mpirun", True)
         launch = self.launch or ([sys.executable, str(STAND_IN), str(self.size)] if by_mpirun else [])
         if self.rank_port is not None:
@@ -130,7 +130,8 @@ class Run:
             **self.go,
         }
         self.started = self._ask(go)
-        self.process.communicate(timeout=10)
+        if leave:
+            self.process.communicate(timeout=10)
 
     def _ask(self, line: dict[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None

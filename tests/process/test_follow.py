@@ -83,6 +83,22 @@ def test_a_run_is_followed_from_its_first_line_to_its_end(make: Callable[..., Ru
     assert heard.last["status"]["state"] == "ok"
 
 
+def test_the_process_that_has_started_a_run_follows_it(make: Callable[..., Run]) -> None:
+    run = make("print('out')", 2)
+    run.listen()
+    run.write_job()
+    run.say_go(leave=False)
+    assert run.process.stdin is not None
+    assert run.process.stdout is not None
+    request = {"home": str(run.home), "id": run.id, "follow": True}
+    run.process.stdin.write(json.dumps(request).encode() + b"\n")
+    run.process.stdin.close()
+    *events, last = read_events(run.process.stdout.fileno())
+    assert sorted(event.data for event in events if isinstance(event, Chunk) and event.data) == [b"out\n", b"out\n"]
+    assert isinstance(last, dict)
+    assert (last["event"], last["status"]["state"]) == ("done", "ok")
+
+
 def test_who_comes_back_misses_nothing_and_hears_nothing_twice(make: Callable[..., Run]) -> None:
     run = make(SLOW).start()
     offsets: dict[str, int] = {}

@@ -47,6 +47,8 @@ class StartedRun:
 
     record: RunRecord
     plan: LaunchPlan
+    launch: Launch
+    """To follow it or to leave it."""
     notes: tuple[str, ...] = ()
 
 
@@ -160,7 +162,7 @@ def submit_run(
         if failure is not None:
             return failure
     run_in_background(lambda: prune_local(registry, retention), "prune")
-    return StartedRun(record, plan, (*plan.notes, *_logind_notes(context)))
+    return StartedRun(record, plan, launch, (*plan.notes, *_logind_notes(context)))
 
 
 def make_plan(

@@ -37,11 +37,13 @@ from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session, StdinQueue, capture
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.facts.system import Logind
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.frames import Frame
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session_pool import SessionPool
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
@@ -127,7 +129,9 @@ class Launch:
         self._start = spec.start
         self._cancel = Cancel()
         """Of the supervisor's call."""
+        self._on_frame: Callable[[Frame], None] = _ignore
         self._listening: Future[None] = Future()
+        self._started: Future[None] = Future()
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
     def upload_jobs(self, jobs: Mapping[str, JobRecord], plan: str) -> StartFailure | None:
@@ -157,9 +161,22 @@ class Launch:
         """Let the supervisor start mpirun; from then on the run continues on its own."""
         start = self._start._replace(connectivity=connectivity)
         self._may_run = not self._supervisor.done()  # one that is lost by now gets no command
-        self._stdin.send(json.dumps(start.to_json()).encode() + b"\n")
+        self._send(start.to_json())
+        return self._wait_for(self._started)
+
+    def follow(self, request: Mapping[str, Any], on_frame: Callable[[Frame], None], cancel: Cancel) -> Reply:
+        """Follow the started run to its end, by the process that has started it. Its connection must stay open."""
+        self._on_frame = on_frame
+        self._send(request)
+        with cancel.waking(self._cancel.throw):
+            return self._supervisor.result()
+
+    def leave(self) -> None:
+        """End the supervisor's call; the started run continues on its own."""
         self._stdin.end()
-        return self._wait_for(self._supervisor)
+
+    def _send(self, request: Mapping[str, Any]) -> None:
+        self._stdin.send(json.dumps(request).encode() + b"\n")
 
     def abandon(self) -> None:
         """End a supervisor that waits, and remove the files of the run."""
@@ -170,24 +187,26 @@ class Launch:
         firsts = [group[0] for group in (self._node0, *self._others)]
         clean_up(firsts, f"rm -rf {shlex.quote(self._record.rundir)}", self._pool)
 
-    def _call_supervisor(self) -> None:
-        """Unpack node0's files and start the supervisor; returns when it has started mpirun."""
+    def _call_supervisor(self) -> Reply:
+        """Unpack node0's files and start the supervisor; returns when `follow` or `leave` ends it."""
         spec, node0 = self._spec, self._node0[0]
         files = _packed([*self._agent, *spec.files])
         request = SupervisorRequest(self._record.id, self._record.rundir, spec.bind, self._token, node0.name)
-        call_line(
+        return call_line(
             self._pool.session(node0),
             _supervisor_command(spec, len(files)),
             files,
             request._asdict(),
             stdin=self._stdin,
             on_event=self._on_event,
+            on_frame=lambda frame: self._on_frame(frame),
             cancel=self._cancel,
         )
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        if event.get("event") == "listening" and not self._listening.done():
-            self._listening.set_result(None)
+    def _on_event(self, event: Mapping[str, Any]) -> None:
+        for name, future in (("listening", self._listening), ("started", self._started)):
+            if event.get("event") == name and not future.done():
+                future.set_result(None)
 
     def _job_text(self, group: Sequence[Host], jobs: Mapping[str, JobRecord]) -> str:
         """The text of job.json for these hosts, which have one store; empty for node0's without ranks."""
@@ -208,17 +227,19 @@ class Launch:
     def _wait_for(self, future: Future[None]) -> StartFailure | None:
         """Wait for this event or the end of the supervisor's call, which is then the failure."""
         with self._pool.cancel.waking(self._cancel.throw):
-            wait((future, self._supervisor), _START_SECONDS, FIRST_COMPLETED)
+            futures: tuple[Future[Any], ...] = (future, self._supervisor)
+            wait(futures, _START_SECONDS, FIRST_COMPLETED)
             is_late = not (future.done() or self._supervisor.done())
             if is_late:
                 self._cancel.throw()
                 wait((self._supervisor,))
-        if not self._supervisor.done():
+        if future.done():
             return None
         try:
             if is_late:
                 raise TimedOut(f"the supervisor did not start within {_START_SECONDS:g} s")
             self._supervisor.result()
+            raise HostError("the supervisor ended before it had started the run")
         except HostError as error:
             failure = StartFailure.of_host(self._record.node0.name, error)
             is_lost = self._may_run and isinstance(error, (Cancelled, TimedOut, Unreachable))
@@ -226,7 +247,6 @@ class Launch:
                 return failure
             fix = f"it may run: ipexctl ps shows it, ipexctl stop {self._record.id} stops it"
             return replace(failure, fix=fix, is_unsure=True)
-        return None
 
     def _is_stopped(self, error: HostError) -> bool:
         """Stop a run that may have started, because the connection was lost; False if that is not confirmed."""
@@ -255,7 +275,11 @@ def _supervisor_command(spec: LaunchSpec, size: int) -> Command:
     if spec.logind is not None and spec.logind.kill_user_processes:
         scope = "systemd-run --user --scope --quiet"
         script += f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {argv}; fi; "
-    return Command(f"{script}exec {argv}", f"start the supervisor in {spec.record.rundir}")
+    return Command(f"{script}exec {argv}", f"run the supervisor in {spec.record.rundir}")
+
+
+def _ignore(frame: Frame) -> None:
+    """Before the run is followed."""
 
 
 def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> None:

@@ -56,13 +56,13 @@ def emit_frames() -> Iterator[CompressedFrameWriter]:
         writer.close()
 
 
-def answer(action: Action) -> int:
+def answer(action: Action, stdin: BinaryIO | None = None) -> int:
     """Read the request, run the action, and emit its result as the last event; returns the exit code.
 
     New files are readable by this account only, regardless of its umask. An OSError of the action is explained.
     """
     os.umask(0o077)
-    stdin = open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # a pipe's size
+    stdin = stdin or open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # a pipe's size
     request = json.loads(stdin.readline())
     try:
         result = action(request, stdin)

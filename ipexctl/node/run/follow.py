@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Iterable, Iterator
+from typing import BinaryIO, Iterable, Iterator
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
 from ipexctl.node.common.files import read_json, rundir_of
@@ -257,8 +257,8 @@ def forward_run(
             time.sleep(READ_INTERVAL if has_output or status.state == "starting" else idle)
 
 
-def main(action: str) -> int:
+def main(action: str, stdin: BinaryIO | None = None) -> int:
     try:
-        return answer({"follow": follow}[action])
+        return answer({"follow": follow}[action], stdin)
     except BrokenPipeError:
         return 0

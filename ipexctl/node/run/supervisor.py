@@ -1,13 +1,14 @@
 """The supervisor of a run on node0: starts mpirun, follows the ranks, keeps the record, ends all ranks when one fails.
 
-It is started as `PYTHON -IS RUNDIR/agent.zip run.supervisor`. It reads two lines of JSON from stdin, and answers each
-with one line, or with `{"event": "failed", "reason", "fix"}`. `node/common/job.py` has both requests.
+It is started as `PYTHON -IS RUNDIR/agent.zip run.supervisor`. It reads lines of JSON from stdin, and answers the first
+two with one line each, or with `{"event": "failed", "reason", "fix"}`. `node/common/job.py` has both requests.
 
     SupervisorRequest  → {"event": "listening", "local", "port"}
-    StartRequest       → {"event": "done", "pid", "start", "mpirun", "master_port"}
+    StartRequest       → {"event": "started", "pid", "start", "mpirun", "master_port"}
+    a request of `follow.py`, or the end of stdin → {"event": "done"}, after the frames of the run
 
 The second one is sent when all hosts have their job files. After that the supervisor runs in a session of its own, and
-its caller may exit. SIGTERM stops the run.
+its caller may exit; the process that has started it follows the run. SIGTERM to the supervisor stops the run.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Supervisor:
             return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
         status = self.record.status
         return {
-            "event": "done",
+            "event": "started",
             **status.to_json()["supervisor"],
             "mpirun": self.mpirun.pid,
             "master_port": status.master.port,
@@ -467,21 +468,17 @@ class Supervisor:
             self.record.save(time.monotonic())
 
 
-def daemonize(log_path: str) -> Callable[[Json], None] | None:
+def daemonize(log_path: str) -> Callable[[Json], None] | str:
     """Detach from the caller: a session of its own, no terminal, stderr in a file.
 
-    Returns a function that replies to the caller once, in the detached process.
-
-    Returns None in the original process, after it has printed that reply.
+    Returns a function that sends the one reply to the caller, in the detached process, and that reply in the original.
     """
     reader, writer = os.pipe()
     if os.fork():
         os.close(writer)
         with os.fdopen(reader, encoding="utf-8") as pipe:
             line = pipe.read()
-        sys.stdout.write(line or json.dumps({"event": "failed", "reason": "the supervisor died at its start"}) + "\n")
-        sys.stdout.flush()
-        return None
+        return line or json.dumps({"event": "failed", "reason": "the supervisor died at its start"}) + "\n"
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -497,8 +494,23 @@ def daemonize(log_path: str) -> Callable[[Json], None] | None:
     return send_reply
 
 
+def reply_and_follow(reply: str, stdin: Any) -> int:
+    """Pass on the supervisor's reply; if it has started the run, follow it unless stdin ends."""
+    sys.stdout.write(reply)
+    sys.stdout.flush()
+    if json.loads(reply)["event"] == "failed":
+        return 0
+    if stdin.peek(1):
+        from ipexctl.node.run import follow  # imported while mpirun starts
+
+        return follow.main("follow", stdin)
+    emit("done")
+    return 0
+
+
 def main(action: str) -> int:  # noqa: ARG001
-    request = read_supervisor_request(json.loads(sys.stdin.readline()))
+    stdin = sys.stdin.buffer
+    request = read_supervisor_request(json.loads(stdin.readline()))
     allow_many_files(1 << 20)
     local = f"{sockets.LOCAL}ipexctl-{os.urandom(16).hex()}"
     try:
@@ -510,12 +522,14 @@ def main(action: str) -> int:  # noqa: ARG001
     with contextlib.suppress(OSError):  # a sandbox without Unix sockets: node0's ranks are refused there and use TCP
         listeners.append(sockets.listen(local))
     emit("listening", local=local, port=port)
-    line = sys.stdin.readline()
-    if not line.endswith("\n"):  # the caller has exited
+    line = stdin.readline()
+    if not line.endswith(b"\n"):  # the caller has exited
         return 1
     send_reply = daemonize(f"{request.rundir}/supervise.log")
-    if send_reply is None:
-        return 0
+    if isinstance(send_reply, str):
+        for listener in listeners:  # they close with the supervisor
+            listener.close()
+        return reply_and_follow(send_reply, stdin)
     try:
         start = read_start_request(json.loads(line))
         start = start._replace(argv=(*start.argv, local, request.bind, str(port)))

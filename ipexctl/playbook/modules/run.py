@@ -115,6 +115,7 @@ def _start(
     )
     if isinstance(started, StartFailure):
         return _not_started(hosts, started)
+    started.launch.leave()  # its session stays open
     record, plan = started.record, started.plan
     for note in started.notes:
         context.watch(Notice(f"note: {note}"))

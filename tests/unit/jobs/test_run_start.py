@@ -61,6 +61,7 @@ class FakeNode(Session):
     files: dict[str, bytes] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
     go: dict[str, Any] = field(default_factory=dict)
+    followed: Any = None
 
     @property
     def server_key(self) -> None:
@@ -90,7 +91,9 @@ class FakeNode(Session):
             if self.after_go:
                 self.lost = self.after_go == "nothing"
                 raise Unreachable("the connection was lost")
-            sink("stdout", b'{"event": "done", "pid": 7, "master_port": 29999}\n')
+            sink("stdout", b'{"event": "started", "pid": 7, "master_port": 29999}\n')
+            self.followed = json.loads(stdin.read() or b"null")
+            sink("stdout", b'{"event": "done", "status": {"state": "ok"}}\n')
         elif command.label == "look for the record":
             return Ended(0 if self.after_go in ("stopped", "running", "malformed") else 1)
         elif command.label == "stop the run":
@@ -238,6 +241,16 @@ def test_a_supervisor_that_answers_nonsense_is_a_failure_of_node0() -> None:
     failure = begin(Crew(a={"first_event": "nonsense"}))
     assert failure is not None
     assert failure.hosts == ("a",)
+
+
+def test_the_call_that_has_started_the_run_follows_it() -> None:
+    pool = Crew()
+    launch = launch_on(pool)
+    assert (launch.upload_jobs(JOBS, "{}") or launch.start_mpirun(None)) is None
+    pool.cancel.throw()  # the run continues
+    reply = launch.follow({"id": "r"}, lambda _: None, Cancel())
+    assert reply.record("status").text("state") == "ok"
+    assert pool.nodes["a"].followed == {"id": "r"}
 
 
 def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:
