@@ -57,7 +57,7 @@ def _run() -> int:
             report_crash(args.exc_value)
 
     # Nearly all objects of a call live until its end: looking for garbage so often is a twentieth of its time.
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(200_000, 20, 20)
     _open_what_was_closed()
     if "_IPEXCTL_COMPLETE" in os.environ:
         # Typer would import rich only to strip markup that the help does not have: 0.2 s at every Tab.

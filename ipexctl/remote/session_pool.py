@@ -6,6 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.connector import Connector
     from ipexctl.remote.fanout import HostOutcome
     from ipexctl.remote.session import Session
@@ -43,11 +43,16 @@ class SessionPool:
         self.close()
 
     def close(self) -> None:
-        """Close the sessions that are open now."""
-        while self._sessions:
-            _, session = self._sessions.popitem()
+        """Close the sessions that are open now, all at once: paramiko waits for the end of each connection's thread."""
+
+        def close(host: Host) -> None:
             with contextlib.suppress(OSError, EOFError):
-                session.close()
+                if session := self.detach(host):
+                    session.close()
+
+        hosts = [session.host for session in list(self._sessions.values())]
+        for _ in fan_out(hosts, close, forks=self._forks, cancel=Cancel()):
+            pass
 
     def session(self, host: Host) -> Session:
         """The host's session; raises HostError if it can't be opened. All threads get the same one."""
