@@ -24,12 +24,10 @@ if [ "$kernel" = Linux ]; then
 else
     other_kernel
 fi
+[ -n "$names_left" ] || buffer 'done' names
+buffer home.path "$home"
 flush
-if [ -n "$names_left" ]; then
-    names $names_left &
-else
-    put 'done' names
-fi
+[ -z "$names_left" ] || names $names_left &
 our_home
 if [ -d "$home" ]; then
     our_envs

@@ -7,7 +7,8 @@ room() { # paths
     done
     flush
     if [ "$kernel" = Linux ]; then
-        stat -f -c 'room %S %b %a %c %d %n' "$@"
+        held="$(stat -f -c 'room %S %b %a %c %d %n' "$@")
+"
     else
         for path; do
             put df "$path|$(df -Pk "$path" | while read -r line; do printf '%s|' "$line"; done)"
@@ -17,7 +18,6 @@ room() { # paths
 
 # The --home directory; its parent exists before the first install and after it.
 our_home() {
-    put home.path "$home"
     base=$home
     until [ -d "$base" ]; do
         case $base in
