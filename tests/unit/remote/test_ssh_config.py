@@ -203,6 +203,18 @@ def test_openssh_is_asked_once_for_hosts_that_no_line_tells_apart(
 
 
 @needs_ssh
+def test_hosts_of_a_group_have_their_own_tokens_and_known_hosts(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  IdentityFile /keys/%n\n")
+    resolver, known = Resolver(os.environ), tmp_path / "known"
+    hosts = [Host("n1", "n1", ssh_config=config), Host("n2", "n2", ssh_config=config)]
+    hosts.append(Host("n3", "n3", ssh_config=config, known_hosts=known))
+    found = [resolver.resolve(host) for host in hosts]
+    assert [at.identities for at in found] == [(Path(f"/keys/{host.name}"),) for host in hosts]
+    assert [at.known_hosts[0] == known for at in found] == [False, False, True]
+
+
+@needs_ssh
 def test_hosts_that_only_capitals_tell_apart_are_asked_for_one_by_one(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("Host a*\n  Port 2200\n")
