@@ -163,7 +163,12 @@ def names(cluster: Cluster) -> Iterator[Finding]:
                 answers[name][addresses].append(node.name)
             else:
                 lost[node.name].append(name)
-    owners = {address: node.name for node in cluster.nodes for address in _own_addresses(node)}
+    owners = {
+        address.address: node.name
+        for node in cluster.nodes
+        for nic in node.facts.network.nics
+        for address in joining(nic)
+    }
     machines = {node.name: node.facts.machine or node.name for node in cluster.nodes}
     for name, found in answers.items():
         yield from _two_addresses(name, found)
@@ -199,10 +204,6 @@ def _wrong(
                 _NAMES,
                 tuple(hosts),
             )
-
-
-def _own_addresses(node: Member) -> frozenset[str]:
-    return frozenset(address.address for nic in node.facts.network.nics for address in joining(nic))
 
 
 def _is_wrong(address: str, name: str, owners: Mapping[str, str], machines: Mapping[str, str]) -> bool:

@@ -136,10 +136,6 @@ _NAMES: Final = {
 }
 
 
-def _versions(env: Env) -> tuple[str | None, ...]:
-    return tuple(getattr(env, part) for part in _PARTS)
-
-
 def _envs(cluster: Cluster) -> dict[str, dict[str, Env]]:
     """Name of the environment → host → environment."""
     found: dict[str, dict[str, Env]] = {}
@@ -153,28 +149,24 @@ def stacks(cluster: Cluster) -> Iterator[Finding]:
     envs = _envs(cluster)
     for name, by_host in envs.items():
         having = tuple(node for node in cluster.runnable if node.name in by_host)
-        found = groups(having, lambda node, at=by_host: _versions(at[node.name]))  # type: ignore[misc]
+        versions = {host: tuple(getattr(env, part) for part in _PARTS) for host, env in by_host.items()}
+        found = groups(having, lambda node, of=versions: of[node.name])  # type: ignore[misc]
         if len(found) < 2:
             continue
         usual, others, names = odd_ones(found)
         at = next(place for place, value in enumerate(usual) if value != others[0][place])
         part = _NAMES.get(_PARTS[at], _PARTS[at])
+        torch, ipex = minor_of(usual[0]), minor_of(usual[1])
+        env = f" --env {shlex.quote(name[:40])}" if name != "default" else ""
+        version = f" --ipex {_dotted(ipex)}" if ipex else f" --torch {_dotted(torch)}" if torch else ""
         yield Finding(
             "cluster.mixed_stacks",
             "fail",
             f"Environment {name[:30]} has {part} {others[0][at] or 'missing'}, but {usual[at] or 'missing'} on the "
             "others: ranks of different versions hang or crash at the first collective",
-            f"give all hosts the version that most have, or name another one: {_install_like(name, usual)}",
+            f"give all hosts the version that most have, or name another one: ipexctl install{env}{version}",
             names,
         )
-
-
-def _install_like(name: str, versions: tuple[str | None, ...]) -> str:
-    """The command that installs this IPEX, else this torch, in the environment of that name on all hosts."""
-    torch, ipex = minor_of(versions[0]), minor_of(versions[1])
-    env = f" --env {shlex.quote(name[:40])}" if name != "default" else ""
-    version = f" --ipex {_dotted(ipex)}" if ipex else f" --torch {_dotted(torch)}" if torch else ""
-    return f"ipexctl install{env}{version}"
 
 
 def missing_envs(cluster: Cluster) -> Iterator[Finding]:

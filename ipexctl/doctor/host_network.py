@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.context import few, is_complete, main_nic, open_ports
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.internal import joining
+from ipexctl.remote.control_machine import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def own_name(facts: Facts, context: HostContext) -> Iterator[Finding]:
             "reach its ranks",
             fix + meanwhile,
         )
-    elif _loopback(found[0]):
+    elif is_loopback(found[0]):
         yield Finding(
             "name.loopback",
             "warn",
@@ -57,13 +57,6 @@ def own_name(facts: Facts, context: HostContext) -> Iterator[Finding]:
             "address to the others",
             fix + meanwhile,
         )
-
-
-def _loopback(text: str) -> bool:
-    try:
-        return ip_address(text).is_loopback
-    except ValueError:
-        return False
 
 
 def bridges(facts: Facts, context: HostContext) -> Iterator[Finding]:

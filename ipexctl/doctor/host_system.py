@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ipexctl.doctor.context import HostContext
     from ipexctl.facts.facts import Facts
-    from ipexctl.facts.system import Disk, RunProcess
+    from ipexctl.facts.system import RunProcess
 
 _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16
@@ -102,12 +102,15 @@ def writing(facts: Facts) -> Iterator[Finding]:
         return
     read_only = disk.mount is not None and "ro" in disk.mount.options
     if read_only or (disk.writable is False and disk.total is not None and is_complete(facts, "home")):
+        # The kernel makes a filesystem read-only after errors, and writing to it then loses data.
+        point = (disk.mount.point if disk.mount else "PATH")[:40]
+        remount = f"as root, and only where dmesg shows no errors of that disk: mount -o remount,rw {point}; or "
         yield Finding(
             "home.read_only",
             "fail",
             f"{home.path[:50]} is not writable{' (mounted read-only)' if read_only else ''}: no environment, "
             "code or log can be written there",
-            f"{_remount(disk) if read_only else ''}{_NO_HOME}",
+            f"{remount if read_only else ''}{_NO_HOME}",
         )
     if disk.noexec:
         yield Finding(
@@ -117,12 +120,6 @@ def writing(facts: Facts) -> Iterator[Finding]:
             f"{_NO_HOME}; if there is none, ask the administrator whether "
             f"{(disk.mount.point if disk.mount else 'its filesystem')[:40]} may be mounted with exec",
         )
-
-
-def _remount(disk: Disk) -> str:
-    """The kernel makes a filesystem read-only after errors, and writing to it then loses data."""
-    point = (disk.mount.point if disk.mount else "PATH")[:40]
-    return f"as root, and only where dmesg shows no errors of that disk: mount -o remount,rw {point}; or "
 
 
 def temporary(facts: Facts) -> Iterator[Finding]:

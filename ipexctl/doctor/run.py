@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_findings, worst
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.doctor.run_states import named_runs, run_states
+from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.remote.control_machine import is_this_machine
@@ -18,17 +19,14 @@ from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ipexctl.doctor.finding import HostStatus
-    from ipexctl.doctor.run_states import RunLife
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
-
-_TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
 
 
 class DoctorRequest(NamedTuple):
@@ -54,8 +52,24 @@ def run_doctor(
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
     chosen = addresses_among(hosts, facts, request.iface)
     internal = {} if isinstance(chosen, NoCommonNetwork) else chosen  # then it is a finding of the cluster's rules
-    runs = _run_states([(host, answers[host.name].facts) for host in hosts], request.node0_of)
-    contexts = {host.name: _context(host, answers[host.name], internal, facts, hosts[0], runs) for host in hosts}
+    with_answers = [(host, answers[host.name].facts) for host in hosts]
+    node0_of = request.node0_of
+    node0s = {run: node0 for run in named_runs(with_answers) if node0_of and (node0 := node0_of(run))}
+    runs = run_states(with_answers, node0s)
+    contexts = {}
+    for host in hosts:
+        skew = answers[host.name].skew
+        contexts[host.name] = HostContext(
+            name=host.name,
+            address=host.address,
+            internal=internal.get(host.name),
+            peers=tuple(name for name in facts if name != host.name),
+            node0=host == hosts[0],
+            is_control=is_this_machine(host),
+            skew=skew.seconds if skew else None,
+            uncertainty=skew.uncertainty if skew else None,
+            runs=runs,
+        )
     with_facts = [(host, facts[host.name]) for host in hosts if host.name in facts]
     cluster = list(examine_cluster(with_facts, contexts, iface=request.iface))
     reached = [host for host in hosts if answers[host.name].status == "ok"]
@@ -77,35 +91,6 @@ def run_doctor(
         recommendation=recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows or packaged_rows())),
         seconds=time.monotonic() - started,
         network_seconds=network_seconds,
-    )
-
-
-def _run_states(
-    answers: Sequence[tuple[Host, Facts | None]], node0_of: Callable[[str], Host | None] | None
-) -> dict[str, RunLife]:
-    known = {run: node0 for run in named_runs(answers) if node0_of and (node0 := node0_of(run))}
-    return run_states(answers, known)
-
-
-def _context(
-    host: Host,
-    answer: HostFacts,
-    internal: Mapping[str, str],
-    facts: Mapping[str, Facts],
-    node0: Host,
-    runs: Mapping[str, RunLife],
-) -> HostContext:
-    skew = answer.skew
-    return HostContext(
-        name=host.name,
-        address=host.address,
-        internal=internal.get(host.name),
-        peers=tuple(name for name in facts if name != host.name),
-        node0=host == node0,
-        is_control=is_this_machine(host),
-        skew=skew.seconds if skew else None,
-        uncertainty=skew.uncertainty if skew else None,
-        runs=runs,
     )
 
 
@@ -140,10 +125,8 @@ def _required(host: Host, facts: Facts, tier: str | None) -> tuple[Finding, ...]
     if tier is None:
         return ()
     has = facts.cpu.tier
-    if has is None:
-        message = f"--require {tier}: the instruction set of this CPU could not be read"
-    elif has in _TIERS and _TIERS.index(has) >= _TIERS.index(tier):
+    if has is not None and TIERS.index(has) >= TIERS.index(tier):
         return ()
-    else:
-        message = f"--require {tier}: this CPU has only {has}"
+    problem = "the instruction set of this CPU could not be read" if has is None else f"this CPU has only {has}"
+    message = f"--require {tier}: {problem}"
     return (Finding("cpu.require", "fail", message, "leave it out: --limit '!NAME', or require less", (host.name,)),)

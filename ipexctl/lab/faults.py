@@ -185,7 +185,12 @@ def find_fault(name: str) -> Fault:
 def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
     """All arguments in their normal form, with defaults. An interface may be given without the arguments before it."""
     texts = list(given)
-    if fault.on_interface and len(texts) == 1 and len(fault.arguments) > 1 and _is_interface(texts[0]):
+    if (
+        fault.on_interface
+        and len(texts) == 1
+        and len(fault.arguments) > 1
+        and texts[0].startswith(("eth", ALL_INTERFACES))
+    ):
         texts.insert(0, fault.arguments[0].default)
     if len(texts) > len(fault.arguments):
         takes = f"takes {len(fault.arguments)} at most" if fault.arguments else "takes no argument"
@@ -200,10 +205,6 @@ def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
                 f"{fault.name}: {text!r} is not {error}", fix=f"ipexctl lab break NAME {fault.usage}"
             ) from None
     return tuple(values)
-
-
-def _is_interface(text: str) -> bool:
-    return text.startswith("eth") or text == ALL_INTERFACES
 
 
 def check_possible(fault: Fault, args: Sequence[str], host: LabHost) -> None:

@@ -24,7 +24,10 @@ def hostfile(lab: Lab) -> str:
 
 def ssh_config(lab: Lab) -> str:
     """For `ssh -F ssh_config node1`. Paths are absolute, so it works from any directory."""
-    sections = [_ssh_section(host) for host in lab.nodes]
+    sections = []
+    for host in lab.nodes:
+        lines = [f"Host {host.name} {host.address}", f"  HostName {host.address}", f"  User {host.user}"]
+        sections.append("\n".join([*lines, *(["  ProxyJump bastion"] if host.behind_bastion else [])]))
     common = [
         "Host *",
         f"  IdentityFile {lab.key}",
@@ -36,13 +39,6 @@ def ssh_config(lab: Lab) -> str:
         "  ConnectTimeout 10",
     ]
     return "\n\n".join([*sections, "\n".join(common)]) + "\n"
-
-
-def _ssh_section(host: LabHost) -> str:
-    lines = [f"Host {host.name} {host.address}", f"  HostName {host.address}", f"  User {host.user}"]
-    if host.behind_bastion:
-        lines.append("  ProxyJump bastion")
-    return "\n".join(lines)
 
 
 def known_hosts(lab: Lab, keys: Mapping[str, str]) -> str:

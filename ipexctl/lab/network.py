@@ -21,11 +21,7 @@ _UPLINK = "uplink"
 
 
 def namespaces(lab: Lab) -> str:
-    return _lines(f"netns add {name}" for name in netns_names(lab))
-
-
-def netns_names(lab: Lab) -> tuple[str, ...]:
-    return (lab.switch, *(host.netns for host in lab.nodes))
+    return _lines(f"netns add {name}" for name in (lab.switch, *(host.netns for host in lab.nodes)))
 
 
 def uplink(lab: Lab, *, v6: bool) -> str:

@@ -98,7 +98,11 @@ def plan_exchange(reports: Mapping[str, HostCopies]) -> ExchangePlan:
 def _choose_source(name: str, reports: Mapping[str, HostCopies]) -> str | None:
     """The host whose copy all get; None if the host that wrote the file has deleted it."""
     holders = [host for host, report in reports.items() if name in report.copies]
-    changed = [host for host in holders if not _is_unchanged(name, reports[host])]
+    changed = [
+        host
+        for host in holders
+        if name not in reports[host].known or reports[host].known[name].sha256 != reports[host].copies[name].sha256
+    ]
     is_deleted = any(
         name in report.known
         and not report.known[name].is_brought
@@ -109,10 +113,6 @@ def _choose_source(name: str, reports: Mapping[str, HostCopies]) -> str | None:
     if not changed and is_deleted:
         return None
     return max(changed or holders, key=lambda host: reports[host].copies[name].mtime_ns)
-
-
-def _is_unchanged(name: str, report: HostCopies) -> bool:
-    return name in report.known and report.known[name].sha256 == report.copies[name].sha256
 
 
 def is_temporary(part: str) -> bool:

@@ -187,7 +187,7 @@ def measure_link(address: str, port: int, token: str, seconds: float) -> Json:
             conn.sendall(chunk)
             sent += len(chunk)
         conn.shutdown(socket.SHUT_WR)
-        return {"round_trip": sorted(trips)[len(trips) // 2], "bits": float(stream.readline())}
+        return {"round_trip": sorted(trips)[len(trips) // 2], "bits": float(stream.readline(64))}
 
 
 def round_trip(conn: socket.socket, stream: BinaryIO, word: bytes) -> float:
