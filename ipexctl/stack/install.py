@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from ipexctl.stack.install_context import (
     InstallReport,
     InstallRequest,
     InstallResult,
+    StackSummary,
     inspect_hosts,
     summary_of,
 )
@@ -37,6 +39,7 @@ from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackRequest
+from ipexctl.stack.unchanged import find_intact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,20 +54,16 @@ def install(
 ) -> InstallReport:
     """Install one stack on every host. Hosts fail independently; a second call completes the rest."""
     context = InstallContext(hosts, request, pool, watch)
+    if not (request.upgrade or request.dry_run):
+        report = _find_unchanged(copy(context))  # its few facts do not count if there is more to do
+        if report is not None:
+            return report
     inspect_hosts(context)
     if not context.pending:
         return context.report()
-    homes = {host.name: home.path for host in context.pending if (home := context.facts[host.name].home)}
-    users = [context.facts[host.name].account.user for host in context.pending]
-    if refusal := check_same_home(homes, users):
+    if refusal := _check_homes(context):
         return context.report(refusal=refusal)
-    if not request.upgrade:
-        installed = installed_record(request.env.stack, request.name, context.facts, request.rows)
-        context.extended = installed if installed is not None and _has_name(context, installed) else None
-        if context.extended is not None and request.env.stack == StackRequest():
-            added = EnvRequest.from_json(context.extended.requests[-1]).with_packages(request.env)
-            request = context.request = replace(request, env=added)
-    known = None if request.upgrade else find_existing(request.to_json(), request.name, context.facts)
+    known = None if request.upgrade else _find_known(context)
     if known is not None and (report := _reuse(context, known)) is not None:
         return report
     if known is not None or (context.extended is not None and not _fits(context, context.extended)):
@@ -84,6 +83,54 @@ def install(
     if isinstance(locked, Refusal):
         return context.report(refusal=locked)
     return _install_locked(context, locked)
+
+
+def _check_homes(context: InstallContext) -> Refusal | None:
+    homes = {host.name: home.path for host in context.pending if (home := context.facts[host.name].home)}
+    return check_same_home(homes, [context.facts[host.name].account.user for host in context.pending])
+
+
+def _find_known(context: InstallContext) -> Existing | None:
+    """The environment made for this request. A request without a stack is one for more packages of the present one."""
+    request = context.request
+    installed = installed_record(request.env.stack, request.name, context.facts, request.rows)
+    context.extended = installed if installed is not None and _has_name(context, installed) else None
+    if context.extended is not None and request.env.stack == StackRequest():
+        added = EnvRequest.from_json(context.extended.requests[-1]).with_packages(request.env)
+        context.request = replace(request, env=added)
+    return find_existing(context.request.to_json(), request.name, context.facts)
+
+
+def _find_unchanged(context: InstallContext) -> InstallReport | None:
+    """The report if every host has the environment, intact, named and verified; None if there may be more to do.
+
+    The verification is that of this boot of the host, so its processor and its libraries are those that passed it.
+    """
+    found = find_intact(context)
+    if found is None:
+        return None
+    context.facts = {name: env.facts for name, env in found.items()}
+    known = None if _check_homes(context) else _find_known(context)
+    if known is None or set(known.hosts) != set(found) or not _fits(context, known.record):
+        return None
+    record, lock = known.record, next(iter(found.values())).lock
+    if any((env.name, env.lock.digest) != (record.name, record.digest) for env in found.values()):
+        return None
+    for host in context.hosts:
+        verify = found[host.name].verified.to_json()
+        context.done[host.name] = InstallResult(
+            host, "ok", seconds=context.seconds, env=record.name, packages=lock.packages, verify=verify
+        )
+    return context.report(stack=_summary_of_record(context, record, lock), lock=lock, path=_path_of(context))
+
+
+def _summary_of_record(context: InstallContext, record: EnvRecord, lock: Lock) -> StackSummary:
+    plan = installed_plan(record, context.facts, context.request.rows)
+    return replace(summary_of(plan, lock), mpi=record.mpi, why=record.why)
+
+
+def _path_of(context: InstallContext) -> str:
+    return f"{context.home}/envs/{context.request.name}"
 
 
 def _has_name(context: InstallContext, record: EnvRecord) -> bool:
@@ -119,7 +166,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
                 context.done[host.name] = InstallResult(
                     host, "changed", seconds=context.seconds, env=name, packages=lock.packages
                 )
-        return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.request.name}")
+        return context.report(stack=summary, lock=lock, path=_path_of(context))
     spec = EnvSpec(
         name=name,
         lock=lock,
@@ -145,7 +192,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     if context.extended is not None and context.extended.name != name:
         installer.remove_superseded(context.extended.name)
     summary = replace(summary, mpi=context.installed_mpi or summary.mpi)
-    return context.report(stack=summary, lock=lock, path=f"{context.home}/envs/{context.request.name}")
+    return context.report(stack=summary, lock=lock, path=_path_of(context))
 
 
 def _base_of(context: InstallContext, lock: Lock) -> Base | None:
@@ -201,9 +248,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     present = [(host, found[host.name]) for host in context.hosts if host.name in found and found[host.name].exists]
     if present and all(result.has_failed for _, result in present):
         return None
-    plan = installed_plan(record, context.facts, context.request.rows)
-    summary = replace(summary_of(plan, spec.lock), mpi=record.mpi, why=record.why)
-    path = f"{context.home}/envs/{context.request.name}"
+    summary, path = _summary_of_record(context, record, spec.lock), _path_of(context)
     broken = {host.name: result.build for host, result in present if not result.ok or result.has_failed}
     intact = [host for host, result in present if host.name not in broken]
     spec = replace(spec, broken=broken)

@@ -17,7 +17,7 @@ from ipexctl.remote.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FILES: Final = ("frame.sh", "machine.sh", "places.sh", "main.sh")
+_FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "main.sh")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 PARTS: Final = ("kernel", "network", "names", "home", "programs")
@@ -48,6 +48,15 @@ def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command
     variables = {"home": home or "", "peers": names, "probe": probe_script()}
     settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
     return Command(script=settings + _text("outer.sh"), label="the probe")
+
+
+def environment_command(home: str | None, name: str, check: str) -> Command:
+    """A command that prints, as the probe does, the identity of the machine and one environment.
+
+    `check` is the source of a program for the environment's own Python, which prints what it finds there.
+    """
+    text = "".join(map(_text, ("frame.sh", "interfaces.sh", "environment.sh")))
+    return Command(Command.argv("/bin/sh", "-c", text, "probe", home or "", "", name, check).script, "the check")
 
 
 def _is_address(name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import os
 import re
@@ -16,19 +15,12 @@ from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import disk_usage, home_of, read_json, write_atomically
 from ipexctl.node.common.processes import command_lines, is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive
-
-RECORD = {"digest": str, "build": str, "packages": dict, "variables": dict, "prepended": list, "backend": str}
-"""The required fields of env.json."""
-
+from ipexctl.node.env.check import check_site, find_problems, sites_of
 
 HYDRA = "opt/mpi/bin/mpiexec.hydra"
 """The Intel MPI inside the oneCCL bindings, below their package."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
-
-
-def normalize(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def intel_mpi_version(program: IO[bytes]) -> str:
@@ -61,32 +53,24 @@ def check(request: Json) -> Json:
     """Check that the environment has the packages of its lock. Packages that a user added are allowed."""
     env = env_of(request)
     record, lock = read_json(env / "env.json"), read_json(env / "lock.json")
-    problems: list[str] = []
-    result = {
+    if not env.is_dir():
+        problems = [f"there is no environment {request['name']}"]
+    else:
+        problems = find_problems(str(env), record, lock, request.get("digest"))
+        if not problems:
+            python = start_python(env, problems)
+            sites = sites_of(str(env))
+            problems += check_site(sites[0], lock) if sites else [f"{env.name} has no site-packages"]
+            end_python(python, problems)
+    return {
         "name": env.name,
         "build": record.get("build"),
         "record": record,
+        "ok": not problems,
         "wrong": problems,
         "there": env.is_dir(),
+        "verified": {path.stem: read_json(path) for path in env.glob("verified/*.json")},
     }
-    if not env.is_dir():
-        problems.append(f"there is no environment {request['name']}")
-    elif not all(isinstance(record.get(key), kind) for key, kind in RECORD.items()):
-        problems.append(f"{env / 'env.json'} is missing or broken")
-    elif not lock.get("wheels"):
-        problems.append(f"{env / 'lock.json'} is missing or broken")
-    elif request.get("digest") not in (None, record.get("digest")):
-        problems.append(f"{env.name} was made from another lock")
-    else:
-        python = start_python(env, problems)
-        sites = sorted(env.glob("lib/python3*/site-packages"))
-        for site in sites[:1]:
-            problems += check_packages(site, lock)
-        if not sites:
-            problems.append(f"{env.name} has no site-packages")
-        end_python(python, problems)
-    verified = {path.stem: read_json(path) for path in env.glob("verified/*.json")}
-    return {**result, "ok": not problems, "verified": verified}
 
 
 def start_python(env: Path, problems: list[str]) -> subprocess.Popen[bytes] | None:
@@ -114,51 +98,6 @@ def end_python(python: subprocess.Popen[bytes] | None, problems: list[str]) -> N
     if python.returncode:
         last = errors.decode(errors="replace").strip().splitlines()[-1:]
         problems.append(f"its Python doesn't run: {last[0] if last else f'exit code {python.returncode}'}")
-
-
-def check_packages(site: Path, lock: Json) -> list[str]:
-    installed: dict[str, list[Path]] = {}
-    for info in site.glob("*.dist-info"):
-        installed.setdefault(normalize(info.name[:-10].rpartition("-")[0]), []).append(info)
-    problems: list[str] = []
-    for wheel in lock["wheels"]:
-        name, version = str(wheel["name"]), str(wheel["version"])
-        infos = installed.get(normalize(name), [])
-        versions = {info.name[:-10].rpartition("-")[2] for info in infos}
-        accepted = {version, *str(wheel.get("filename", "")).split("-")[1:2]}
-        if not infos:
-            problems.append(f"{name} is missing, the lock says {version}")
-        elif len(infos) > 1:
-            problems.append(f"{name} is there twice: {', '.join(sorted(versions))}; the lock says {version}")
-        elif not versions & accepted:
-            problems.append(f"{name} is {versions.pop()}, the lock says {version}")
-        else:
-            problems += check_files(site, name, infos[0])
-    return problems
-
-
-def check_files(site: Path, name: str, info: Path) -> list[str]:
-    """Check presence and size of the files of one package against its RECORD."""
-    try:
-        rows = list(csv.reader((info / "RECORD").read_text().splitlines()))
-    except (OSError, csv.Error, ValueError):
-        return [f"{name} has no list of its files"]
-    missing, changed = [], []
-    prefix = f"{site}/"
-    for fields in rows:
-        if len(fields) < 3 or fields[0].endswith((".pyc", ".dist-info/RECORD")) or not fields[2].isdigit():
-            continue
-        try:
-            if os.stat(prefix + fields[0]).st_size != int(fields[2]):  # noqa: PTH116
-                changed.append(fields[0])
-        except OSError:
-            missing.append(fields[0])
-    sentences = []
-    for files, what in ((missing, "missing"), (changed, "changed")):
-        if files:
-            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            sentences.append(f"{name}: {files[0]}{more} {'are' if more else 'is'} {what}")
-    return sentences
 
 
 def list_directory(directory: Path) -> list[Path]:

@@ -30,8 +30,9 @@ from ipexctl.node.common.files import (
     write_atomically,
 )
 from ipexctl.node.common.stop import emit_step
+from ipexctl.node.env.check import check_site, normalize
 from ipexctl.node.env.child import Child, watch
-from ipexctl.node.env.environments import HYDRA, check_packages, intel_mpi_version, normalize, write_record
+from ipexctl.node.env.environments import HYDRA, intel_mpi_version, write_record
 from ipexctl.node.env.uv import unpack_uv
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Fill:
     def _find_shared_packages(self, base: Path) -> None:
         known = {wheel["sha256"] for wheel in read_json(base / "lock.json").get("wheels", ())}
         self.shared = [wheel for wheel in self.request["lock"]["wheels"] if wheel["sha256"] in known]
-        problems = check_packages(_site_of(base), {"wheels": self.shared})
+        problems = check_site(str(_site_of(base)), {"wheels": self.shared})
         if problems:
             raise failure(f"{base.name} is damaged: {problems[0]}", "build it again first: ipexctl install")
         hashes = {wheel["sha256"] for wheel in self.shared}

@@ -24,7 +24,8 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, explain
-from ipexctl.node.env.environments import HYDRA, intel_mpi_version, normalize
+from ipexctl.node.env.check import normalize
+from ipexctl.node.env.environments import HYDRA, intel_mpi_version
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 MAX_PAGE = 64 << 20

@@ -1,0 +1,77 @@
+"""The answer of `ipexctl install` where nothing is to be done, in one round trip to each host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ipexctl.facts.answers import read_answers
+from ipexctl.facts.facts import Facts, parse
+from ipexctl.facts.probe import environment_command
+from ipexctl.node.env.check import check_packages, find_problems
+from ipexctl.remote.node_call import script_text
+from ipexctl.remote.reply import MalformedReply
+from ipexctl.remote.session import capture
+from ipexctl.stack.env.environment import VerifyResult, machine_token, parse_result
+from ipexctl.stack.lock.lock import Lock
+
+if TYPE_CHECKING:
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.session import Session
+    from ipexctl.stack.install_context import InstallContext
+
+_SECONDS: Final = 30.0
+"""A check that takes longer, as on a slow file server, is left to the agent."""
+
+
+class IntactEnv(NamedTuple):
+    """An environment of a host that is what its lock says and has been verified there since the last boot."""
+
+    facts: Facts
+    """Those of the machine's identity alone, and the environment."""
+    name: str
+    lock: Lock
+    verified: VerifyResult
+
+
+def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
+    """The environment of the requested name on each host; None unless it is intact on all of them."""
+    request = context.request
+    command = environment_command(request.home, request.name, script_text("env.check"))
+
+    def check(host: Host, session: Session) -> IntactEnv | None:
+        with context.timed(host.name, "checked the environment"):
+            output = capture(session, command, timeout=request.timeout or _SECONDS, cancel=context.pool.cancel)
+        return parse_intact(output.stdout.decode("utf-8", "replace"), host, request.name)
+
+    found = {done.host.name: done.result for done in context.pool.each(context.hosts, check) if done.result}
+    return {host.name: found[host.name] for host in context.hosts} if len(found) == len(context.hosts) else None
+
+
+def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
+    """The environment of that name from a host's answer; None if it is not intact or the answer is malformed."""
+    facts, answers = parse(text), read_answers(text)
+    env = next((env for env in facts.software.envs if name in env.names), None)
+    if env is None or not facts.complete:
+        return None
+    verified = dict(line.partition(" ")[::2] for line in answers.all("env.verified"))
+    damaged = frozenset(answers.all("env.damaged"))
+    try:
+        record, lock = _object(env.record), _object(answers.first("env.lock"))
+        digest = Lock.from_json(lock).digest
+        proof = parse_result(_object(verified.get(machine_token(facts, host))))
+        problems = find_problems(env.path, record, lock, digest) or check_packages(
+            (*answers.all("env.intact"), *damaged), lock, lambda _, info: [info] if info in damaged else []
+        )
+    except (ValueError, KeyError, TypeError, RecursionError, MalformedReply):
+        return None
+    return None if problems or proof is None else IntactEnv(facts, env.name, Lock.from_json(lock), proof)
+
+
+def _object(text: str | None) -> Mapping[str, Any]:
+    """Raises a ValueError unless the text is a JSON object."""
+    value = json.loads(text or "")
+    if not isinstance(value, Mapping):
+        raise ValueError("no object")
+    return value
