@@ -5,12 +5,12 @@ It does the probing, within a time limit; `ports` and `logins` make findings of 
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
@@ -18,14 +18,14 @@ from ipexctl.doctor.logins import diagnose_login, got_no_answer, log_in, login_f
 from ipexctl.doctor.scripts import ScriptDialog, results_until
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.node_call import agent_command, agent_zip
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.node_call import script_command
+from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.trust.config import ssh_names_for
 from ipexctl.trust.host_steps import HostSteps
 from ipexctl.trust.login_errors import explain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
@@ -34,9 +34,12 @@ if TYPE_CHECKING:
     from ipexctl.trust.host_state import HostState
     from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 
+T = TypeVar("T")
 CONNECT: Final = 3.0
 """Seconds for one connection between two hosts."""
 _NO_ANSWER: Final = "it no longer answers"
+_ALIVE: Final = 0.35
+"""The share of the budget after which a host without an answer is lost."""
 
 
 class NetworkReport(NamedTuple):
@@ -75,13 +78,6 @@ def check_network(
         cancel.throw()
 
 
-class _ReachedHost(NamedTuple):
-    """A host that still answers when the check begins."""
-
-    session: Session
-    state: HostState | None
-
-
 class _NetworkCheck:
     """The state of one check of the network."""
 
@@ -99,7 +95,9 @@ class _NetworkCheck:
         self.pool, self.internal, self.facts, self.home, self.cancel = pool, internal, facts, home, cancel
         self.hosts = tuple(hosts)
         self.started, self.budget = started, budget
-        self.reached: dict[str, _ReachedHost] = {}
+        self.sessions: dict[str, Session] = {}
+        self.node0_state: HostState | None = None
+        self.identities: dict[str, str] = {}
         self.lost: dict[str, HostError] = {}
         self.untested: dict[str, str] = {}
         self.results: dict[ports.Pair, ports.ConnectionResult] = {}
@@ -138,47 +136,64 @@ class _NetworkCheck:
         )
 
     def _reach_hosts(self) -> None:
-        """Open a session to each host and probe what trust left there; hosts that died since the facts show here."""
-        until = self.at(0.35)
+        """Use the open session to each host, and probe what trust left on node0."""
+        sessions = self._on_hosts(self.pool.session, self.hosts, self.at(_ALIVE))
+        self.sessions = {name: session for name, session in sessions.items() if not isinstance(session, HostError)}
+        states = self._probe_states(self.hosts[:1], self.at(_ALIVE))
+        self.node0_state = states.get(self.hosts[0].name)
+        for name, session in sessions.items():
+            if isinstance(session, HostError):
+                self._mark_lost(name, session)
 
-        def open_and_probe(host: Host) -> _ReachedHost:
-            session = self.pool.session(host)
-            try:
-                left = max(0.1, until - time.monotonic())
-                steps = HostSteps(host, session, left, self.pool.cancel)
-                state = steps.probe(self.home, is_node0=host == self.hosts[0])
-            except HostError as error:
-                if error.status == "unreachable":
-                    raise
-                return _ReachedHost(session, None)
-            return _ReachedHost(session, state)
+    def _on_hosts(self, work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> dict[str, T | HostError]:
+        futures = {host.name: run_in_background(partial(work, host), f"doctor-{host.name}") for host in hosts}
+        return results_until(futures, until)
 
-        futures = {
-            host.name: run_in_background(partial(open_and_probe, host), f"doctor-{host.name}") for host in self.hosts
-        }
-        for name, result in results_until(futures, until).items():
-            if isinstance(result, HostError):
-                self.lost[name] = result
-                self.untested[name] = _NO_ANSWER
-            else:
-                self.reached[name] = result
+    def _probe_states(self, hosts: Sequence[Host], until: float) -> dict[str, HostState]:
+        """What trust left on these hosts; one that no longer answers is lost."""
+
+        def probe(host: Host) -> HostState:
+            left = max(0.1, until - time.monotonic())
+            steps = HostSteps(host, self.sessions[host.name], left, self.pool.cancel)
+            return steps.probe(self.home, is_node0=host == self.hosts[0])
+
+        states: dict[str, HostState] = {}
+        reached = [host for host in hosts if host.name in self.sessions]
+        for name, state in self._on_hosts(probe, reached, until).items():
+            if not isinstance(state, HostError):
+                states[name] = state
+            elif state.status == "unreachable" or isinstance(state, TimedOut):
+                self._mark_lost(name, state)
+        return states
+
+    def _mark_lost(self, name: str, error: HostError) -> None:
+        self.sessions.pop(name, None)
+        self.lost[name] = error
+        self.untested[name] = _NO_ANSWER
 
     def _log_in(self) -> dict[str, LoginAttempt]:
         node0, *others = self.hosts
-        if node0.name not in self.reached:
+        if node0.name not in self.sessions:
             raise self.lost[node0.name]
         ssh_names = ssh_names_for(others, self.internal)
         if not ssh_names:
             return {}
-        session, state = self.reached[node0.name].session, self.reached[node0.name].state
+        state = self.node0_state
         config = f"{state.ipexctl_home}/ssh/config" if state and state.config else None
-        return log_in(session, ssh_names, config, seconds=self.at(0.9) - time.monotonic(), cancel=self.cancel)
+        seconds = self.at(0.9) - time.monotonic()
+        return log_in(self.sessions[node0.name], ssh_names, config, seconds=seconds, cancel=self.cancel)
 
     def _diagnose_logins(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, LoginDiagnosis], frozenset[str]]:
-        """The failed logins with their reasons, and the hosts whose network gave no answer."""
-        node0 = self.hosts[0]
-        at_node0 = self.reached[node0.name].state
-        states = {name: reached.state for name, reached in self.reached.items() if reached.state is not None}
+        """The failed logins with their reasons, and the hosts whose network gave no answer.
+
+        Only if a login fails, or reaches another machine than the session does, the hosts are probed for the reason.
+        """
+        if all(login.is_from(self.identities.get(name, "")) for name, login in logins.items()):
+            return {}, frozenset()
+        node0, *others = self.hosts
+        states = self._probe_states(others, self.at(0.97))
+        if self.node0_state is not None:
+            states[node0.name] = self.node0_state
         by_name = {host.name: host for host in self.hosts}
         addresses = {name: state.addresses for name, state in states.items()}
         failed: dict[str, LoginDiagnosis] = {}
@@ -187,7 +202,7 @@ class _NetworkCheck:
             if login.code == 0 and (state is None or login.reached(state)):
                 continue
             address = self.internal[name]
-            failed[name] = diagnose_login(name, login, at_node0, state, address) or explain(
+            failed[name] = diagnose_login(name, login, self.node0_state, state, address) or explain(
                 login, state or unknown_state(by_name[name]), address, addresses if state else {}
             )
         silent = {name for name in failed if got_no_answer(logins[name])}
@@ -197,25 +212,21 @@ class _NetworkCheck:
 
     def _try_ports(self) -> None:
         dialog = ScriptDialog(self.cancel)
-        tokens = {name: secrets.token_hex(8) for name in self.reached}
-        for name, reached in self.reached.items():
+        tokens = {name: secrets.token_hex(8) for name in self.sessions}
+        for name, session in self.sessions.items():
             if name not in self.internal:
                 self.untested[name] = "it has no address that the other hosts could use"
                 continue
-            request = {"address": self.internal[name], "token": tokens[name], "life": round(self.budget) + 2}
             facts = self.facts.get(name)
             pythons = facts.software.pythons if facts else ()
+            python = next((python.path for python in pythons if (python.minor or (0, 0)) >= (3, 8)), "")
+            program = script_command("network.ports", python=python, label="try ports between the hosts")
             dialog.start(
                 name,
-                reached.session,
-                agent_command(
-                    "network.ports",
-                    python=next((python.path for python in pythons if (python.minor or (0, 0)) >= (3, 8)), ""),
-                    home=self.home,
-                    label="try ports between the hosts",
-                ),
+                session,
+                replace(program, script=f"echo begun\n{program.script}"),
                 timeout=max(0.1, self.at(1) - time.monotonic()),
-                stdin=agent_zip("network") + json.dumps(request).encode() + b"\n",
+                stdin=ports.listen_order(self.internal[name], tokens[name], round(self.budget) + 2),
             )
         try:
             self._connect(dialog, self._listeners(dialog), tokens)
@@ -226,16 +237,27 @@ class _NetworkCheck:
         """The hosts that are ready to connect, and the ports they listen on."""
         listeners: dict[str, ports.PortListener] = {}
         started = dialog.running
-        while len(listeners) < len(dialog.running | listeners.keys()):
-            received = dialog.receive(self.at(0.6))
+        pending, silent = set(started), set(started)
+        while pending:
+            received = dialog.receive(self.at(_ALIVE if silent else 0.6))
+            if received is None and silent and not self.cancel.thrown:
+                for name in silent:  # not even its shell has begun
+                    self._mark_lost(name, TimedOut("no answer in time"))
+                pending -= silent
+                silent.clear()
+                continue
             if received is None:
                 break
             name, line = received
+            silent.discard(name)
             if not isinstance(line, str):
                 self._mark_untested(name, line)
                 listeners.pop(name, None)
+                pending.discard(name)
             elif listener := ports.parse_listener(line):
                 listeners[name] = listener
+                self.identities[name] = listener.identity
+                pending.discard(name)
                 if listener.port is None:
                     self.untested[name] = listener.reason or "it can't listen on its address"
         for name in started - listeners.keys():
@@ -272,8 +294,7 @@ class _NetworkCheck:
 
     def _mark_untested(self, name: str, error: HostError | None) -> None:
         if error is not None and error.status == "unreachable":
-            self.lost[name] = error
-            self.untested[name] = _NO_ANSWER
+            self._mark_lost(name, error)
         else:
             self.untested.setdefault(name, error.reason if error else "its port probe ended too soon")
 

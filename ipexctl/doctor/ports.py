@@ -48,6 +48,8 @@ class PortListener(NamedTuple):
 
     port: int | None
     reason: str = ""
+    identity: str = ""
+    """Of the machine and account, as a login prints it; empty if unknown."""
 
 
 def parse_listener(line: str) -> PortListener | None:
@@ -58,8 +60,8 @@ def parse_listener(line: str) -> PortListener | None:
     port = event.get("port")
     reason = printable(str(event.get("reason") or ""))
     if event["event"] != "ready" or not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
-        return PortListener(None, reason)
-    return PortListener(port, reason)
+        port = None
+    return PortListener(port, reason, str(event.get("identity") or ""))
 
 
 def parse_result(line: str) -> tuple[int, ConnectionResult] | None:
@@ -89,10 +91,15 @@ def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:
     return tuple(dict.fromkeys(pair for a, b in [*star, *ring] for pair in ((a, b), (b, a))))
 
 
+def listen_order(address: str, token: str, life: int) -> bytes:
+    """The line that starts a listener on that address, for that many seconds."""
+    return f"{address} {token} {life}\n".encode()
+
+
 def connect_order(targets: Sequence[tuple[str, str, PortListener]], seconds: float) -> bytes:
     """The line that starts the connections: `targets` are address, token and listener of other hosts."""
-    wanted = [[address, listener.port, token] for address, token, listener in targets]
-    return json.dumps({"targets": wanted, "seconds": seconds}).encode() + b"\n"
+    wanted = [f"{address} {listener.port} {token}" for address, token, listener in targets]
+    return " ".join([f"{seconds:.3f}", *wanted]).encode() + b"\n"
 
 
 class PortDiagnosis(NamedTuple):

@@ -89,10 +89,17 @@ for a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_c
 used there.
 """
 
+_RUN_SOURCE: Final = f"""\
+import sys
+if sys.version_info < (3, 8): sys.exit({_TOO_OLD})
+exec(sys.argv.pop(1))
+"""
+"""An older Python must not parse the source: it would report a wrong syntax."""
+
 _FIND_PYTHON: Final = """\
 for python in {first} {pythons} {envs}; do
   command -v "$python" >/dev/null 2>&1 || continue
-  "$python" -I -c {boot} {arguments}
+  "$python" {options} -c {boot} {arguments}
   code=$?
   [ $code -eq {too_old} ] || exit $code
 done
@@ -157,16 +164,27 @@ def agent_command(
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
     archive = agent_zip(command.partition(".")[0])
     copy = f"{home_path}/agent/{_copy_name(archive)}" if cached else "''"
-    text = _FIND_PYTHON.format(
+    arguments = f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}"
+    text = _find_python(python, home_path if home else "", "-I", _BOOT, arguments)
+    return Command(text, label or f"{command} {action}".strip())
+
+
+def script_command(module: str, *, python: str = "", label: str) -> Command:
+    """Like `agent_command`, for a module that needs no other: its source is in the command line."""
+    return Command(_find_python(python, "", "-I -S", _RUN_SOURCE, shlex.quote(script_text(module))), label)
+
+
+def _find_python(python: str, home_path: str, options: str, boot: str, arguments: str) -> str:
+    return _FIND_PYTHON.format(
         first=shlex.quote(python) if python else "",
         pythons=_PYTHONS,
-        envs=f"{home_path}/envs/*/bin/python" if home else "",
-        boot=shlex.quote(_BOOT),
-        arguments=f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}",
+        envs=f"{home_path}/envs/*/bin/python" if home_path else "",
+        options=options,
+        boot=shlex.quote(boot),
+        arguments=arguments,
         too_old=_TOO_OLD,
         no_python=NO_PYTHON,
     )
-    return Command(text, label or f"{command} {action}".strip())
 
 
 def agent_command_of(python: str, command: str) -> Command:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ipexctl.trust.host_state import HostState
     from ipexctl.trust.plan import KeysEdit
 
-_LOGIN: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) ((?:[0-9a-f]{2})*)")
+_LOGIN: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) (?:=([ -~]*)|((?:[0-9a-f]{2})*))")
 
 
 def script(*names: str) -> str:
@@ -93,12 +93,12 @@ class HostSteps:
 
 
 def read_logins(output: bytes, names: Sequence[str], unanswered: LoginAttempt) -> dict[str, LoginAttempt]:
-    """Parse lines of `NUMBER CODE HEX`; other lines are skipped."""
+    """Parse lines of `NUMBER CODE HEX` or `NUMBER CODE =TEXT`; other lines are skipped."""
     logins = dict.fromkeys(names, unanswered)
     for line in output.decode("ascii", "replace").splitlines():
         match = _LOGIN.fullmatch(line)
         if match is not None and int(match[1]) < len(names):
-            text = bytes.fromhex(match[3]).decode(errors="replace")
+            text = match[3] or bytes.fromhex(match[4] or "").decode(errors="replace")
             logins[names[int(match[1])]] = LoginAttempt(int(match[2]), text)
     return logins
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 _IDENTITY = re.compile(r"ipexctl-is (.*)")
 IDENTITY_COMMAND = (
-    "exec /bin/sh -c 'echo; echo ipexctl-is $(id -un) $(uname -n)"
-    " $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink /proc/self/ns/net 2>/dev/null)'"
+    "exec /bin/sh -c 'exec 2>/dev/null; echo; read -r name </proc/sys/kernel/hostname || name=$(uname -n);"
+    " read -r boot </proc/sys/kernel/random/boot_id;"
+    " echo ipexctl-is $(id -un) $name $boot $(readlink /proc/self/ns/net)'"
 )
 """Prints the identity of machine and account that node0's ssh has reached. Works in every login shell."""
 
@@ -34,6 +35,10 @@ class LoginAttempt:
     def identity(self) -> tuple[str, ...]:
         match = _IDENTITY.search(self.output)
         return tuple(match[1].split()) if match else ()
+
+    def is_from(self, identity: str) -> bool:
+        """Whether it reached the machine and account with that identity; False if that is unknown."""
+        return self.code == 0 and bool(identity) and self.identity == tuple(identity.split())
 
     def reached(self, node: HostState) -> bool:
         return self.code == 0 and self.identity == node.identity

@@ -18,8 +18,9 @@ import ipexctl.node
 from agent_helpers import agent_file, all_pythons
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import agent_command_of, agent_zip, call, call_line
+from ipexctl.remote.node_call import agent_command_of, agent_zip, call
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
     from ipexctl.remote.session import Ended, Readable
@@ -206,10 +207,11 @@ def test_an_archive_with_another_hash_is_not_kept(home: Path, monkeypatch: pytes
 
 def test_a_named_python_runs_the_agent_from_stdin() -> None:
     line = agent_command_of(sys.executable, "network.ports")
-    request = {"address": "127.0.0.1", "token": "t", "life": 5, "script": None}
-    orders = b'{"targets": [], "seconds": 1}\n'
+    orders = b"127.0.0.1 t 5\n1\n"
     session = LocalSession(Host("localhost", "localhost"))
-    call_line(session, line, agent_zip("network"), request, stdin=io.BytesIO(orders))
+    output = capture(session, line, stdin=io.BytesIO(agent_zip("network") + orders))
+    assert output.ended.ok
+    assert output.stdout.endswith(b'{"event": "done"}\n')
 
 
 FOLDERS = {name: name for name in ("env", "files", "network", "smoke", "uninstall")} | {"run": "run files"}

@@ -64,11 +64,10 @@ class NodeCheck:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        request = {"address": self.node["address"], "token": self.token, "life": int(4 * seconds)}
-        order = {"targets": [[self.request["address"], self.port, self.token]], "seconds": seconds}
-        lines = "".join(json.dumps(line) + "\n" for line in (request, order))
+        listen = f"{self.node['address']} {self.token} {int(4 * seconds)}\n"
+        connect = f"{seconds} {self.request['address']} {self.port} {self.token}\n"
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(own_archive() + lines.encode())
+            process.stdin.write(own_archive() + f"{listen}{connect}".encode())
             process.stdin.flush()
         events = {}
         for event in read_events(process.stdout):

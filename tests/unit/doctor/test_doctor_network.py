@@ -33,6 +33,7 @@ from ipexctl.doctor.ports import (
     PortListener,
     connect_order,
     diagnose,
+    listen_order,
     pairs_to_try,
     parse_listener,
     parse_result,
@@ -46,7 +47,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.node_call import NO_PYTHON, agent_command, agent_zip
+from ipexctl.remote.node_call import NO_PYTHON, script_command
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.host_steps import read_logins
@@ -132,9 +133,7 @@ def test_a_login_comes_back_as_it_was_said(number: int, code: int, said: str) ->
 
 def test_an_order_has_each_target_and_the_time() -> None:
     line = connect_order([("10.0.0.2", "ab", PortListener(4000)), ("fd00::3", "cd", PortListener(4001))], 3)
-    targets = [["10.0.0.2", 4000, "ab"], ["fd00::3", 4001, "cd"]]
-    assert json.loads(line) == {"targets": targets, "seconds": 3}
-    assert line.endswith(b"\n")
+    assert line == b"3.000 10.0.0.2 4000 ab fd00::3 4001 cd\n"
 
 
 # ── which story ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,12 +327,11 @@ class PortProbe:
 
     def __init__(self, address: str) -> None:
         self.address, self.token = address, secrets.token_hex(8)
-        command = agent_command("network.ports", python=sys.executable)
+        command = script_command("network.ports", python=sys.executable, label="ports")
         self.process = subprocess.Popen(
             ["/bin/sh", "-c", command.script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        request = {"address": address, "token": self.token, "life": 20}
-        self._send(agent_zip("network") + json.dumps(request).encode() + b"\n")
+        self._send(listen_order(address, self.token, 20))
         listener = parse_listener(self._line())
         assert listener is not None
         self.listener = listener
@@ -401,7 +399,7 @@ def test_an_address_of_another_machine_is_why_it_doesnt_listen(probe: Callable[[
 
 
 def test_a_host_without_python_says_so() -> None:
-    command = agent_command("network.ports")
+    command = script_command("network.ports", label="ports")
     done = subprocess.run(
         ["/bin/sh", "-c", command.script.replace("/usr/bin/python3", "")],
         env={"PATH": ""},
