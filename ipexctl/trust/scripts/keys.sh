@@ -7,7 +7,8 @@ export LC_ALL
 umask 077
 home=$1 old=$2 new=$3
 keys=$home/.ssh/authorized_keys
-real=$(readlink -f "$keys" 2>/dev/null)
+real=$keys
+[ ! -h "$keys" ] || real=$(readlink -f "$keys" 2>/dev/null)
 if [ -d "$home/.ssh" ]; then
     [ -n "$real" ] || fail "$keys is a link that leads nowhere"
     place=${real%/*} fresh=
@@ -30,16 +31,20 @@ output=$(cat 2>&1 >all) || fail "$place: ${output##*: }"
 head -c "$skip" all >old || fail "$place can't be written to"
 tail -c +$((skip + 1)) all >new || fail "$place can't be written to"
 
+end_unchanged() { # "same" or "moved"
+    echo "$1"
+    exit
+}
+is_new() { [ "$new" != none ] && [ -f "$real" ] && cmp -s "$real" new; }
+
 if [ -n "$fresh" ] && [ -d "$home/.ssh" ]; then
-    echo moved
-    exit
-elif [ "$new" != none ] && [ -f "$real" ] && cmp -s "$real" new; then
-    echo same
-    exit
+    end_unchanged moved
 elif [ "$old" = none ]; then
-    [ ! -e "$real" ] || { echo moved && exit; }
+    [ ! -e "$real" ] || { is_new && end_unchanged same; } || end_unchanged moved
 else
-    cmp -s "$real" old || { echo moved && exit; }
+    # Texts of different sizes differ.
+    [ "$old" != "$new" ] || ! is_new || end_unchanged same
+    cmp -s "$real" old || { is_new && end_unchanged same; } || end_unchanged moved
     [ -w "$real" ] || fail "$real is read-only"
 fi
 
@@ -50,10 +55,12 @@ if [ "$new" = none ]; then
 elif [ "$old" != none ]; then
     output=$(cp -p "$real" next 2>&1) || fail "${output#cp: }"
     # shellcheck disable=SC2012
-    was=$(ls -ldn "$real" | awk '{ print substr($1, 1, 10), $3, $4 }')
-    # shellcheck disable=SC2012
-    is=$(ls -ldn next | awk '{ print substr($1, 1, 10), $3, $4 }')
-    [ "$was" = "$is" ] || fail "$real belongs to another account or group, which can't be kept"
+    ls -ldn "$real" next | {
+        read -r mode1 _ owner1 group1 _
+        read -r mode2 _ owner2 group2 _
+        # Ten characters; behind them is a mark for an ACL.
+        [ "${mode1%"${mode1#??????????}"} $owner1 $group1" = "${mode2%"${mode2#??????????}"} $owner2 $group2" ]
+    } || fail "$real belongs to another account or group, which can't be kept"
     written new next
     [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" next 2>/dev/null || :
     output=$(mv -f next "$real" 2>&1) || fail "${output#mv: }"

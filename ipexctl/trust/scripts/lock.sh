@@ -6,7 +6,10 @@ fail() { printf '%s\n' "$*" >&2; exit 1; }
 
 # A holder on the same machine is checked by its pid; any other counts as dead after $patience seconds without a change.
 patience=20
-self="$(uname -n) $(cat /proc/sys/kernel/random/boot_id 2>/dev/null) $(readlink /proc/self/ns/pid 2>/dev/null)"
+name= boot=
+{ read -r name </proc/sys/kernel/hostname; } 2>/dev/null || name=$(uname -n)
+{ read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null
+self="$name $boot $(readlink /proc/self/ns/pid 2>/dev/null)"
 
 lock() { # directory to be made
     waited=0 seen=

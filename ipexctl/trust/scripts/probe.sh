@@ -7,9 +7,13 @@ LC_ALL=C PATH=$PATH:/usr/sbin:/sbin
 export LC_ALL PATH
 
 tell() { printf '%s %s\000' "$1" "$2"; }
-file() { [ -f "$2" ] && [ -r "$2" ] && tell "$1" "$(od -An -v -tx1 <"$2" | tr -d ' \n')"; }
+file() { [ -f "$2" ] && [ -r "$2" ] && { printf '%s ' "$1" && od -An -v -tx1 <"$2"; printf '\000'; }; }
 
 user=$(id -un)
+uid=
+while read -r key value _; do
+    [ "$key" != Uid: ] || { uid=$value && break; }
+done 2>/dev/null </proc/self/status
 # The account's home as sshd uses it: $HOME may differ, for example under sudo.
 case $user in
 '' | *[!A-Za-z0-9._-]* | -*) home=$HOME ;;
@@ -22,23 +26,48 @@ case $1 in
 *) ipexctl_home=$1 ;;
 esac
 tell user "$user"
-tell uid "$(id -u)"
+tell uid "${uid:-$(id -u)}"
 tell home "$home"
 tell ipexctl_home "$ipexctl_home"
 tell came "$SSH_CONNECTION"
-boot=
+boot= name=
 { read -r boot </proc/sys/kernel/random/boot_id; } 2>/dev/null
-tell is "$user $(uname -n) $boot $(readlink /proc/self/ns/net 2>/dev/null)"
+{ read -r name </proc/sys/kernel/hostname; } 2>/dev/null || name=$(uname -n)
+tell is "$user $name $boot $(readlink /proc/self/ns/net 2>/dev/null)"
 
 # The identity of the home's store: the source of a network filesystem, else the machine.
-source=$(df -P "$home/." 2>/dev/null | awk 'NR == 2 { print $1 }')
-inode=$(ls -di "$home/." 2>/dev/null)
-inode=${inode#"${inode%%[! ]*}"}
-inode=${inode%% *}
-case $source in
-*:* | //*) tell store "$source $inode" ;;
-*) tell store "${boot:-$(uname -n)} $(stat -c %d "$home/." 2>/dev/null) $inode" ;;
-esac
+store() { # inode
+    set -f
+    # shellcheck disable=SC2046 # its words
+    set -- "$1" $(df -P "$home/." 2>/dev/null)
+    set +f
+    case $9 in
+    *:* | //*) tell store "$9 $1" ;;
+    *) tell store "${boot:-$name} $(stat -c %d "$home/." 2>/dev/null) $1" ;;
+    esac
+}
+
+lines() { # size
+    if [ ! -f "$keys" ]; then
+        tell keys.bad "$keys is no file"
+    elif [ ! -r "$keys" ]; then
+        tell keys.bad "$keys can't be read"
+    elif [ "$1" -gt 1048576 ]; then
+        tell keys.bad "$keys is larger than 1 MiB"
+    else
+        file keys "$keys"
+    fi
+}
+
+keys=$home/.ssh/authorized_keys
+ls -lLdin "$home/." "$home/.ssh/." "$keys" 2>/dev/null | while read -r inode mode links owner _ size path; do
+    case $path in
+    *"$keys") tell ls.keys "$mode $links $owner" && lines "$size" ;;
+    *"$home/.ssh/.") tell ls.ssh "$mode $links $owner" ;;
+    *"$home/.") tell ls.home "$mode $links $owner" && store "$inode" ;;
+    esac
+done
+tell store "${boot:-$name} without a home"
 
 if command -v ip >/dev/null; then
     tell ip "$(ip -o addr show up 2>/dev/null || ip -o addr show 2>/dev/null)"
@@ -49,23 +78,9 @@ else
     file routes /proc/net/route
 fi
 
-keys=$home/.ssh/authorized_keys
-tell ls.home "$(ls -ldn "$home/." 2>/dev/null)"
-tell ls.ssh "$(ls -ldn "$home/.ssh/." 2>/dev/null)"
-tell ls.keys "$(ls -ldnL "$keys" 2>/dev/null)"
-if [ -f "$keys" ]; then
-    if [ ! -r "$keys" ]; then
-        tell keys.bad "$keys can't be read"
-    elif [ "$(wc -c <"$keys")" -gt 1048576 ]; then
-        tell keys.bad "$keys is larger than 1 MiB"
-    else
-        file keys "$keys"
-    fi
-elif [ -e "$keys" ]; then
-    tell keys.bad "$keys is no file"
-fi
 [ ! -e "$home/.ssh" ] || [ -d "$home/.ssh" ] || tell keys.bad "$home/.ssh is no directory"
-real=$(readlink -f "$keys" 2>/dev/null)
+real=$keys
+[ ! -h "$keys" ] || real=$(readlink -f "$keys" 2>/dev/null)
 for litter in "$home"/.ipexctl-trust* "${real%/*}"/.ipexctl-trust*; do
     [ ! -d "$litter" ] || { tell litter "$litter" && break; }
 done
