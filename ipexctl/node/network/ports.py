@@ -115,6 +115,13 @@ def identity() -> str:
     return f"{user} {os.uname().nodename} {boot} {namespace}"
 
 
+def parse_order(line: bytes) -> tuple[float, list[tuple[str, int, str]]]:
+    """The seconds, and the address, port and token of each target."""
+    seconds, *words = line.decode().split()
+    targets = [(words[first], int(words[first + 1]), words[first + 2]) for first in range(0, len(words), 3)]
+    return float(seconds), targets
+
+
 def main(_: str = "") -> int:
     stdin = sys.stdin.buffer
     address, token, life = stdin.readline().decode().split()
@@ -123,10 +130,9 @@ def main(_: str = "") -> int:
     listener = listen(address, token)
     emit("ready", port=listener.port, reason=listener.reason, identity=identity())
     for line in stdin:
-        seconds, *words = line.decode().split()
-        for number, first in enumerate(range(0, len(words), 3)):
-            target, port, its_token = words[first : first + 3]
-            _thread.start_new_thread(report_attempt, (number, target, int(port), its_token, float(seconds)))
+        seconds, targets = parse_order(line)
+        for number, target in enumerate(targets):
+            _thread.start_new_thread(report_attempt, (number, *target, seconds))
     emit("done")
     return 0
 

@@ -4,14 +4,13 @@ host     {"cores", "seconds", "life": seconds}
     → {"event": "figure", "kind": "memory" | "fp32" | "bf16", "value": per second, "how"}, or
       {"event": "none", "reason"}, one per measurement
 serve    {"address", "token", "life"} → {"event": "ready", "port": N or null, "reason"}; until the end of stdin
-connect  {"life"}, then lines of {"targets": [[address, port, token], …], "seconds"}
+connect  {"life"}, then lines of SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …
     → {"event": "result", "number", "round_trip": seconds, "bits": per second} or with "reason", one per target
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -23,6 +22,7 @@ from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import Action, Json, answer, emit
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.network.imports import extend_search_path
+from ipexctl.node.network.ports import parse_order
 
 _ROUND = 0.25
 """Seconds for one measurement."""
@@ -201,11 +201,11 @@ def round_trip(conn: socket.socket, stream: BinaryIO, word: bytes) -> float:
 def measure_links(request: Json, stdin: BinaryIO) -> Json:
     limit_life(request)
     for line in stdin:
-        order = json.loads(line)
-        deadline = time.monotonic() + order["seconds"]
+        whole, targets = parse_order(line)
+        deadline = time.monotonic() + whole
         # In turn: all of them share this host's link.
-        seconds = min(0.5, max(0.03, 0.7 * order["seconds"] / max(1, len(order["targets"]))))
-        for number, (address, port, token) in enumerate(order["targets"]):
+        seconds = min(0.5, max(0.03, 0.7 * whole / max(1, len(targets))))
+        for number, (address, port, token) in enumerate(targets):
             try:
                 if time.monotonic() > deadline:
                     result = {"reason": "no time was left for it"}

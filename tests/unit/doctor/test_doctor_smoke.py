@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_helpers import agent_argv
-from ipexctl.doctor.ports import parse_listener
+from ipexctl.doctor.ports import connect_order, parse_listener
 from ipexctl.doctor.smoke import (
     PEERS,
     Figure,
@@ -139,8 +139,8 @@ def test_a_link_is_measured_over_loopback_and_strangers_are_dropped() -> None:
         assert client.stdout is not None
         listener = parse_listener(server.stdout.readline())
         assert listener is not None
-        targets = [["127.0.0.1", listener.port, token] for token in ("wrong", "token")]
-        client.stdin.write(json.dumps({"targets": targets, "seconds": 1}) + "\n")
+        targets = [("127.0.0.1", token, listener) for token in ("wrong", "token")]
+        client.stdin.write(connect_order(targets, 1).decode())
         client.stdin.flush()
         stranger, friend = (parse_link(client.stdout.readline(), ["a", "b"]) for _ in targets)
         assert stranger is not None
