@@ -62,13 +62,16 @@ def check_network(
     *,
     facts: Mapping[str, Facts],
     home: str,
-    budget: float = 8.0,
+    budget: float | None = None,
 ) -> NetworkReport:
     """Log in from node0 to every node, and try a high port between every two hosts, both at once.
 
-    It ends within `budget` seconds; what has no result by then is reported as not tested.
+    It ends within `budget` seconds; what has no result by then is reported as not tested. By default it has 8 seconds
+    for up to 64 hosts, and more for more: node0 alone starts an ssh for each.
     """
     started = time.monotonic()
+    if budget is None:
+        budget = 8.0 * max(1.0, len(hosts) / 64)
     cancel = Cancel()
     try:
         with pool.cancel.waking(cancel.throw):
