@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -227,7 +226,7 @@ class _NetworkCheck:
             dialog.start(
                 name,
                 session,
-                replace(program, script=f"echo begun\n{program.script}"),
+                program._replace(script=f"echo begun\n{program.script}"),
                 timeout=max(0.1, self.at(1) - time.monotonic()),
                 stdin=ports.listen_order(self.internal[name], tokens[name], round(self.budget) + 2),
             )
