@@ -20,7 +20,8 @@ DEAD_AFTER = 30
 _POLL_INTERVAL = 0.2
 """Seconds between two checks for cancellation during a connect."""
 
-_READ_AHEAD = 1 << 15
+_READ_AHEAD = 1 << 17
+"""Bytes of a read: four of the largest packets of ssh."""
 
 _QUICK_ACKS = 96
 """The number of reads that are acknowledged at once: the handshake and the first commands."""

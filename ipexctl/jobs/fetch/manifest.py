@@ -131,9 +131,9 @@ def read_entry(fields: Mapping[str, Any], index: int) -> FetchEntry:
 
 def update_entry(entry: FetchEntry, fields: Mapping[str, Any]) -> FetchEntry:
     """A file as it was when it was opened: it may have changed since it was listed, and have grown."""
-    size, mode, mtime = _read_numbers(fields)
-    if (size, mode, mtime) == (entry.size, entry.mode, entry.mtime):
+    if (fields.get("s"), fields.get("m"), fields.get("mt")) == (entry.size, entry.mode, entry.mtime):
         return entry
+    size, mode, mtime = _read_numbers(fields)
     if size > max(2 * entry.size, entry.size + _GROWTH):
         listed = f"which had {readable(entry.size)} when it was listed"
         raise HostError(

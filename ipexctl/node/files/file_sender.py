@@ -34,6 +34,8 @@ from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import decode_name, encode_name, home_of, read_json
 
 CHUNK_SIZE = 1 << 18
+LIST_CHUNK_SIZE = 1 << 14
+"""Bytes of the list that are sent at once: small, so that the receiver checks it while it is made."""
 MAX_NAMES = 6
 STATE_DIRECTORY = b".ipexctl"
 RECORD_FILES = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
@@ -48,6 +50,7 @@ class BufferedOutput:
 
     def __init__(self) -> None:
         self.buffer = bytearray()
+        self.chunk_size = LIST_CHUNK_SIZE
         with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(1, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
 
@@ -56,7 +59,7 @@ class BufferedOutput:
 
     def write(self, data: bytes) -> None:
         self.buffer += data
-        if len(self.buffer) >= CHUNK_SIZE:
+        if len(self.buffer) >= self.chunk_size:
             self.flush()
 
     def flush(self) -> None:
@@ -329,6 +332,7 @@ def serve(output: BufferedOutput, request: Json) -> None:
             since = start_of_run(request, read_json(f"{home_of(request)}/runs/{request['run']}/status.json"))
     output.emit("listed", **{"from": decode_name(source), "single": single, "since": int(since * 1e9)})
     output.flush()
+    output.chunk_size = CHUNK_SIZE
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing
         return
