@@ -31,7 +31,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "envs": "List, remove or verify the environments on every host.",
     },
     "Runs": {
-        "run": "Run a script on every rank of every node.",
+        "run": "Run a script on all hosts, one process per rank.",
         "ps": "List the runs started from the control machine and their states.",
         "attach": "Watch a run again until it ends.",
         "logs": "Print the output of a run's ranks.",

@@ -137,12 +137,10 @@ class LaunchOptionsGroup:
     bind: Literal["auto", "socket", "numa", "cores", "none"] = option(
         "--bind", "Binding of ranks to cores (default: auto).", "auto"
     )
-    omp: int | None = option("--omp N", "OMP_NUM_THREADS of a rank (default: its cores, less oneCCL workers).")
+    omp: int | None = option("--omp N", "OMP_NUM_THREADS of a rank (default: its cores minus oneCCL workers).")
     ccl_workers: int | None = option("--ccl-workers N", "oneCCL worker threads per rank; 0 for none (default: 1).")
     master_port: int | None = option("--master-port P", "MASTER_PORT of the ranks (default: a free port).")
-    cwd: Path | None = option(
-        "--cwd DIR", "Project directory (default: the nearest marked one from SCRIPT up, else SCRIPT's)."
-    )
+    cwd: Path | None = option("--cwd DIR", "Project directory (default: found from SCRIPT upward).")
     sync: bool = flag("--sync/--no-sync", "Sync the project to the hosts before the launch (default: --sync).", True)
     files: SyncOptions
     time_limit: float | None = option("--time-limit S", "Stop the run after S seconds (default: no limit).", min=1)
@@ -157,7 +155,9 @@ class LaunchOptionsGroup:
         "--hang-after S", "Report a stall after S seconds without output, 0 for never (default: 600).", 600.0, min=0
     )
     on_hang: Literal["report", "dump", "stop"] = option(
-        "--on-hang", "Then only report it, dump all stacks, or dump them and stop (default: report).", "report"
+        "--on-hang",
+        "What to do at a stall: report it, dump all stacks, or dump them and stop (default: report).",
+        "report",
     )
     accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
 

@@ -207,7 +207,9 @@ class SyncOptions:
     include: list[str] | None = option(
         "--include PAT", "Sync files that are excluded otherwise, such as credentials; repeatable."
     )
-    data: list[str] | None = option("--data DIR", "Directory that every host has, excluded from the sync; repeatable.")
+    data: list[str] | None = option(
+        "--data DIR", "Directory that every host has already; it is not synced. Repeatable."
+    )
     allow_big: bool = flag("--allow-big", "Sync a project of more than 1 GB or 20,000 files.")
 
 

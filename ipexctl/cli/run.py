@@ -1,4 +1,4 @@
-"""`ipexctl run`: runs a script on every rank of every node."""
+"""`ipexctl run`: runs a script on all hosts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run_command(
     summary: Path | None = option("--summary FILE", "Write the outcome to this file as JSON."),
     line: RunLine,
 ) -> None:
-    """Run a script on every rank of every node.
+    """Run a script on all hosts, one process per rank.
 
     The project is synced to the nodes, mpirun is started on node0, and the
     output of every rank is shown. Ctrl-C stops the run on every host; a

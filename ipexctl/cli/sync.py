@@ -12,7 +12,7 @@ def sync_command(
     *,
     directory: Path | None = argument(
         "[DIR]",
-        "Project directory (default: the nearest marked one from the current one up, else that).",
+        "Project directory (default: found from the current directory upward).",
         None,
         readable=False,
     ),

@@ -18,7 +18,7 @@ def why_command(
 ) -> None:
     """Explain why a run ended: the first failure, its last lines, the likely cause and the fix.
 
-    For a running run, show where its ranks are: their stacks are read for that.
+    For a live run, show the line of code that each rank executes.
 
     \b
     Example: ipexctl why last

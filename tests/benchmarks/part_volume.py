@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .harness import Contender, Failed, failure, say, spend, started
-from .processes import arguments, is_over, read_stat
+from .processes import arguments, is_detached, is_over, read_stat
 from .report import Goal, Report
 from .rig import ipexctl_argv
 from .wheelhouse import make_mpi_wheelhouse
@@ -145,4 +145,6 @@ def _kind(pid: int, client: int, home: str) -> str | None:
     if pid == client:
         return KINDS["ipexctl"]
     _, _, agent, command = [word.decode(errors="replace") for word in [*arguments(pid), *[b""] * 4][:4]]
-    return KINDS.get(command) if agent.startswith(f"{home}/runs/") else None
+    if not agent.startswith(f"{home}/runs/"):
+        return None
+    return KINDS.get(command) if command != "run.supervisor" or is_detached(pid) else None

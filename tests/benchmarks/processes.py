@@ -54,6 +54,15 @@ def arguments(pid: int) -> list[bytes]:
         return []
 
 
+def is_detached(pid: int) -> bool:
+    """In the session of a process that has ended: the supervisor, not the process that has started it and follows."""
+    try:
+        session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]
+    except OSError:
+        return False
+    return not Path(f"/proc/{session}").exists()
+
+
 def high_water(pid: int) -> float:
     """MB at most. Not the figure of wait4, which includes the size of the process that started this one."""
     try:
@@ -110,6 +119,6 @@ class SupervisorWatch:
     def look(self) -> None:
         if not self._pid:
             pids = system.in_namespaces({self._netns})[self._netns]
-            self._pid = next((pid for pid in pids if _SUPERVISOR in arguments(pid)), 0)
+            self._pid = next((pid for pid in pids if _SUPERVISOR in arguments(pid) and is_detached(pid)), 0)
         if self._pid:
             self.usage.update(self._pid)
