@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.ports import PortListener, parse_event, parse_listener
+from ipexctl.doctor.ports import PortListener, connect_order, parse_event, parse_listener
 from ipexctl.doctor.scripts import ScriptDialog, results_until
 from ipexctl.node.common.records import as_number
 from ipexctl.remote.cancel import Cancel
@@ -323,15 +323,15 @@ def _links(
             listeners[name] = listener
             found[name] = LinkSmoke(name, reason=listener.reason or "no answer in time")
     names = [name for name in others if name in dialog.running and name in listeners and listeners[name].port]
-    _measure_links(dialog, node0, names, internal, listeners, tokens, until, found)
+    measure_links(dialog, node0, names, internal, listeners, tokens, until, found)
     # Other traffic may have slowed a short stream: measure slow links once more.
     bits = {name: link.bits for name, link in found.items() if link.bits is not None}
     again = dict(found)
-    _measure_links(dialog, node0, list(behind(bits, SLOW_LINK)), internal, listeners, tokens, until, again)
+    measure_links(dialog, node0, list(behind(bits, SLOW_LINK)), internal, listeners, tokens, until, again)
     return tuple(max(found[name], again[name], key=lambda link: link.bits or 0.0) for name in others)
 
 
-def _measure_links(
+def measure_links(
     dialog: ScriptDialog,
     node0: str,
     names: Sequence[str],
@@ -346,8 +346,7 @@ def _measure_links(
     seconds = min(0.6 * len(names), until - time.monotonic() - 0.3)
     if not names or node0 not in dialog.running or seconds <= 0.05:
         return
-    targets = [[internal[name], listeners[name].port, tokens[name]] for name in names]
-    dialog.send(node0, json.dumps({"targets": targets, "seconds": seconds}).encode() + b"\n")
+    dialog.send(node0, connect_order([(internal[name], tokens[name], listeners[name]) for name in names], seconds))
     waiting = set(names)
     while waiting and (received := dialog.receive(until)) is not None:
         name, line = received

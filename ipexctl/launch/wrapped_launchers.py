@@ -132,7 +132,9 @@ def config_of(found: UnwrappedCommand, config: AccelerateConfig | None) -> Accel
     if wrong is not None:
         raise UserError(f"accelerate launch --{wrong} is not for CPUs", fix="leave it out")
     keys = (*FIELDS, *NESTED["dynamo_config"])
-    lines = [f"{name}: {json.dumps(value)}" for name, value in found.options.items() if name in keys]
+    lines = [
+        f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in found.options.items() if name in keys
+    ]
     base = config if config is not None else AccelerateConfig("accelerate launch")
     if not lines:
         return base

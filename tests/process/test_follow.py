@@ -94,7 +94,8 @@ def test_the_process_that_has_started_a_run_follows_it(make: Callable[..., Run])
     run.process.stdin.write(json.dumps(request).encode() + b"\n")
     run.process.stdin.close()
     *events, last = read_events(run.process.stdout.fileno())
-    assert sorted(event.data for event in events if isinstance(event, Chunk) and event.data) == [b"out\n", b"out\n"]
+    chunks = [event for event in events if isinstance(event, Chunk)]
+    assert [b"".join(chunk.data for chunk in chunks if chunk.rank == rank) for rank in (0, 1)] == [b"out\n", b"out\n"]
     assert isinstance(last, dict)
     assert (last["event"], last["status"]["state"]) == ("done", "ok")
 

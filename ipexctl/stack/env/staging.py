@@ -134,7 +134,7 @@ class _Staging:
         if context.request.sources.offline:
             to_download = [replace(wheel, url=None) for wheel in to_download]
         elif to_download and (self._spec.by_node0 or index_answer is None):
-            to_download, index_answer = _find_in_own_indexes(context, to_download)
+            to_download, index_answer = find_in_own_indexes(context, to_download)
         unknown = [wheel.filename for wheel in to_download if not wheel.url]
         if unknown:
             names = unknown[0] if len(unknown) == 1 else f"{unknown[0]} and {len(unknown) - 1} more"
@@ -226,7 +226,7 @@ def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
     return wheel
 
 
-def _find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
+def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
     """The wheels with the URLs that this machine's own indexes give, or None.
 
     A URL or a proxy that a host names is not used here, unless the request's own requirements have the URL
@@ -237,7 +237,8 @@ def _find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tu
     direct = set()
     for line in context.request.env.extras:
         with contextlib.suppress(InvalidRequirement):  # one of a host's record
-            direct.add(without_credentials(Requirement(line).url or "") or None)
+            if url := Requirement(line).url:
+                direct.add(without_credentials(url))
     return [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels], index_answer
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from statistics import median
 from typing import Any
 
@@ -14,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_helpers import agent_argv
-from ipexctl.doctor.ports import connect_order, parse_listener
+from ipexctl.doctor.ports import parse_listener
 from ipexctl.doctor.smoke import (
     PEERS,
     Figure,
     HostSmoke,
     LinkSmoke,
     behind,
+    measure_links,
     parse_figure,
     parse_link,
     smoke_findings,
@@ -132,21 +134,37 @@ def test_a_hosts_memory_is_measured_here() -> None:
     assert 1e8 < read[0][1].value < 1e13
 
 
+class Node0:
+    """The dialog with an agent of this machine, as the one with node0."""
+
+    running = frozenset({"node0"})
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._input, self._output = process.stdin, process.stdout
+
+    def send(self, _: str, data: bytes) -> None:
+        self._input.write(data.decode())
+        self._input.flush()
+
+    def receive(self, _: float) -> tuple[str, str]:
+        return "node0", self._output.readline()
+
+
 def test_a_link_is_measured_over_loopback_and_strangers_are_dropped() -> None:
     with agent("serve", address="127.0.0.1", token="token") as server, agent("connect") as client:
         assert server.stdout is not None
-        assert client.stdin is not None
-        assert client.stdout is not None
         listener = parse_listener(server.stdout.readline())
         assert listener is not None
-        targets = [("127.0.0.1", token, listener) for token in ("wrong", "token")]
-        client.stdin.write(connect_order(targets, 1).decode())
-        client.stdin.flush()
-        stranger, friend = (parse_link(client.stdout.readline(), ["a", "b"]) for _ in targets)
-        assert stranger is not None
-        assert stranger.reason
-        assert friend is not None
-        assert (friend.bits or 0) > 1e7
+        found: dict[str, LinkSmoke] = {}
+        dialog: Any = Node0(client)
+        names, addresses = ["a", "b"], dict.fromkeys("ab", "127.0.0.1")
+        until = time.monotonic() + 5
+        tokens = {"a": "wrong", "b": "token"}
+        measure_links(dialog, "node0", names, addresses, dict.fromkeys("ab", listener), tokens, until, found)
+        assert found["a"].reason
+        assert (found["b"].bits or 0) > 1e7
         for process in (server, client):
             process.communicate("", timeout=5)
             assert process.returncode == 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from lock_helpers import HERE
 
+from ipexctl.stack.env import staging
 from ipexctl.stack.lock.indexes import (
     STACK_SOURCES,
     PipSettings,
@@ -16,6 +19,7 @@ from ipexctl.stack.lock.indexes import (
     sources_for,
     without_credentials,
 )
+from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.resolve.model import Sources
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
@@ -112,3 +116,15 @@ def test_an_answer_keeps_logins_for_those_who_fetch(tmp_path: Path) -> None:
     assert found.headers_for(candidate.url)["Authorization"].startswith("Basic ")
     assert found.headers_for("https://elsewhere/x.whl") == {}
     assert "Basic" not in repr(found)
+
+
+def test_a_wheel_of_a_lock_without_url_gets_the_one_of_the_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extras without a URL of their own change nothing about that."""
+    found = SimpleNamespace(filename="a-1-py3-none-any.whl", url="https://index/a-1-py3-none-any.whl")
+    answer = SimpleNamespace(availability=SimpleNamespace(candidates={"a": [found]}))
+    monkeypatch.setattr(staging, "query_here", lambda *_: answer)
+    extras = ("tqdm", "b @ https://host/b-1.whl")
+    context: Any = SimpleNamespace(request=SimpleNamespace(env=SimpleNamespace(extras=extras)))
+    wheels = [Wheel("a", "1", found.filename, "00"), Wheel("b", "1", "b-1.whl", "00", url="https://host/b-1.whl")]
+    urls = [wheel.url for wheel in staging.find_in_own_indexes(context, wheels)[0]]
+    assert urls == [found.url, "https://host/b-1.whl"]

@@ -60,6 +60,7 @@ def test_uninstall_of_the_control_machine_and_fetch_have_these_names() -> None:
     [
         ("doctor --json", "ipexctl.doctor/1"),
         ("exec --json -H nofile -- true", "ipexctl.exec/1"),
+        ("install --json", "ipexctl.install/1"),
         ("lab up --json --hosts 999", "ipexctl.lab-up/1"),
         ("run --dry-run --json train.py", "ipexctl.run/1"),
         ("doctor", None),
