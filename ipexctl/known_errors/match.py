@@ -194,7 +194,7 @@ class KnownError:
     cause: str = ""
     fix: str = ""
     at_install: str = ""
-    """The fix after a verification, if building the environment again is not the best one."""
+    """The fix after a verification, if building the environment again is not the best one; `{fix}` is that one."""
     weight: Weight = "end"
     confidence: Confidence = "likely"
     package: str = ""

@@ -25,7 +25,7 @@ _TIERS: Final = {
 
 @cache
 def known_errors(section: str = "errors") -> tuple[KnownError, ...]:
-    """The rows of `errors`, or of `harmless` or `verification`."""
+    """The rows of `errors`, or of another section of the file."""
     return tuple(map(_row, _sections()[section]))
 
 

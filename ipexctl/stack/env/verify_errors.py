@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
@@ -14,6 +15,7 @@ from ipexctl.stack.catalog.table import minor, rows, version_key
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ipexctl.known_errors.match import KnownError
     from ipexctl.stack.env.environment import Phase, VerifyResult
 
 _INSTALL_AGAIN: Final = (
@@ -26,6 +28,11 @@ _ONECCL_ON_PYPI: Final = "2021.14"
 _NEWEST_ONECCL: Final = "2021.15"
 """The oneCCL of bindings that the version table does not know: torch-ccl 2.8 is built with 2021.15.2."""
 _LIBRARIES_OF_ONECCL: Final = ("ccl.no_library", "ccl.no_transport")
+_ONLY_IN_RUNS: Final = (
+    *("script.", "hf.", "wandb.", "net.", "file.not_there", "ddp."),
+    *("gloo.", "meet.", "peer.", "mpi.node0_name", "mpi.firewall", "mpi.rank_killed", "process.aborted"),
+)
+"""Ids, or their beginnings, of rows for scripts and for several nodes: their sentences do not fit a verification."""
 _STEPS: Final = {
     "torch": "torch",
     "ipex": "IPEX",
@@ -42,21 +49,33 @@ def explain(verify: VerifyResult, *, env: str, record: Mapping[str, Any] | None 
     phase = verify.failed
     if phase is None:
         return None
-    number = phase.signal or (phase.rc - 128 if phase.rc is not None and 128 < phase.rc < 160 else None)
     step, fix = f"{_STEPS[phase.name]} in {env}", _OWN_PYTHON if record is None else _INSTALL_AGAIN
-    lines = tuple(phase.text.splitlines())
-    output = RankOutput(None, "this host", (), lines, phase.rc, number, is_short=True)
+    output = _output(phase)
     plan = {"backend": verify.backend} if phase.name == "allreduce" else {}
-    cause = cause_of(output, FailureContext("", plan=plan), (*known_errors("verification"), *known_errors()))
+    cause = cause_of(output, FailureContext("", plan=plan), _known_errors())
     if phase.timed_out and (cause is None or not cause.is_good):
         return _timed_out(phase, step)
+    number = output.ended_by
     how = f"was ended by {signal_name(number)}" if number else "failed"
     if cause is None:
         return f"{step} {how}: {_last_line(phase)}", fix
     reason = f"{step} {how}: {cause.sentence}"
     if record is not None and cause.id in _LIBRARIES_OF_ONECCL:
         return _no_oneccl_inside(reason, record)
-    return reason, cause.at_install or fix
+    return reason, cause.at_install.replace("{fix}", fix) or fix
+
+
+def _output(phase: Phase) -> RankOutput:
+    """Without warnings, which do not end a step, and without the exit code of a step that ipexctl ended."""
+    lines = tuple(line for line in phase.text.splitlines() if "Warning:" not in line)
+    exit_code, number = (None, None) if phase.timed_out else (phase.rc, phase.signal)
+    return RankOutput(None, "this host", (), lines, exit_code, number, is_short=True)
+
+
+@cache
+def _known_errors() -> tuple[KnownError, ...]:
+    errors = (known for known in known_errors() if not known.id.startswith(_ONLY_IN_RUNS))
+    return (*known_errors("verification"), *errors, *known_errors("verification_last"))
 
 
 def _timed_out(phase: Phase, step: str) -> tuple[str, str]:

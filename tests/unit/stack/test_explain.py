@@ -18,6 +18,20 @@ Traceback (most recent call last):
 AttributeError: module 'os' has no attribute 'exit'"""
 KILLED = "=   RANK 1 PID 8944 RUNNING AT 10.77.0.2\n=   KILLED BY SIGNAL: {}"
 
+NO_NUMPY = "/e/torch/nn.py:20: UserWarning: Failed to initialize NumPy: No module named 'numpy' (Triggered internally"
+NO_GPU = "/e/torch/cuda.py:9: UserWarning: CUDA initialization: Found no NVIDIA driver on your system."
+NO_TRANSPORT = "EXCEPTION: could not initialize any transport library"
+NUMPY_2 = "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.2 as it may crash."
+SOCKET_TIMEOUT = "The client socket has timed out after 40000ms while trying to connect to (127.0.0.1, 29511)."
+NO_PEER = (
+    SOCKET_TIMEOUT,
+    "RuntimeError: Gloo connectFullMesh failed with [pair.cc:144] no error, remote=[127.0.0.1]:25310",
+    "DistStoreError: Timed out after 41 seconds waiting for clients. 1/2 clients joined.",
+    "The client socket has failed to connect to any network address of (127.0.0.1, 29511).",
+)
+IN_NO_TIME: dict[str, object] = {"timed_out": True, "rc": 143, "seconds": 60.0}
+OTHER_NAME = "cannot import name 'a' from 'torch.b'"
+
 CASES: list[tuple[str, str, dict[str, object], str, str]] = [
     ("ipex", IPEX_MISMATCH, {}, "torch 2.8 2.13.0+cpu", "ipexctl install"),
     ("ipex", "NameError: name 'exit' is not defined", {}, "torch", "ipexctl install"),
@@ -135,6 +149,41 @@ CASES: list[tuple[str, str, dict[str, object], str, str]] = [
     ("ipex", "OSError: [Errno 28] No space left on device", {}, "", ""),
     ("torch", "ImportError: /x/libtorch.so: failed to map segment from shared object", {}, "noexec", "--home"),
     ("torch", "RuntimeError: something nobody has seen", {"rc": 1}, "", ""),
+    ("torch", NO_NUMPY, {"rc": -4, "signal": 4}, "SIGILL", "--stack"),
+    ("torch", f"{NO_GPU}\n{NO_NUMPY}", {"timed_out": True, "seconds": 300.0}, "300", "doctor --smoke"),
+    ("allreduce", f"{NO_NUMPY}\n{NO_TRANSPORT}", {}, "oneCCL", "setvars.sh"),
+    ("torch", f"{NO_GPU}\nRuntimeError: unseen", {}, "unseen", ""),
+    (
+        "bindings",
+        (
+            "ImportError: /e/liboneccl_bindings_for_pytorch.so: undefined symbol: _ZN2at\n\n"
+            "During handling of the above exception, another exception occurred:\n\n"
+            "ModuleNotFoundError: No module named 'torch_ccl'"
+        ),
+        {},
+        "oneCCL bindings torch",
+        "",
+    ),
+    ("torch", f"{NUMPY_2}\nAttributeError: _ARRAY_API not found", {}, "NumPy", "numpy<2"),
+    ("allreduce", SOCKET_TIMEOUT, {"rc": 255, "signal": 11}, "SIGSEGV", "oneccl impi-rt ipexctl install"),
+    *(("allreduce", text, {}, "", "firewall lo") for text in NO_PEER),
+    *(("allreduce", text, IN_NO_TIME, "60", "firewall lo") for text in NO_PEER),
+    ("allreduce", KILLED.format("9 (Killed)"), {"timed_out": True, "rc": 137, "seconds": 60.0}, "60", "firewall lo"),
+    ("torch", "", {"timed_out": True, "rc": 143, "seconds": 300.0}, "300", "doctor --smoke"),
+    ("torch", "", {"rc": -6, "signal": 6}, "SIGABRT", "ipexctl install"),
+    ("torch", "OSError: [Errno 116] Stale file handle", {}, "", "ipexctl install"),
+    ("torch", "", {"rc": -24, "signal": 24}, "SIGXCPU", "ipexctl install"),
+    ("torch", "OSError: [Errno 30] Read-only file system: '/h/x'", {}, "/h/x", "--home DIR"),
+    ("ipex", f"ImportError: {OTHER_NAME}", {}, f"ImportError: {OTHER_NAME}", "ipexctl install"),
+    ("torch", "bash: fork: Cannot allocate memory", {}, "", "doctor"),
+    ("torch", "bash: fork: retry: Resource temporarily unavailable", {}, "", "ulimit -u"),
+    ("allreduce", "HYD_sock_connect: getaddrinfo returned error -2", {}, "", "/etc/hosts"),
+    ("allreduce", "[c10d] cannot be retrieved (gai error: -2 - Name or service not known)", {}, "", "/etc/hosts"),
+    ("allreduce", "unable to connect to server n1 at port 4 (check for firewalls!)", {}, "", "/etc/hosts"),
+    ("allreduce", "Abort(1090959): PMPI_Init_thread(143): MPI_Init_thread failed", {}, "oneCCL", "FI_* I_MPI_*"),
+    ("allreduce", "find_provider(2954): fi_getinfo() failed", {}, "", "FI_PROVIDER_PATH"),
+    ("allreduce", "Connection was likely closed. Did the remote server shutdown or crash?", {}, "", "firewall lo"),
+    ("allreduce", "TimeoutError: timed out", {}, "", "firewall lo"),
 ]
 
 
@@ -154,12 +203,15 @@ def test_a_failure_is_told_in_a_sentence_and_a_next_step(
     assert "ipex-2.8" in told[0]
     assert told[1]
     assert "{" not in told[0] + told[1]
+    assert missing(told[0], "None") == ["None"]
+    assert missing(told[0], "script") == ["script"]
 
 
 RECORD = {"row": "ipex-2.8", "packages": {"torch": "2.8.0", "oneccl-bind-pt": "2.8.0+cpu"}}
 NO_LIBRARY = (
     ("bindings", "ImportError: libccl.so.1: cannot open shared object file: No such"),
     ("bindings", "ImportError: libmpi.so.12: cannot open shared object file"),
+    ("bindings", "ImportError: libfabric.so.1: cannot open shared object file"),
     ("allreduce", "EXCEPTION: could not initialize any transport library"),
 )
 
@@ -196,6 +248,19 @@ def test_no_fix_removes_an_environment() -> None:
         assert "--remove" not in told[1]
         assert ("builds" in told[1]) is not of_user
         assert "/opt/venv/bin/python" in told[0]
+
+
+def test_a_python_of_the_user_is_not_told_to_choose_another_stack() -> None:
+    told = explain(broken("allreduce", "ArithmeticError: the sum over 2 ranks is 4"), env="/opt/venv/bin/python")
+    assert told is not None
+    assert missing(told[1], "doctor --smoke ipexctl install") == []
+    assert missing(told[1], "versions") == ["versions"]
+
+
+def test_the_exit_code_of_mpirun_is_no_signal_where_a_text_is_known() -> None:
+    told = explain(broken("allreduce", "OFI fi_getinfo() failed", rc=143), env="e")
+    assert told is not None
+    assert missing(told[0], "SIGTERM") == ["SIGTERM"]
 
 
 def test_the_first_failure_speaks() -> None:
