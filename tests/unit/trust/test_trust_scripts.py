@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.trust.host_steps import script
+from ipexctl.doctor.scripts import text_of
+from ipexctl.trust.host_steps import read_logins, script
+from ipexctl.trust.login_errors import LoginAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,3 +205,36 @@ def test_a_call_that_lost_its_lock_while_it_was_stopped_changes_nothing(shell: l
     assert first.returncode != 0
     assert keys.read_bytes() == b"old"
     assert sorted(path.name for path in lock.iterdir()) == ["all", "holder", "next"]
+
+
+def _log_in(shell: list[str], folder: Path, text: str, arguments: list[str], ssh: str) -> LoginAttempt:
+    """The login to a node whose ssh is this script; its line is one write, so that lines of several don't mix."""
+    (folder / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
+    (folder / "ssh").chmod(0o755)
+    done = subprocess.run(
+        [*shell, "-c", text, "ipexctl", "config", "true", *arguments, "b"],
+        capture_output=True,
+        env={"HOME": str(folder), "PATH": f"{folder}:/usr/bin:/bin"},
+        timeout=60,
+        check=True,
+    )
+    assert len(done.stdout) < 4096
+    return read_logins(done.stdout, ["b"], LoginAttempt(256, ""))["b"]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+@pytest.mark.parametrize("command", ["doctor", "trust"])
+def test_of_a_nodes_answer_only_so_much_comes_back(shell: list[str], tmp_path: Path, command: str) -> None:
+    text, arguments = (text_of("logins.sh"), ["1"]) if command == "doctor" else (script("logins"), [])
+    right = "ipexctl-is me b boot net:[1]"
+    log_in = partial(_log_in, shell, tmp_path, text, arguments)
+    assert log_in(f"echo; echo '{right}'") == LoginAttempt(0, right)
+    noisy = log_in(f"seq 9999; echo; echo '{right}'")
+    assert (noisy.code, noisy.output.splitlines()[-1], len(noisy.output)) == (0, right, 1500)
+    assert log_in("printf 'ipexctl-is '; head -c 400000 /dev/zero | tr '\\0' x") == LoginAttempt(0, "x" * 1500)
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_an_answer_without_end_ends_with_the_time_for_it(shell: list[str], tmp_path: Path) -> None:
+    login = _log_in(shell, tmp_path, text_of("logins.sh"), ["1"], "exec tr '\\0' x </dev/zero")
+    assert (login.code, len(login.output)) == (124, 1500)
