@@ -141,7 +141,7 @@ class _NetworkCheck:
         """Use the open session to each host, and probe what trust left on node0."""
         sessions = self._on_hosts(self.pool.session, self.hosts, self.at(_ALIVE))
         self.sessions = {name: session for name, session in sessions.items() if not isinstance(session, HostError)}
-        states = self._probe_states(self.hosts[:1], self.at(_ALIVE))
+        states = self._probe_states(self.hosts[:1], self.at(_ALIVE), late_is_lost=True)
         self.node0_state = states.get(self.hosts[0].name)
         for name, session in sessions.items():
             if isinstance(session, HostError):
@@ -151,7 +151,7 @@ class _NetworkCheck:
         futures = {host.name: run_in_background(partial(work, host), f"doctor-{host.name}") for host in hosts}
         return results_until(futures, until)
 
-    def _probe_states(self, hosts: Sequence[Host], until: float) -> dict[str, HostState]:
+    def _probe_states(self, hosts: Sequence[Host], until: float, *, late_is_lost: bool) -> dict[str, HostState]:
         """What trust left on these hosts; one that no longer answers is lost."""
 
         def probe(host: Host) -> HostState:
@@ -164,7 +164,7 @@ class _NetworkCheck:
         for name, state in self._on_hosts(probe, reached, until).items():
             if not isinstance(state, HostError):
                 states[name] = state
-            elif state.status == "unreachable" or isinstance(state, TimedOut):
+            elif state.status == "unreachable" or (late_is_lost and isinstance(state, TimedOut)):
                 self._mark_lost(name, state)
         return states
 
@@ -193,7 +193,8 @@ class _NetworkCheck:
         if all(login.is_from(self.identities.get(name, "")) for name, login in logins.items()):
             return {}, frozenset()
         node0, *others = self.hosts
-        states = self._probe_states(others, self.at(0.97))
+        # After slow logins only a tenth of a second may be left, which says nothing about a host.
+        states = self._probe_states(others, self.at(0.97), late_is_lost=False)
         if self.node0_state is not None:
             states[node0.name] = self.node0_state
         by_name = {host.name: host for host in self.hosts}

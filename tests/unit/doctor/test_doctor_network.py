@@ -49,6 +49,7 @@ from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import NO_PYTHON, script_command
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
+from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.host_steps import read_logins
 from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.doctor.ports import Pair
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.session import Readable, Stream
     from ipexctl.trust.host_state import HostState
 
 OK, REFUSED, SILENT = ConnectionResult("ok"), ConnectionResult("refused"), ConnectionResult("timeout")
@@ -317,6 +320,35 @@ def test_logins_cut_short_are_those_heard_of() -> None:
     session = FakeSession(Host("a", "a"), stdout=b"noise\n1 0 6f6b\n2 255 ")
     found = log_in(session, {"b": "b", "c": "c", "d": "d"}, None, seconds=5, cancel=Cancel())
     assert found == {"b": LoginAttempt(124, ""), "c": LoginAttempt(0, "ok"), "d": LoginAttempt(255, "")}
+
+
+class _LateToProbe(FakeSession):
+    """node0, whose login to b is refused, and b, which has no time left to say what trust left there."""
+
+    def run(
+        self,
+        command: Command,
+        sink: Callable[[Stream, bytes], None],
+        *,
+        stdin: Readable | None = None,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Ended:
+        if command.label == "log into the nodes":
+            sink("stdout", b"0 255 " + b"connect to host b port 22: Connection refused".hex().encode() + b"\n")
+            return Ended(0)
+        if self.host.name == "b" and "ports" not in command.label:
+            raise TimedOut("not finished within 0.1 s")
+        raise HostError("no such program")
+
+
+def test_a_host_that_is_late_to_explain_its_login_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionPool, "session", lambda _, host: _LateToProbe(host))
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
+        hosts, internal = [Host("a", "a"), Host("b", "b")], {"a": "10.1.0.1", "b": "10.1.0.2"}
+        report = check_network(pool, hosts, internal, facts={}, home="~")
+    assert {found.id: found.hosts for found in report.findings if found.level == "fail"} == {"network.login": ("b",)}
+    assert "refuses" in report.logins["b"]
 
 
 # ── the programs on hosts ────────────────────────────────────────────────────────────────────────────────────────────
