@@ -344,14 +344,16 @@ def stage_from_store(stage: bytes, path: bytes) -> None:
         with open(path, "rb") as file:
             receive_contents(stage, file)
         return
+    staged = stage + b"/" + sha256
     try:
-        os.link(path, stage + b"/" + sha256)  # it also stays in the store, from which other hosts fetch it
+        os.link(path, staged)  # it also stays in the store, from which other hosts fetch it
     except FileExistsError:
-        return
+        if os.lstat(staged).st_size != os.stat(path).st_size:  # of a call that was killed
+            os.unlink(staged)
+            stage_from_store(stage, path)
     except OSError:
-        temporary = stage + b"/" + sha256 + b".part"
-        copy_file(path, temporary)
-        os.replace(temporary, stage + b"/" + sha256)
+        copy_file(path, staged + b".part")
+        os.replace(staged + b".part", staged)
 
 
 def read_manifest(request: Json, stream: BinaryIO) -> list[Row]:

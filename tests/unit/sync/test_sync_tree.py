@@ -19,6 +19,7 @@ from sync_helpers import HERE, Place, contents, put
 from agent_helpers import agent_argv, all_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
+from ipexctl.node.files.tree_upload import stage_from_store
 from ipexctl.sync import sync, upload
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
@@ -324,6 +325,16 @@ def test_what_a_killed_call_left_in_the_stage_is_sent_again(place: Place) -> Non
     put(place.tree, f".ipexctl/stage/{entry.content}", "2")
     place.synced()
     assert place.there() == {"a": "22"}
+
+
+def test_a_partial_file_in_the_stage_is_replaced_by_the_stores(tmp_path: Path) -> None:
+    stage, stored = tmp_path / "stage", tmp_path / "store/abc/file"
+    put(tmp_path, "store/abc/file", "whole")
+    put(stage, "abc", "who")
+    stage_from_store(os.fsencode(stage), os.fsencode(stored))
+    assert (stage / "abc").samefile(stored)
+    stage_from_store(os.fsencode(stage), os.fsencode(stored))
+    assert stored.read_text() == "whole"
 
 
 def test_much_for_many_travels_as_blobs_and_leaves_none(
