@@ -135,6 +135,7 @@ def submit_run(
             notify(f"note: {note}")
         preflight = run_in_background(partial(_preflight, context, plan, request, pool, project, notify), "preflight")
 
+        _check_project(files)
         record = _record(run, context, plan, request, settings)
         on_failure.callback(registry.remove, run)
         launch = Launch(record.nodes, _launch_spec(record, context, plan, request, retention), pool)
@@ -195,6 +196,12 @@ def make_plan(
         return StartFailure(plan.reason, plan.fix, plan.hosts)
     request.ranks.within(plan.world_size)
     return replace(plan, notes=(*plan.notes, *notes))
+
+
+def _check_project(files: Future[Project] | None) -> None:
+    """Raise the UserError of a project that is refused, while no host has a file of the run."""
+    if files is not None:
+        files.result()
 
 
 def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:

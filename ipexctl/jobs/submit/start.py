@@ -105,7 +105,10 @@ class LaunchSpec:
         """Lines of sh that unpack a store's files, private ones, and prune older runs there."""
         rundir = shlex.quote(self.record.rundir)
         # Bytecode that a rank's Python adds is private, too.
-        script = f"umask 077; mkdir -p {rundir}/shim/__pycache__ && {source} tar -xpof - -C {rundir} || exit 1\n"
+        # Programs are not started from a home that another account can change; the sync beside this says it in full.
+        home = shlex.quote(self.record.home)
+        script = f"[ ! -e {home} ] || [ -O {home} ] || {{ echo {home} belongs to another account >&2; exit 1; }}\n"
+        script += f"umask 077; mkdir -p {rundir}/shim/__pycache__ && {source} tar -xpof - -C {rundir} || exit 1\n"
         # Retention on another host with this home, which does not see these ranks, reads `machine`.
         script += f"uname -n >{rundir}/machine\n{self.use_bytecode}\n"
         if self.retention is not None:

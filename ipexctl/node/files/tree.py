@@ -103,7 +103,7 @@ class ProjectTree:
 
     def active_runs(self, own_run: str | None, ended: list[str]) -> list[str]:
         """The runs that still use the tree, except the one of this request."""
-        runs_with_ranks.cache_clear()
+        runs_with_programs.cache_clear()
         return [run for run in self.runs() if run != own_run and run not in ended and not has_ended(self, run)]
 
     def lease(self, run: str | None) -> None:
@@ -169,7 +169,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
         return tree.filesystem_time() - uploaded.st_ctime > DAY
     if os.path.exists(rundir + b"/job.json"):
         return bool(lease.get("boot") != boot_id())
-    if encode_name(run) in runs_with_ranks():
+    if encode_name(run) in runs_with_programs():
         return False
     if uploaded is not None and tree.filesystem_time() - uploaded.st_ctime > UPLOAD_TIME:
         return True
@@ -177,11 +177,14 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
 
 
 @functools.lru_cache(maxsize=None)
-def runs_with_ranks() -> list[bytes]:
-    """The runs with a rank on this host, by the path in the command line of its wrapper."""
+def runs_with_programs() -> list[bytes]:
+    """The runs with a rank or a supervisor on this host, by the paths in command lines.
+
+    A supervisor waits for its orders before there is a job file, while the tree and the hosts are checked.
+    """
     if not os.path.isdir("/proc/self"):
         return []
-    pattern = re.compile(rb"/runs/([^/\0]+)/(?:agent\.zip\0run\.rank|rank\.py)(?:\0|$)")
+    pattern = re.compile(rb"/runs/([^/\0]+)/(?:agent\.zip\0run\.(?:rank|supervisor)|rank\.py)(?:\0|$)")
     return [run for _, line in command_lines() for run in pattern.findall(line)]
 
 

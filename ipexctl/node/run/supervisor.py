@@ -474,10 +474,11 @@ def daemonize(log_path: str) -> Callable[[Json], None] | str:
     Returns a function that sends the one reply to the caller, in the detached process, and that reply in the original.
     """
     reader, writer = os.pipe()
-    if os.fork():
+    if session_leader := os.fork():
         os.close(writer)
         with os.fdopen(reader, encoding="utf-8") as pipe:
             line = pipe.read()
+        os.waitpid(session_leader, 0)
         return line or json.dumps({"event": "failed", "reason": "the supervisor died at its start"}) + "\n"
     os.setsid()
     if os.fork():

@@ -94,7 +94,11 @@ def test_a_lease_outlives_neither_its_supervisor_nor_its_machine_nor_a_start_tha
     assert generation() == 1, "another process has its pid"
 
 
-@pytest.mark.parametrize("agent", [("agent.zip", "run.rank"), ("rank.py",)], ids=["now", "older version"])
+@pytest.mark.parametrize(
+    "agent",
+    [("agent.zip", "run.rank"), ("agent.zip", "run.supervisor"), ("rank.py",)],
+    ids=["rank", "supervisor that waits", "rank of an older version"],
+)
 def test_where_a_run_has_no_record_its_ranks_hold_the_tree_and_nothing_does_when_they_have_gone(
     place: Place, agent: tuple[str, ...]
 ) -> None:
