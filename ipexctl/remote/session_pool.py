@@ -43,16 +43,16 @@ class SessionPool:
         self.close()
 
     def close(self) -> None:
-        """Close all sessions at the same time: paramiko waits for the end of each connection's thread."""
+        """Close the sessions that are open now, all at once: paramiko waits for the end of each connection's thread."""
 
         def close(host: Host) -> None:
             with contextlib.suppress(OSError, EOFError):
                 if session := self.detach(host):
                     session.close()
 
-        while hosts := [session.host for session in list(self._sessions.values())]:
-            for _ in fan_out(hosts, close, forks=self._forks, cancel=Cancel()):
-                pass
+        hosts = [session.host for session in list(self._sessions.values())]
+        for _ in fan_out(hosts, close, forks=self._forks, cancel=Cancel()):
+            pass
 
     def session(self, host: Host) -> Session:
         """The host's session; raises HostError if it can't be opened. All threads get the same one."""
