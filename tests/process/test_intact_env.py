@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -122,6 +123,19 @@ DAMAGES: dict[str, Callable[[Home], object]] = {
 def test_anything_else_is_left_to_the_agent(home: Home, damage: str) -> None:
     DAMAGES[damage](home)
     assert look(home) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a home to another account")
+def test_nothing_is_started_from_a_home_of_another_account(home: Home, tmp_path: Path) -> None:
+    python = home.env / "bin" / "python"
+    python.unlink()
+    python.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    python.chmod(0o755)
+    assert look(home) is None
+    (tmp_path / "started").unlink()
+    os.chown(home.path, 12345, 12345)
+    assert look(home) is None
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize("line", ["env.lock []", "env.lock " + "[" * 100_000, "env.verified x", "env.record default {"])
