@@ -127,7 +127,7 @@ class FakeRank:
 
 BEAT = {"t": "beat", "cpu": 1.0, "rss": 1, "lost": 0, "process": "S", "waits": None, "out": 0, "err": 0}
 EXIT = {"t": "exit", "code": 0, "signal": None, "own": True, "oom": None}
-STUCK = {"t": "stuck", "code": 1, "said": "x", "seconds": 10}
+STUCK = {"t": "stuck", "code": 1, "message": "x", "seconds": 10}
 
 
 def frame(kind: bytes, payload: bytes) -> bytes:
@@ -159,7 +159,7 @@ def frame(kind: bytes, payload: bytes) -> bytes:
         *({**EXIT, "signal": value} for value in ("9", 0, 65, [9])),
         {**EXIT, "own": None},
         {**STUCK, "seconds": "long"},
-        {**STUCK, "said": None},
+        {**STUCK, "message": None},
         {"t": "told", "signal": None},
         {"t": "mismatch"},
         {"t": "stacks", "id": ["x"], "processes": []},

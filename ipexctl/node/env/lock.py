@@ -197,8 +197,8 @@ def compile_lock(request: Json, directory: Path) -> Json:
     if done.returncode:
         for links, original in originals.items():
             messages = messages.replace(str(links), str(original))
-        return {"pylock": None, "said": messages[-MAX_MESSAGES:].replace(str(directory) + "/", "")}
-    return {"pylock": done.stdout, "said": messages[-MAX_MESSAGES:], "on_disk": local_wheels(done.stdout, originals)}
+        return {"pylock": None, "message": messages[-MAX_MESSAGES:].replace(str(directory) + "/", "")}
+    return {"pylock": done.stdout, "message": messages[-MAX_MESSAGES:], "on_disk": local_wheels(done.stdout, originals)}
 
 
 def local_wheels(text: str, originals: Mapping[Path, Path]) -> Json:

@@ -140,7 +140,7 @@ def _exit(fields: Json) -> Exit:
 
 
 def _stuck(fields: Json) -> Stuck:
-    return Stuck(_integer(fields, "code"), _text(fields, "said"), _number(fields, "seconds"))
+    return Stuck(_integer(fields, "code"), _text(fields, "message"), _number(fields, "seconds"))
 
 
 def _stacks(fields: Json) -> Stacks:

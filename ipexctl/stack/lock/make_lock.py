@@ -140,7 +140,7 @@ def make_lock(
     }
     reply = maker.call("env.lock", "compile", request, timeout=_TIME + 30)
     if reply.get("pylock") is None:
-        raise explain_refusal(str(reply.get("said") or ""), plan, wanted, origins or {}, index_answer, maker.name)
+        raise explain_refusal(str(reply.get("message") or ""), plan, wanted, origins or {}, index_answer, maker.name)
     try:
         wheels = read_pylock(reply["pylock"], plan.python, plan.glibc, reply.get("on_disk") or {})
     except NoWheel as package:
