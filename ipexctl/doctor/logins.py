@@ -8,14 +8,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.scripts import script
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import TimedOut
 from ipexctl.remote.session import OutputCollector
 from ipexctl.trust.config import names_in
 from ipexctl.trust.host_state import HostState
-from ipexctl.trust.host_steps import read_logins
-from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, LoginDiagnosis
+from ipexctl.trust.host_steps import login_command, read_logins
+from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,9 +103,7 @@ def log_in(
     """Log in from node0 to all nodes at once; code 124 for a login without a result in time."""
     names = list(ssh_names)
     connect = max(1, min(5, int(seconds) - 2))
-    command = script(
-        "logins.sh", config or "", IDENTITY_COMMAND, str(connect), *ssh_names.values(), label="log into the nodes"
-    )
+    command = login_command(ssh_names, config, connect=connect, seconds=connect + 1, at_once=len(ssh_names))
     output = OutputCollector()
     with contextlib.suppress(TimedOut):
         session.run(command, output.sink, timeout=seconds, cancel=cancel)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.logins import diagnose_login, got_no_answer, log_in, login_findings, unknown_state
-from ipexctl.doctor.scripts import ScriptDialog, results_until
+from ipexctl.doctor.script_dialog import ScriptDialog, results_until
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_command

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.ports import PortListener, connect_order, parse_event, parse_listener
-from ipexctl.doctor.scripts import ScriptDialog, results_until
+from ipexctl.doctor.script_dialog import ScriptDialog, results_until
 from ipexctl.node.common.records import as_number
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background

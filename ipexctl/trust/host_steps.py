@@ -13,7 +13,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import capture
 from ipexctl.trust.host_state import read_host_state
-from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt
+from ipexctl.trust.login_errors import IDENTITY_COMMAND, LOGIN_SECONDS, LoginAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,6 +32,25 @@ def script(*names: str) -> str:
     """The concatenated text of these scripts."""
     folder = files("ipexctl.trust") / "scripts"
     return "".join((folder / f"{name}.sh").read_text(encoding="utf-8") for name in names)
+
+
+def login_command(
+    ssh_names: Mapping[str, str],
+    config: str | None,
+    *,
+    connect: int,
+    seconds: int,
+    at_once: int,
+    last_decides: bool = False,
+) -> Command:
+    """A command for node0 that logs in to every node, with that config or the account's own ssh.
+
+    A login ends with code 124 after `seconds`, of which `connect` are for its connection. `last_decides`: a failed
+    login to the last node is the only one that is tried. `read_logins` parses the output.
+    """
+    limits = [str(connect), str(seconds), str(at_once), "last" if last_decides else ""]
+    arguments = [config or "", IDENTITY_COMMAND, *limits, *ssh_names.values()]
+    return _command(("logins",), arguments, f"log in to {len(ssh_names)} nodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +95,32 @@ class HostSteps:
         return self._run(("lock", "remove"), args, "remove key and config").strip() == b"done"
 
     def log_in(self, ssh_names: Mapping[str, str], config: str | None) -> dict[str, LoginAttempt]:
-        """Log in from this host to every node, with that config or the account's own ssh."""
-        args = [config or "", IDENTITY_COMMAND, *ssh_names.values()]
-        reply = self._run(("logins",), args, f"log in to {len(ssh_names)} nodes")
-        return read_logins(reply, list(ssh_names), LoginAttempt(255, "no answer"))
+        """Log in from this host to every node, with that config.
+
+        Without a config the question is whether all nodes can be reached already: the first failure decides.
+        """
+        connect = 10 if config else 5
+        command = login_command(
+            ssh_names, config, connect=connect, seconds=LOGIN_SECONDS, at_once=64, last_decides=not config
+        )
+        return read_logins(self._output(command), list(ssh_names), LoginAttempt(255, "no answer"))
 
     def _run(self, names: Sequence[str], args: Sequence[str], label: str, stdin: bytes | None = None) -> bytes:
-        """Run scripts in one round trip. The last line of stderr is the reason if they fail."""
-        command = Command(Command.argv("/bin/sh", "-c", script(*names), "ipexctl", *args).script, label)
+        """Run scripts in one round trip."""
+        return self._output(_command(names, args, label), stdin)
+
+    def _output(self, command: Command, stdin: bytes | None = None) -> bytes:
+        """The command's stdout. The last line of its stderr is the reason if it fails."""
         content = None if stdin is None else io.BytesIO(stdin)
         result = capture(self.session, command, stdin=content, timeout=self.timeout, cancel=self.cancel)
         if not result.ended.ok:
             lines = result.stderr.decode(errors="replace").strip().splitlines()
-            raise HostError(lines[-1] if lines else f"could not {label}: {result.ended}", _fix_for(lines))
+            raise HostError(lines[-1] if lines else f"could not {command.label}: {result.ended}", _fix_for(lines))
         return result.stdout
+
+
+def _command(names: Sequence[str], arguments: Sequence[str], label: str) -> Command:
+    return Command(Command.argv("/bin/sh", "-c", script(*names), "ipexctl", *arguments).script, label)
 
 
 def read_logins(output: bytes, names: Sequence[str], unanswered: LoginAttempt) -> dict[str, LoginAttempt]:

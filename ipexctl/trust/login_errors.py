@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.internal import common_networks
 from ipexctl.text import printable
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.internal import HostAddresses
     from ipexctl.trust.host_state import HostState
 
+LOGIN_SECONDS: Final = 25
+"""The time that trust gives a login from node0 to a node."""
 _IDENTITY = re.compile(r"ipexctl-is (.*)")
 IDENTITY_COMMAND = (
     "exec /bin/sh -c 'exec 2>/dev/null; echo; read -r name </proc/sys/kernel/hostname || name=$(uname -n);"
@@ -98,7 +100,7 @@ def explain(
             return LoginDiagnosis(reason, fix)
     if login.code == 124:
         return LoginDiagnosis(
-            f"a login from node0 takes longer than 25 s ({endpoint})",
+            f"a login from node0 takes longer than {LOGIN_SECONDS} s ({endpoint})",
             "log in by hand to see what takes so long; check the login shell's start-up files",
         )
     if login.code == 127 and "ssh" in output:

@@ -1,23 +1,26 @@
 # Logs in from node0 to every node, many at once, each with a time limit. Prints "number code hex" as they end, or
 # "number 0 =identity".
-# $1 the ssh config, or empty for the account's own   $2 the command to run   $3… the nodes, as mpirun names them
+# $1 the ssh config, or empty for the account's own   $2 the command to run   $3 seconds to connect
+# $4 seconds for a login   $5 how many at once   $6 "last" if no other node is tried when the login to the last one fails
+# $7… the nodes, as mpirun names them
 LC_ALL=C
 export LC_ALL
-config=$1 question=$2
-shift 2
+config=$1 command=$2 connect=$3 seconds=$4 at_once=$5 decides=$6
+shift 6
 newline='
 '
 limit=
-command -v timeout >/dev/null && limit="timeout 25"
+command -v timeout >/dev/null && limit="timeout $seconds"
 
 login() { # number, node
+    number=$1 node=$2
     if [ -n "$config" ]; then
-        output=$($limit ssh -F "$config" -T -x -- "$2" "$question" 2>&1 </dev/null)
+        set -- -F "$config"
     else
         # Only a check: it adds no host key and leaves no shared connection open.
-        output=$($limit ssh -o BatchMode=yes -o ConnectTimeout=5 -o StrictHostKeyChecking=yes -o UpdateHostKeys=no \
-            -o ControlMaster=no -T -x -- "$2" "$question" 2>&1 </dev/null)
+        set -- -o BatchMode=yes -o StrictHostKeyChecking=yes -o UpdateHostKeys=no -o ControlMaster=no
     fi
+    output=$($limit ssh -o ConnectTimeout="$connect" "$@" -T -x -- "$node" "$command" 2>&1 </dev/null)
     code=$?
     text=
     # A longer output may be any number of megabytes, on which patterns take minutes; and no line may exceed PIPE_BUF.
@@ -31,19 +34,22 @@ login() { # number, node
     # Most logins succeed, and need none of these programs.
     [ -n "$text" ] || text=$(printf '%s' "$output" | tail -c 1500 | od -An -v -tx1 | tr -d ' \n')
     # One write, so that lines of several logins don't mix.
-    printf '%s %s %s\n' "$1" $code "$text"
+    printf '%s %s %s\n' "$number" $code "$text"
     return $code
 }
 
-# Without a config, the check is whether all nodes can be reached already: the first failure decides.
-for last do :; done
-[ -n "$config" ] || login $(($# - 1)) "$last" || exit 0
+count=$#
+if [ "$decides" = last ]; then
+    count=$(($# - 1))
+    for node do :; done
+    login $count "$node" || exit 0
+fi
 
 number=0
 for node do
-    [ -z "$config" ] && [ $number -eq $(($# - 1)) ] && break
+    [ $number -lt $count ] || break
     login $number "$node" &
     number=$((number + 1))
-    [ $((number % 64)) -ne 0 ] || wait
+    [ $((number % at_once)) -ne 0 ] || wait
 done
 wait

@@ -39,7 +39,7 @@ from ipexctl.doctor.ports import (
     parse_result,
     port_findings,
 )
-from ipexctl.doctor.scripts import results_until
+from ipexctl.doctor.script_dialog import results_until
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Security, System
@@ -334,7 +334,7 @@ class _LateToProbe(FakeSession):
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Ended:
-        if command.label == "log into the nodes":
+        if command.label.startswith("log in to"):
             sink("stdout", b"0 255 " + b"connect to host b port 22: Connection refused".hex().encode() + b"\n")
             return Ended(0)
         if self.host.name == "b" and "ports" not in command.label:

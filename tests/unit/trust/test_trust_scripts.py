@@ -7,12 +7,10 @@ import shutil
 import subprocess
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.doctor.scripts import text_of
 from ipexctl.trust.host_steps import read_logins, script
 from ipexctl.trust.login_errors import LoginAttempt
 
@@ -207,34 +205,47 @@ def test_a_call_that_lost_its_lock_while_it_was_stopped_changes_nothing(shell: l
     assert sorted(path.name for path in lock.iterdir()) == ["all", "holder", "next"]
 
 
-def _log_in(shell: list[str], folder: Path, text: str, arguments: list[str], ssh: str) -> LoginAttempt:
-    """The login to a node whose ssh is this script; its line is one write, so that lines of several don't mix."""
+def _log_in(shell: list[str], folder: Path, ssh: str, nodes: str, decides: str = "") -> dict[str, LoginAttempt]:
+    """The logins to nodes whose ssh is this script; their lines are one write each, so that they don't mix."""
     (folder / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
     (folder / "ssh").chmod(0o755)
     done = subprocess.run(
-        [*shell, "-c", text, "ipexctl", "config", "true", *arguments, "b"],
+        [*shell, "-c", script("logins"), "ipexctl", "config", "true", "1", "2", "2", decides, *nodes],
         capture_output=True,
         env={"HOME": str(folder), "PATH": f"{folder}:/usr/bin:/bin"},
         timeout=60,
         check=True,
     )
-    assert len(done.stdout) < 4096
-    return read_logins(done.stdout, ["b"], LoginAttempt(256, ""))["b"]
+    assert all(len(line) < 4096 for line in done.stdout.splitlines())
+    logins = read_logins(done.stdout, nodes, LoginAttempt(256, ""))
+    return {name: login for name, login in logins.items() if login.code != 256}
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-@pytest.mark.parametrize("command", ["doctor", "trust"])
-def test_of_a_nodes_answer_only_so_much_comes_back(shell: list[str], tmp_path: Path, command: str) -> None:
-    text, arguments = (text_of("logins.sh"), ["1"]) if command == "doctor" else (script("logins"), [])
+def test_of_a_nodes_answer_only_so_much_comes_back(shell: list[str], tmp_path: Path) -> None:
     right = "ipexctl-is me b boot net:[1]"
-    log_in = partial(_log_in, shell, tmp_path, text, arguments)
-    assert log_in(f"echo; echo '{right}'") == LoginAttempt(0, right)
-    noisy = log_in(f"seq 9999; echo; echo '{right}'")
+    assert _log_in(shell, tmp_path, f"echo; echo '{right}'", "b") == {"b": LoginAttempt(0, right)}
+    noisy = _log_in(shell, tmp_path, f"seq 9999; echo; echo '{right}'", "b")["b"]
     assert (noisy.code, noisy.output.splitlines()[-1], len(noisy.output)) == (0, right, 1500)
-    assert log_in("printf 'ipexctl-is '; head -c 400000 /dev/zero | tr '\\0' x") == LoginAttempt(0, "x" * 1500)
+    endless = _log_in(shell, tmp_path, "printf 'ipexctl-is '; head -c 400000 /dev/zero | tr '\\0' x", "b")
+    assert endless == {"b": LoginAttempt(0, "x" * 1500)}
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 def test_an_answer_without_end_ends_with_the_time_for_it(shell: list[str], tmp_path: Path) -> None:
-    login = _log_in(shell, tmp_path, text_of("logins.sh"), ["1"], "exec tr '\\0' x </dev/zero")
+    login = _log_in(shell, tmp_path, "exec tr '\\0' x </dev/zero", "b")["b"]
     assert (login.code, len(login.output)) == (124, 1500)
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_more_nodes_than_log_in_at_once_all_have_their_turn(shell: list[str], tmp_path: Path) -> None:
+    logins = _log_in(shell, tmp_path, 'echo "$*" | grep -o " -- [a-z]"', "abcde")
+    assert {name: login.output for name, login in logins.items()} == {name: f" -- {name}" for name in "abcde"}
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_where_the_last_node_decides_its_failure_ends_the_logins(shell: list[str], tmp_path: Path) -> None:
+    refused = 'case "$*" in *" -- c "*) exit 255 ;; esac'
+    assert _log_in(shell, tmp_path, refused, "abc", "last") == {"c": LoginAttempt(255, "")}
+    assert sorted(_log_in(shell, tmp_path, refused, "abc")) == ["a", "b", "c"]
+    assert sorted(_log_in(shell, tmp_path, "exit 0", "abc", "last")) == ["a", "b", "c"]

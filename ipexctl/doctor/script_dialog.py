@@ -1,16 +1,13 @@
-"""Scripts for hosts as text, and the exchange of lines with programs on many hosts at once."""
+"""The exchange of lines with programs on many hosts at once."""
 
 from __future__ import annotations
 
-import functools
 import queue
 import threading
 import time
 from concurrent.futures import wait
-from importlib import resources
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.session import StdinQueue
 
@@ -19,21 +16,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.command import Command
     from ipexctl.remote.session import Session, Stream
 
 T = TypeVar("T")
 _LONGEST_LINE: Final = 1 << 16
-
-
-@functools.cache
-def text_of(name: str) -> str:
-    """The text of a script of this package."""
-    return resources.files(__name__).joinpath(name).read_text(encoding="utf-8")
-
-
-def script(name: str, *arguments: str, label: str) -> Command:
-    """A command that runs a sh script of this package."""
-    return Command(Command.argv("/bin/sh", "-c", text_of(name), "ipexctl", *arguments).script, label)
 
 
 def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T | HostError]:
