@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.doctor.run_states import RunLife
+    from ipexctl.errors import Refusal
     from ipexctl.facts.cpu import Cpu
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.network import Nic
     from ipexctl.hosts.host import Host
-    from ipexctl.hosts.internal import HostAddresses, NoCommonNetwork
+    from ipexctl.hosts.internal import HostAddresses
 
 Key = TypeVar("Key", bound=Hashable)
 MB: Final = 1 << 20
@@ -182,7 +183,7 @@ class Cluster(NamedTuple):
     addresses: Mapping[str, HostAddresses]
     iface: str | None = None
     """The network the user named."""
-    refusal: NoCommonNetwork | None = None
+    refusal: Refusal | None = None
     """Why the hosts have no common network."""
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ipexctl.errors import Refusal
 from ipexctl.launch.topology import dtype, recommended_layout
-from ipexctl.stack.resolve.model import Refusal, StackPlan
+from ipexctl.stack.resolve.model import StackPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,9 @@ from ipexctl.doctor.host_memory import check_memory
 from ipexctl.doctor.host_network import check_network_settings
 from ipexctl.doctor.host_software import check_software
 from ipexctl.doctor.host_system import check_system, complete, linux
+from ipexctl.errors import Refusal
 from ipexctl.facts.internal import addresses_of
-from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
+from ipexctl.hosts.internal import internal_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,11 +66,11 @@ def _cluster(hosts: Sequence[tuple[Host, Facts]], contexts: Mapping[str, HostCon
     # a host without known interfaces does not mean that there is no common network
     known = [(host, facts, context) for host, facts, context in given if facts.network.nics or host.internal]
     addresses = {host.name: addresses_of(facts, context.reached or context.address) for host, facts, context in known}
-    chosen: dict[str, str] | NoCommonNetwork = {}
+    chosen: dict[str, str] | Refusal = {}
     if len(known) > 1 and not all(context.internal for _, _, context in known):
         chosen = internal_addresses(addresses, [host for host, _, _ in known], iface)
-    refusal = chosen if isinstance(chosen, NoCommonNetwork) else None
-    internal = {} if isinstance(chosen, NoCommonNetwork) else chosen
+    refusal = chosen if isinstance(chosen, Refusal) else None
+    internal = {} if isinstance(chosen, Refusal) else chosen
     nodes = []
     for host, facts, context in given:
         placed = context._replace(internal=context.internal or internal.get(host.name))

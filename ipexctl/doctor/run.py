@@ -10,9 +10,9 @@ from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_find
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.doctor.run_states import named_runs, run_states
+from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.internal import addresses_among
-from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.choice import choose_stack
@@ -51,7 +51,7 @@ def run_doctor(
     answers = {answer.host.name: answer for answer in probed}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
     chosen = addresses_among(hosts, facts, request.iface)
-    internal = {} if isinstance(chosen, NoCommonNetwork) else chosen  # then it is a finding of the cluster's rules
+    internal = {} if isinstance(chosen, Refusal) else chosen  # then it is a finding of the cluster's rules
     with_answers = [(host, answers[host.name].facts) for host in hosts]
     node0_of = request.node0_of
     node0s = {run: node0 for run in named_runs(with_answers) if node0_of and (node0 := node0_of(run))}

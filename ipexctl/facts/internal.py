@@ -10,10 +10,10 @@ from ipexctl.hosts.internal import HostAddresses, internal_addresses
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.errors import Refusal
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.network import Nic
     from ipexctl.hosts.host import Host
-    from ipexctl.hosts.internal import NoCommonNetwork
 
 _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 
@@ -31,9 +31,7 @@ def addresses_of(facts: Facts, reached: str | None) -> HostAddresses:
     return HostAddresses(tuple(address for nic in facts.network.nics for address in joining(nic)), reached)
 
 
-def addresses_among(
-    hosts: Sequence[Host], facts: Mapping[str, Facts], iface: str | None
-) -> dict[str, str] | NoCommonNetwork:
+def addresses_among(hosts: Sequence[Host], facts: Mapping[str, Facts], iface: str | None) -> dict[str, str] | Refusal:
     """The addresses by which the probed hosts reach one another."""
     probed = [host for host in hosts if host.name in facts]
     known = {host.name: addresses_of(facts[host.name], host.address) for host in probed}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 
@@ -67,15 +67,6 @@ class HostAddresses:
         return next((nic for nic in self.nics if nic.address == self.reached), None)
 
 
-@dataclass(frozen=True, slots=True)
-class NoCommonNetwork:
-    """The reason why no address can be chosen, the hosts concerned, and a fix."""
-
-    reason: str
-    fix: str
-    hosts: tuple[str, ...]
-
-
 class InterfaceChoice:
     """The value of `--iface`: the name of an interface, or a network as CIDR."""
 
@@ -102,7 +93,7 @@ class InterfaceChoice:
 
 def internal_addresses(
     addresses: Mapping[str, HostAddresses], hosts: Sequence[Host], iface: str | None = None
-) -> dict[str, str] | NoCommonNetwork:
+) -> dict[str, str] | Refusal:
     """The address of each host for the others: that of the file, of `--iface`, else one on a subnet all share.
 
     The subnet of the control machine's connections is preferred if all share it; then IPv4, in the order of the first
@@ -120,7 +111,7 @@ def internal_addresses(
         chosen = {names[0]: nic.address if nic else "127.0.0.1"}
     else:
         chosen = _by_subnet(addresses, names, given)
-    if isinstance(chosen, NoCommonNetwork):
+    if isinstance(chosen, Refusal):
         return chosen
     return {host.name: given.get(host.name) or chosen[host.name] for host in hosts if host.name in addresses}
 
@@ -150,7 +141,7 @@ def _is_shared(network: Network, all_hosts: Iterable[HostAddresses]) -> bool:
 
 def _by_choice(
     addresses: Mapping[str, HostAddresses], names: Sequence[str], choice: InterfaceChoice
-) -> dict[str, str] | NoCommonNetwork:
+) -> dict[str, str] | Refusal:
     chosen: dict[str, str] = {}
     without = []
     for name in names:
@@ -163,7 +154,7 @@ def _by_choice(
     if without:
         interfaces = {nic.interface for name in without for nic in addresses[name].nics if nic.joins_hosts}
         note = f" (it has {', '.join(sorted(interfaces))})" if interfaces and len(without) == 1 else ""
-        return NoCommonNetwork(
+        return Refusal(
             f"{fold(without)} has no address on --iface {choice.text}{note}",
             "name a network that every host is on, or give those hosts internal=ADDRESS in the hostfile",
             tuple(without),
@@ -173,7 +164,7 @@ def _by_choice(
 
 def _by_subnet(
     addresses: Mapping[str, HostAddresses], names: Sequence[str], given: Mapping[str, str]
-) -> dict[str, str] | NoCommonNetwork:
+) -> dict[str, str] | Refusal:
     # Addresses that the file gives for some hosts determine the network for the others.
     relevant = dict(addresses)
     for name in given.keys() & addresses.keys():
@@ -191,7 +182,7 @@ def _by_subnet(
     return _no_common_network(relevant)
 
 
-def _no_common_network(addresses: Mapping[str, HostAddresses]) -> NoCommonNetwork:
+def _no_common_network(addresses: Mapping[str, HostAddresses]) -> Refusal:
     """The error that names the hosts outside the subnet that most hosts share."""
     nodes: dict[Network, list[str]] = {}
     for name, host in addresses.items():
@@ -199,12 +190,12 @@ def _no_common_network(addresses: Mapping[str, HostAddresses]) -> NoCommonNetwor
             nodes.setdefault(network, []).append(name)
     fix = "give each host internal=ADDRESS in the hostfile, or --iface CIDR with a network that holds them all"
     if not nodes:
-        return NoCommonNetwork("no host has an address that others could use", fix, tuple(addresses))
+        return Refusal("no host has an address that others could use", fix, tuple(addresses))
     network, members = max(nodes.items(), key=lambda item: len(item[1]))
     outside = [name for name in addresses if name not in members]
     if len(members) == 1 or not outside:
-        return NoCommonNetwork("the hosts share no network", fix, tuple(addresses))
-    return NoCommonNetwork(
+        return Refusal("the hosts share no network", fix, tuple(addresses))
+    return Refusal(
         f"the hosts share no network: {fold(members)} {'is' if len(members) == 1 else 'are'} on {network}, "
         f"{fold(outside)} {'is' if len(outside) == 1 else 'are'} not",
         fix,

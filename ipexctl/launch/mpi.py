@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.plan import Backend, Flavor, LaunchRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.facts.software import Env, Mpi
+    from ipexctl.launch.plan import Backend, Flavor
     from ipexctl.launch.request import LaunchRequest
 
 NAMES: Final[dict[Flavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
@@ -36,7 +37,7 @@ class Launcher:
 
 def find_launcher(
     request: LaunchRequest, names: Sequence[str], world_size: int, backend: Backend
-) -> Launcher | LaunchRefusal:
+) -> Launcher | Refusal:
     """The mpirun for these hosts, at one path on all of them: node0 starts its daemons by that path.
 
     A single rank on node0 needs none, unless --mpi or the backend does.
@@ -50,7 +51,7 @@ def find_launcher(
         if choice in ("auto", launcher.flavor):
             return launcher
     if choice in request.env.packages:
-        return LaunchRefusal(
+        return Refusal(
             f"the environment has {choice} and another MPI, and such wheels overwrite each other's mpirun",
             f"use {choice} from an environment of its own, on every host: --mpi PATH; or --mpi auto",
         )
@@ -64,7 +65,7 @@ def find_launcher(
     installed = _of_installed(request, names) if choice in ("auto", "intel") else None
     if installed is not None:
         fix = f"that of the environment {installed.name}, which ipexctl installed: --mpi {installed.path}/bin/mpirun"
-    return LaunchRefusal(f"there is no {wanted} {'on ' + fold(lacking) if lacking else place}{others}", fix, lacking)
+    return Refusal(f"there is no {wanted} {'on ' + fold(lacking) if lacking else place}{others}", fix, lacking)
 
 
 def _of_installed(request: LaunchRequest, names: Sequence[str]) -> Env | None:
@@ -104,13 +105,13 @@ def _of_hosts(request: LaunchRequest, names: Sequence[str]) -> Iterator[Launcher
                 yield Launcher(flavor, _program(flavor, mpi.path), False, "it is installed on the hosts", mpi.version)
 
 
-def _named(request: LaunchRequest, path: str) -> Launcher | LaunchRefusal:
+def _named(request: LaunchRequest, path: str) -> Launcher | Refusal:
     mpis = request.facts[request.node0.name].software.mpis
     known = next((mpi for mpi in mpis if path in (mpi.path, _directory(mpi))), None) or request.mpi_seen
     if known is None:
         known = next((mpi for mpi in mpis if str(PurePosixPath(path).parent) == _directory(mpi)), None)
     if known is None or known.flavor not in NAMES:
-        return LaunchRefusal(
+        return Refusal(
             f"--mpi {path} is not Intel MPI, Open MPI or MPICH, or does not run on {request.node0.name}",
             f"the path of an mpirun that prints its version: {path} --version",
             (request.node0.name,),

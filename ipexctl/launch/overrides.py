@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.plan import RANK_NAMES, Backend, Flavor, LaunchRefusal, Setting
+from ipexctl.launch.plan import RANK_NAMES, Backend, Flavor, Setting
 from ipexctl.launch.topology import automatic_backend
 
 if TYPE_CHECKING:
@@ -19,42 +20,42 @@ _OFF: Final = ("0", "no", "off", "false", "disable")
 _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
 
 
-def check_request(request: LaunchRequest) -> LaunchRefusal | None:
+def check_request(request: LaunchRequest) -> Refusal | None:
     """Why the request can't be met by any plan."""
     if not request.hosts:
-        return LaunchRefusal("there is no host to run on", "name some: --hosts SPEC, or -H FILE")
+        return Refusal("there is no host to run on", "name some: --hosts SPEC, or -H FILE")
     unknown = tuple(host.name for host in request.hosts if host.name not in request.facts)
     if unknown:
-        return LaunchRefusal(f"nothing is known of {fold(unknown)}", "ipexctl doctor shows why", unknown)
+        return Refusal(f"nothing is known of {fold(unknown)}", "ipexctl doctor shows why", unknown)
     return check_options(request.options) or _check_addresses(request)
 
 
-def check_options(options: LaunchOptions) -> LaunchRefusal | None:
+def check_options(options: LaunchOptions) -> Refusal | None:
     """Why the options can't be met on any hosts."""
     counts = {"-n": options.n, "--ppn": options.ppn, "--omp": options.omp, "--ccl-workers": options.ccl_workers}
     for option, value in counts.items():
         least = 0 if option == "--ccl-workers" else 1
         if value is not None and not least <= value <= _MOST_RANKS:
-            return LaunchRefusal(f"{option} {value} is not possible", f"{option} {least}, or more")
+            return Refusal(f"{option} {value} is not possible", f"{option} {least}, or more")
     if options.master_port is not None and not 0 < options.master_port < 1 << 16:
-        return LaunchRefusal(f"--master-port {options.master_port} is no port", "a number from 1024 to 65535")
+        return Refusal(f"--master-port {options.master_port} is no port", "a number from 1024 to 65535")
     if "/" not in options.mpi and options.mpi not in _MPIS:
-        return LaunchRefusal(f"--mpi {options.mpi} is no known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
+        return Refusal(f"--mpi {options.mpi} is no known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
     for export in options.exports:
         if export.name in RANK_NAMES:
-            return LaunchRefusal(
+            return Refusal(
                 f"{export.name} can't be exported: each rank has its own value, and one for all would hang them",
                 f"leave {export.name} out of {export.source}",
             )
     return None
 
 
-def _check_addresses(request: LaunchRequest) -> LaunchRefusal | None:
+def _check_addresses(request: LaunchRequest) -> Refusal | None:
     if len(request.hosts) == 1:
         return None
     without = tuple(host.name for host in request.hosts if host.name not in request.internal)
     if without:
-        return LaunchRefusal(
+        return Refusal(
             f"no address of {fold(without)} is known that the other hosts can reach",
             "--iface NAME or CIDR, or internal=ADDRESS behind the host in the hostfile",
             without,
@@ -63,7 +64,7 @@ def _check_addresses(request: LaunchRequest) -> LaunchRefusal | None:
     for host in request.hosts:
         other = owners.setdefault(request.internal[host.name], host.name)
         if other != host.name:
-            return LaunchRefusal(
+            return Refusal(
                 f"{other} and {host.name} are one machine: both have the address {request.internal[host.name]}",
                 f"name it once, with as many slots as it may have ranks: {other}:2",
                 (other, host.name),
@@ -73,7 +74,7 @@ def _check_addresses(request: LaunchRequest) -> LaunchRefusal | None:
 
 def choose_backend(
     request: LaunchRequest, hosts: int, world_size: int, cores_per_rank: int
-) -> tuple[Backend, str] | LaunchRefusal:
+) -> tuple[Backend, str] | Refusal:
     """The backend, with the reason for it under `auto`.
 
     `hosts`: those with ranks; `cores_per_rank`: those of the ranks with the fewest.
@@ -84,16 +85,16 @@ def choose_backend(
     if choice == "auto" and env.ccl and no_workers:
         return "gloo", "CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; oneCCL refuses it"
     if choice == "ccl" and no_workers:
-        return LaunchRefusal("oneCCL refuses CCL_WORKER_COUNT=0", "--ccl-workers 0 instead: it sets what oneCCL takes")
+        return Refusal("oneCCL refuses CCL_WORKER_COUNT=0", "--ccl-workers 0 instead: it sets what oneCCL takes")
     if choice == "auto":
         return automatic_backend(env.ccl, hosts, world_size, cores_per_rank)
     if choice == "ccl" and not env.ccl:
-        return LaunchRefusal(
+        return Refusal(
             f"{place} has no oneCCL bindings, so there is no ccl backend",
             "--backend gloo, or: ipexctl install --require-oneccl",
         )
     if choice == "mpi" and env.mpi_backend is False:
-        return LaunchRefusal(
+        return Refusal(
             f"the torch of {place} has no mpi backend: only a torch that was built with MPI has one, and no wheel was",
             "--backend gloo; ranks are started by mpirun with every backend",
         )

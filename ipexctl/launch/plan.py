@@ -114,15 +114,6 @@ class LaunchPlan:
         return tuple(rank for host in self.hosts for rank in host.ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRefusal:
-    """Why there is no plan, and how to get one."""
-
-    reason: str
-    fix: str = ""
-    hosts: tuple[str, ...] = ()
-
-
 def to_json(plan: LaunchPlan) -> dict[str, Any]:
     """The plan as in `plan.json` and in `run --dry-run --json`."""
     return {"schema": SCHEMA, **asdict(plan)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import comm_env, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
@@ -20,7 +21,7 @@ from ipexctl.launch.overrides import (
     requested_variables,
     worker_count,
 )
-from ipexctl.launch.plan import HostPlan, LaunchPlan, LaunchRefusal, RankPlan, Setting
+from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.topology import cores_of, default_ranks, dtype
 
@@ -34,14 +35,14 @@ MAX_RANKS_PER_CORE: Final = 64
 """Beyond it starting the ranks alone can stop a host from answering."""
 
 
-def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
+def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     """The plan of a run on these hosts."""
     if (refusal := check_request(request)) is not None:
         return refusal
     options = request.options
     default = min(default_ranks(request.facts[host.name].cpu) for host in request.hosts)
     distribution = distribute_ranks(request.hosts, options.n, options.ppn, default)
-    if isinstance(distribution, LaunchRefusal):
+    if isinstance(distribution, Refusal):
         return distribution
     distribution = replace(distribution, why=options.sources.get("ranks", distribution.why))
     counts = {host.name: count for host, count in zip(request.hosts, distribution.counts, strict=True) if count}
@@ -49,7 +50,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
     crowded = tuple(name for name, count in counts.items() if count > MAX_RANKS_PER_CORE * cores[name])
     if crowded:
         most = min(cores[name] for name in crowded)
-        return LaunchRefusal(
+        return Refusal(
             f"more than {MAX_RANKS_PER_CORE} ranks for each core of {fold(crowded)} would only wait for one another",
             f"--ppn {most} gives each rank a core",
             crowded,
@@ -57,11 +58,11 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | LaunchRefusal:
     world_size = sum(counts.values())
     cores_per_rank = min(cores_of(request.facts[name].cpu).count // count for name, count in counts.items())
     choice = choose_backend(request, len(counts), world_size, cores_per_rank)
-    if isinstance(choice, LaunchRefusal):
+    if isinstance(choice, Refusal):
         return choice
     backend, backend_reason = choice
     launcher = find_launcher(request, list(counts), world_size, backend)
-    if isinstance(launcher, LaunchRefusal):
+    if isinstance(launcher, Refusal):
         return launcher
     wanted = requested_variables(request)
     workers = worker_count(request, wanted, backend, world_size)
@@ -123,20 +124,20 @@ def _nodes(
     return tuple(nodes)
 
 
-def _check_names(context: LaunchContext) -> LaunchRefusal | None:
+def _check_names(context: LaunchContext) -> Refusal | None:
     """Hydra reads a number of ranks behind a colon; Open MPI divides a path at its spaces."""
     if context.flavor == "openmpi":
         config = context.request.ssh_config or ""
         if context.alone or not any(letter.isspace() for letter in config):
             return None
-        return LaunchRefusal(
+        return Refusal(
             f"Open MPI can't use {config}: it divides the path at its spaces",
             "--home DIR with a path without spaces, or --mpi intel",
         )
     ipv6 = [node for node in context.nodes if ":" in node.ssh_name]
     if not ipv6:
         return None
-    return LaunchRefusal(
+    return Refusal(
         f"mpirun can't use {ipv6[0].ssh_name}: it reads an IPv6 address in its list of hosts as a host and a count",
         "a name for that host in the hostfile, with internal=ADDRESS behind it; or --iface with an IPv4 network",
         tuple(node.name for node in ipv6),

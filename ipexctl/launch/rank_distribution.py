@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.binding import level
-from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
@@ -25,12 +25,10 @@ class RankDistribution:
     notes: tuple[str, ...] = ()
 
 
-def distribute_ranks(
-    hosts: Sequence[Host], n: int | None, ppn: int | None, default: int
-) -> RankDistribution | LaunchRefusal:
+def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, default: int) -> RankDistribution | Refusal:
     """`default`: ranks of a host without slots."""
     result = _by_ppn(hosts, n, ppn) if ppn is not None else _by_slots(hosts, n, default)
-    if isinstance(result, LaunchRefusal):
+    if isinstance(result, Refusal):
         return result
     notes = [*result.notes, *_uneven(hosts, result.counts, n)]
     beyond = [host.name for host, count in zip(hosts, result.counts, strict=True) if host.slots and count > host.slots]
@@ -39,11 +37,11 @@ def distribute_ranks(
     return RankDistribution(result.counts, result.why, tuple(notes))
 
 
-def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution | LaunchRefusal:
+def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution | Refusal:
     short = [host.name for host in hosts if host.max_slots is not None and ppn > host.max_slots]
     if short and (n is None or n > ppn or hosts[0].name in short):
         most = min(host.max_slots or 0 for host in hosts if host.name in short)
-        return LaunchRefusal(
+        return Refusal(
             f"--ppn {ppn} is more than max_slots={most} of {fold(short)}",
             f"--ppn {most}, or another max_slots",
             tuple(short),
@@ -51,7 +49,7 @@ def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution 
     total = ppn * len(hosts) if n is None else n
     if total > ppn * len(hosts):
         needed = -(-total // ppn)
-        return LaunchRefusal(
+        return Refusal(
             f"-n {total} with --ppn {ppn} takes {needed} hosts, not {len(hosts)}",
             f"-n {ppn * len(hosts)}, or --ppn {-(-total // len(hosts))}",
         )
@@ -59,7 +57,7 @@ def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution 
     return RankDistribution(counts, f"--ppn {ppn}" if n is None else f"-n {n}, --ppn {ppn}")
 
 
-def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistribution | LaunchRefusal:
+def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistribution | Refusal:
     slots = [min(host.slots or default, host.max_slots or 1 << 20) for host in hosts]
     granted = any(host.slots for host in hosts)
     if n is None:
@@ -74,7 +72,7 @@ def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistrib
         more = level(rest, room)
         if sum(more) < rest:
             most = n - rest + sum(more)
-            return LaunchRefusal(f"-n {n} is more than the {most} ranks that max_slots allows in all", f"-n {most}")
+            return Refusal(f"-n {n} is more than the {most} ranks that max_slots allows in all", f"-n {most}")
         counts = [count + extra for count, extra in zip(counts, more, strict=True)]
     return RankDistribution(tuple(counts), f"-n {n}, shared evenly" + (" within the slots" if granted else ""))
 

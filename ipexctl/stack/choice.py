@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.outcome import exit_code
 from ipexctl.stack.catalog.user_table import rows_digest
@@ -20,7 +20,7 @@ from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexC
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve.compatibility import interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
-from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.resolver import IPEX, ONECCL, TORCH, projects, resolve, resolve_by_table
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")
 def check_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
     """Raise a UserError for a stack or version that does not exist, before any host is contacted."""
     decided = resolve(request, {}, None, rows=rows)
-    if isinstance(decided, Refusal) and decided.wrong_call:
+    if isinstance(decided, Refusal) and decided.exit_code == 2:
         raise UserError(decided.reason, fix=decided.fix)
 
 
@@ -56,7 +56,7 @@ def choose_stack(
     if (record := installed_record(request, env, hosts, rows)) is not None:
         return installed_plan(record, hosts, rows)
     by_table = resolve_by_table(request, hosts, rows)
-    if isinstance(by_table, Refusal) and (by_table.wrong_call or by_table.hosts):
+    if isinstance(by_table, Refusal) and (by_table.exit_code == 2 or by_table.hosts):
         return by_table
     answer = _last_answer(request, hosts, rows, cache or IndexCache(os.environ))
     if answer is None:
@@ -146,7 +146,7 @@ class VersionsReport:
 
     @property
     def exit_code(self) -> int:
-        if isinstance(self.outcome, Refusal) and self.outcome.wrong_call:
+        if isinstance(self.outcome, Refusal) and self.outcome.exit_code == 2:
             return 2
         code = exit_code([host.status for host in self.hosts])
         return code or (1 if isinstance(self.outcome, Refusal) else 0)
@@ -166,7 +166,7 @@ def versions_for(
 
     began = time.monotonic()
     wrong = resolve(request, {}, None, rows=rows)
-    if isinstance(wrong, Refusal) and wrong.wrong_call:
+    if isinstance(wrong, Refusal) and wrong.exit_code == 2:
         return VersionsReport(tuple(rows), wrong)
     answers = {answer.host.name: answer for answer in gather(hosts, pool, home=home, timeout=timeout)}
     ordered = tuple(answers[host.name] for host in hosts if host.name in answers)

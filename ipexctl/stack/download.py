@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
 from ipexctl.remote.transfer.store_client import StoreLocation
@@ -21,7 +21,6 @@ from ipexctl.stack.install_context import (
     summary_of,
 )
 from ipexctl.stack.lock.pipeline import LockedStack, announce_stack, lock_stack
-from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

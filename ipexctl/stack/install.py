@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.errors import Refusal
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, Status
@@ -38,7 +39,7 @@ from ipexctl.stack.install_context import (
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
-from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 from ipexctl.stack.unchanged import find_intact
 
 if TYPE_CHECKING:

@@ -19,13 +19,14 @@ from ipexctl.stack.choice import check_request
 from ipexctl.stack.env.preflight import takes_wheels
 from ipexctl.stack.env.record import DEFAULT, EnvRecord, check_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
-from ipexctl.stack.resolve.model import EnvRequest, Refusal, Sources, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from ipexctl.errors import Refusal
     from ipexctl.facts.facts import Facts
     from ipexctl.remote.outcome import HostError
     from ipexctl.remote.session import Session
@@ -124,7 +125,7 @@ class InstallReport(Report[InstallResult]):
 
     @property
     def exit_code(self) -> int:
-        if self.refusal is not None and self.refusal.wrong_call:
+        if self.refusal is not None and self.refusal.exit_code == 2:
             return 2
         code = exit_code([host.status for host in self.hosts])
         return code or (1 if self.refusal is not None else 0)

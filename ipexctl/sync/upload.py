@@ -9,9 +9,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.facts.internal import addresses_among
-from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import BytesMoved, Notice
@@ -49,7 +48,7 @@ def store_locations(
 ) -> dict[str, StoreLocation]:
     """The store for the transfer on each host, with the address by which the other hosts reach it."""
     internal = addresses_among(hosts, facts, iface)
-    if isinstance(internal, NoCommonNetwork):
+    if isinstance(internal, Refusal):
         watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
         internal = {}
     return {

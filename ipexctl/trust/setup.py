@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.home import DEFAULT_HOME
-from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
+from ipexctl.hosts.internal import internal_addresses
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.trust.authorized_keys import Owner, TrustLine, is_public_key, tag_of
 from ipexctl.trust.config import names_in, path_problem, ssh_names_for
@@ -161,7 +162,7 @@ def trust(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> Tr
     node0_state = states[node0.name]
     addresses = {name: state.addresses for name, state in states.items()}
     internal = internal_addresses(addresses, [host for host in hosts if host.name in states], options.iface)
-    if isinstance(internal, NoCommonNetwork):
+    if isinstance(internal, Refusal):
         for name in states:
             context.fail(name, HostError(internal.reason, internal.fix))
         return context.report()

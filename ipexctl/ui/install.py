@@ -23,7 +23,7 @@ def as_json(report: InstallReport) -> dict[str, Any]:
         "install",
         report,
         without=("refusal", "lock", "uplink", "downloaded"),
-        refused=report.refusal and value_json(report.refusal, without=("wrong_call",)),
+        refused=report.refusal and value_json(report.refusal, without=("exit_code",)),
         wheels=[wheel.to_json() for wheel in lock.wheels] if lock else [],
         bytes=bytes_moved,
     )

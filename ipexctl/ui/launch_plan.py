@@ -32,7 +32,7 @@ _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed
 def show_refused_json(failure: StartFailure, schema: str) -> None:
     """Print a JSON document with the reason why there is no plan."""
     details = {"reason": printable(failure.reason), "fix": printable(failure.fix), "hosts": list(failure.hosts)}
-    status = "unreachable" if failure.is_unreachable else "failed"
+    status = "unreachable" if failure.exit_code == 3 else "failed"
     print_json({"schema": schema, "status": status, **details})
 
 

@@ -6,8 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.errors import Refusal
 from ipexctl.stack.resolve.compatibility import span
-from ipexctl.stack.resolve.model import Refusal, StackPlan, Undecided
+from ipexctl.stack.resolve.model import StackPlan, Undecided
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.results import value_json

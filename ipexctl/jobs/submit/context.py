@@ -6,17 +6,17 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.gather import gather as gather_facts
 from ipexctl.facts.internal import addresses_among
-from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.request import RankEnv
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import EnvRecord, records_of
 from ipexctl.trust.config import config_in, ssh_names_for
@@ -93,7 +93,7 @@ def gather(
         return facts
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
     addresses = addresses_among(hosts, facts, request.iface) if others else {}
-    if isinstance(addresses, NoCommonNetwork):
+    if isinstance(addresses, Refusal):
         return StartFailure(addresses.reason, addresses.fix, addresses.hosts)
     checked = paths.result()
     if isinstance(checked, StartFailure):
@@ -136,8 +136,7 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
             reason = answer.reason or "it did not report a home directory"
             leave_out = f"leave it out: -l '!{answer.host.name}'" if len(hosts) > 1 else "see: ipexctl doctor"
             fix = f"{answer.fix}; or {leave_out}" if answer.fix else leave_out
-            is_unreachable = answer.status == "unreachable"
-            return StartFailure(f"{answer.host.name}: {reason}", fix, (answer.host.name,), is_unreachable)
+            return StartFailure(f"{answer.host.name}: {reason}", fix, (answer.host.name,), exit_code([answer.status]))
         facts[answer.host.name] = answer.facts
     homes = {name: host_facts.home.path for name, host_facts in facts.items() if host_facts.home}
     if refusal := check_same_home(homes, [host_facts.account.user for host_facts in facts.values()]):
@@ -207,7 +206,7 @@ def planned_environment(
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
     from ipexctl.stack.choice import choose_stack  # slow to import, and seldom needed
     from ipexctl.stack.lock.wheels import split_requirement
-    from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest
+    from ipexctl.stack.resolve.model import StackPlan, StackRequest
 
     chosen = choose_stack(StackRequest(request.torch, request.stack), facts, rows, env=request.env)
     if isinstance(chosen, Refusal):

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
@@ -24,7 +25,7 @@ from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.project import ProjectLocation, describe_project, files_in_other_generations
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up, job_of
-from ipexctl.launch.plan import HostPlan, LaunchPlan, LaunchRefusal, to_json
+from ipexctl.launch.plan import HostPlan, LaunchPlan, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
 from ipexctl.node.common.job import ConnectivityRecord, JobRecord, Master, RankPlacement, StartRequest
@@ -192,7 +193,7 @@ def make_plan(
             mpi_seen=context.mpi,
         )
     )
-    if isinstance(plan, LaunchRefusal):
+    if isinstance(plan, Refusal):
         return StartFailure(plan.reason, plan.fix, plan.hosts)
     request.ranks.within(plan.world_size)
     return replace(plan, notes=(*plan.notes, *notes))
@@ -316,7 +317,7 @@ def _upload(
             f"{first.host.name}: the project could not be synced: {first.reason}",
             first.fix,
             tuple(host.host.name for host in failed),
-            is_unreachable=first.status == "unreachable",
+            first.exit_code,
         )
     for note in report.notes:
         notify(f"note: {note}")

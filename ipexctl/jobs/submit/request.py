@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import FileError, Refusal, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.launch.overrides import check_options
-from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import CommandKind, Export, LaunchOptions
+from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.text import is_variable_name, on_same_hosts
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
-    from ipexctl.remote.outcome import HostError
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,27 +71,19 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class StartFailure:
+class StartFailure(Refusal):
     """Why a run was not started. Nothing of it runs anywhere, unless `is_unsure`."""
 
-    reason: str
-    fix: str = ""
-    hosts: tuple[str, ...] = ()
-    is_unreachable: bool = False
     is_unsure: bool = False
     """The connection was lost when the run was started: it may run."""
 
     @classmethod
     def of_host(cls, name: str, error: HostError) -> StartFailure:
-        return cls(f"{name}: {error.reason}", error.fix, (name,), error.status == "unreachable")
+        return cls(f"{name}: {error.reason}", error.fix, (name,), exit_code([error.status]))
 
     def with_host_options(self, options: str) -> StartFailure:
         """With options in each suggested command that select the same hosts."""
         return replace(self, fix=on_same_hosts(self.fix, options))
-
-    @property
-    def exit_code(self) -> int:
-        return 3 if self.is_unreachable else 1
 
 
 _OF_LAUNCH: Final = ("n", "ppn", "backend", "mpi", "bind", "omp", "ccl_workers", "master_port", "time_limit")
@@ -136,7 +127,7 @@ def check_ranks(request: RunRequest, hosts: Sequence[Host]) -> None:
     """Refuse numbers of ranks that do not fit the hosts, as far as that is known before they are contacted."""
     options = request.options
     share = distribute_ranks(hosts, options.n, options.ppn, 1)
-    if isinstance(share, LaunchRefusal):
+    if isinstance(share, Refusal):
         raise UserError(share.reason, fix=share.fix)
     if options.n is not None or options.ppn is not None or all(host.slots for host in hosts):
         request.ranks.within(sum(share.counts))

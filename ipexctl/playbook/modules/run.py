@@ -133,7 +133,7 @@ def _start(
 
 
 def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, Result]:
-    unreachable = (failure.hosts or [host.name for host in hosts]) if failure.is_unreachable else ()
+    unreachable = (failure.hosts or [host.name for host in hosts]) if failure.exit_code == 3 else ()
     return {
         host.name: Result("unreachable" if host.name in unreachable else "failed", failure.reason, failure.fix)
         for host in hosts

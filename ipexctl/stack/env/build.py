@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.internal import addresses_among
-from ipexctl.hosts.internal import NoCommonNetwork
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Status, TimedOut
@@ -258,7 +258,7 @@ class EnvInstaller:
         context = self.context
         hosts = [host for host in context.hosts if host.name in context.facts]
         internal = addresses_among(hosts, context.facts, context.request.iface)
-        if isinstance(internal, NoCommonNetwork):
+        if isinstance(internal, Refusal):
             if len(hosts) > 1:
                 context.notes.append(f"wheels pass through the control machine: {internal.reason}. {internal.fix}")
             internal = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import Refusal
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.system import Mount
     from ipexctl.stack.lock.lock import Lock
-    from ipexctl.stack.resolve.model import Refusal
 
 UNPACKED: Final = 2.1
 """Bytes of an environment on disk per byte of its wheels."""
@@ -67,8 +67,6 @@ def check_same_home(homes: Mapping[str, str], users: Sequence[str | None]) -> Re
     """Refuse different homes: mpirun starts programs by the same path on every host."""
     if len(set(homes.values())) <= 1:
         return None
-    from ipexctl.stack.resolve.model import Refusal  # slow to import, and seldom needed
-
     first = next(iter(homes.items()))
     other = next(item for item in homes.items() if item[1] != first[1])
     owner = next((user for user in users if user), "me")

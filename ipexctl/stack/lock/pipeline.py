@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
@@ -36,7 +36,7 @@ from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheels import Availability, SourceFailure, is_cpu_build
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.compatibility import join_names
-from ipexctl.stack.resolve.model import Refusal, Sources, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import Sources, StackPlan, StackRequest
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     if context.extended is not None:
         request = StackRequest(stack=context.extended.row, python=context.extended.python)
     by_table = resolver.resolve(request, context.facts, None, rows=context.request.rows)
-    if isinstance(by_table, Refusal) and (by_table.wrong_call or by_table.hosts):
+    if isinstance(by_table, Refusal) and (by_table.exit_code == 2 or by_table.hosts):
         return by_table  # unlike a build that is not published, which a wheelhouse may have
     projects = resolver.projects(request, context.request.rows)
     if context.request.env.extras:

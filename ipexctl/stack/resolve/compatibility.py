@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import TIERS, X86, Tier
 from ipexctl.stack.catalog.table import Isa, StackSpec, minor, version_key
-from ipexctl.stack.resolve.model import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

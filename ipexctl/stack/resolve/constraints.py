@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
+from ipexctl.errors import Refusal
 from ipexctl.stack.catalog.table import IpexBuild, OnecclBuild, StackSpec, minor, version_key
 from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON, span
-from ipexctl.stack.resolve.model import Refusal, StackRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from ipexctl.stack.resolve.model import StackRequest
 
 
 Kind = Literal["any", "ipex", "torch"]
@@ -69,9 +71,9 @@ def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
 class _Refused(Exception):
     """The request is refused."""
 
-    def __init__(self, reason: str, fix: str, *, wrong_call: bool = False) -> None:
+    def __init__(self, reason: str, fix: str, exit_code: int = 1) -> None:
         super().__init__(reason)
-        self.refusal = Refusal(reason, fix, wrong_call=wrong_call)
+        self.refusal = Refusal(reason, fix, exit_code=exit_code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,7 @@ def _weight(version: str) -> int:
 
 def _unknown(reason: str, near: Sequence[str], there_are: str) -> _Refused:
     guess = f"did you mean {' or '.join(near)}?" if near else ""
-    return _Refused(reason, " ".join(part for part in (guess, there_are) if part), wrong_call=True)
+    return _Refused(reason, " ".join(part for part in (guess, there_are) if part), exit_code=2)
 
 
 def _shown(text: str) -> str:

@@ -127,16 +127,3 @@ class Undecided:
             f"depends on what the indexes have: {first.row.name} if they have its oneCCL bindings{torch}, "
             f"else {last.row.name}; `ipexctl install --dry-run` queries them"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The reason why there is no plan."""
-
-    reason: str
-    """Names the hosts and the broken rule."""
-    fix: str = ""
-    hosts: tuple[str, ...] = ()
-    """The hosts at fault; empty if the request or the indexes are."""
-    wrong_call: bool = False
-    """The request names something that does not exist: exit code 2."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import Refusal
 from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Candidate, Target, is_cpu_build, split_requirement
@@ -24,7 +25,7 @@ from ipexctl.stack.resolve.compatibility import (
     without_python,
 )
 from ipexctl.stack.resolve.constraints import Constraints, Variant, read_constraints
-from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -14,11 +14,12 @@ from test_launchers import unwrapped
 from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
 
+from ipexctl.errors import Refusal
 from ipexctl.export.mpijob import to_mpijob
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
-from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
+from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
 from ipexctl.launch.wrapped_launchers import config_of, of_torchrun, without_launcher
@@ -90,7 +91,7 @@ def refusals() -> list[Case]:
             Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(limits, 1)
         ]
         given = distribute_ranks(hosts, n, ppn, 2)
-        assert isinstance(given, LaunchRefusal)
+        assert isinstance(given, Refusal)
         found.append((f"n={n} ppn={ppn}", given))
     return [Case(f"refused: {name}", each.reason, each.fix) for name, each in found]
 

@@ -12,7 +12,8 @@ from golden_file import Case, check, rows_of
 from test_trust_internal import A, B, C, at
 from test_trust_plan import LINE, OWNER, SEEN
 
-from ipexctl.hosts.internal import NoCommonNetwork, internal_addresses
+from ipexctl.errors import Refusal
+from ipexctl.hosts.internal import internal_addresses
 from ipexctl.trust.host_state import Permissions
 from ipexctl.trust.plan import keys_to_add, keys_to_remove
 from ipexctl.ui.trust import show
@@ -38,7 +39,7 @@ def networks() -> list[Case]:
     ifaces = {"a": at("eth0=10.1.0.1/24", "ib0=10.9.0.1/24"), "b": at("eth0=10.1.0.2/24", "ib1=10.9.1.2/24")}
     apart = {"a": at("e=10.0.0.1/24"), "b": at("e=10.0.0.2/24"), "c": at("e=10.0.7.3/24")}
     found = [internal_addresses(ifaces, [A, B], "ib0"), internal_addresses(apart, [A, B, C])]
-    return [Case("no common network", each.reason, each.fix) for each in found if isinstance(each, NoCommonNetwork)]
+    return [Case("no common network", each.reason, each.fix) for each in found if isinstance(each, Refusal)]
 
 
 def edits() -> list[Case]:

@@ -8,10 +8,10 @@ import test_ui_install as install
 from golden_file import Case, check, rows_of
 from test_run_screen import plain, status
 
+from ipexctl.errors import Refusal
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
 from ipexctl.stack.install_context import InstallReport
-from ipexctl.stack.resolve.model import Refusal
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps
 from ipexctl.ui.run.keys import Controls

@@ -197,7 +197,7 @@ def test_a_lost_host_prevents_the_start_and_uploaded_files_are_removed() -> None
     pool = Crew(b={"lost": True})
     failure = begin(pool)
     assert failure is not None
-    assert (failure.hosts, failure.is_unreachable) == (("b",), True)
+    assert (failure.hosts, failure.exit_code) == (("b",), 3)
     assert pool.nodes["a"].go == {}
     assert "rm -rf '/h o/runs/r'" in pool.nodes["a"].scripts
 

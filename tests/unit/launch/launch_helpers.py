@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.software import Software
 from ipexctl.facts.system import Batch, Environment
 from ipexctl.hosts.host import Host
-from ipexctl.launch.plan import LaunchPlan, LaunchRefusal, RankPlan, Setting
+from ipexctl.launch.plan import LaunchPlan, RankPlan, Setting
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest, RankEnv
 from recorded_probes import recorded
@@ -142,9 +143,9 @@ def plan(*machines: Facts, **wishes: Any) -> LaunchPlan:
     return found
 
 
-def refusal(*machines: Facts, **wishes: Any) -> LaunchRefusal:
+def refusal(*machines: Facts, **wishes: Any) -> Refusal:
     found = plan_launch(request(*machines, **wishes))
-    assert isinstance(found, LaunchRefusal), found
+    assert isinstance(found, Refusal), found
     return found
 
 

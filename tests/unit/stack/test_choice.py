@@ -20,13 +20,14 @@ from stack_helpers import (
     refused,
 )
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.wheels import Availability
-from ipexctl.stack.resolve.model import EnvRequest, Refusal, StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.resolver import projects
 
 CUDA = tuple(wheel for wheel in PYPI if "intel_ext" not in wheel)

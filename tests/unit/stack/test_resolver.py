@@ -20,12 +20,13 @@ from stack_helpers import (
     refused,
 )
 
+from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
 from ipexctl.stack.catalog.table import StackSpec, rows, version_key
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.compatibility import interpreters_for
-from ipexctl.stack.resolve.model import Refusal, StackPlan, StackRequest
+from ipexctl.stack.resolve.model import StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import indexes, projects, resolve, resolve_by_table
 from message_data import missing
 

@@ -78,7 +78,7 @@ def test_a_refusal_names_the_hosts_the_rule_and_the_way_out(
     assert missing(why.reason, reason) == []
     assert missing(why.fix, fix) == []
     assert why.hosts == at_fault
-    assert not why.wrong_call
+    assert why.exit_code == 1
 
 
 def test_many_hosts_with_one_fault_are_one_clause() -> None:
@@ -108,7 +108,7 @@ def test_many_hosts_with_one_fault_are_one_clause() -> None:
 )
 def test_what_nobody_knows_is_a_wrong_call(asked: StackRequest, reason: str, fix: str) -> None:
     why = refused(resolve(asked, {}, None))
-    assert why.wrong_call
+    assert why.exit_code == 2
     assert missing(why.reason, reason) == []
     assert missing(why.fix, fix) == []
     assert projects(asked) == ()
@@ -142,7 +142,7 @@ def test_what_nobody_knows_is_a_wrong_call(asked: StackRequest, reason: str, fix
 )
 def test_what_cannot_go_together_is_a_refusal_of_a_right_call(asked: StackRequest, reason: str, fix: str) -> None:
     why = refused(resolve(asked, {}, None))
-    assert not why.wrong_call
+    assert why.exit_code == 1
     assert missing(why.reason, reason) == []
     assert missing(why.fix, fix) == []
 
@@ -214,7 +214,7 @@ def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
         assert outcome.reason
         assert set(outcome.hosts) <= set(hosts)
         assert all(name in outcome.reason or "more" in outcome.reason for name in outcome.hosts[:1])
-        assert (projects(request) == ()) >= outcome.wrong_call
+        assert (projects(request) == ()) >= (outcome.exit_code == 2)
         return
     for name, facts in hosts.items():
         assert incompatibility(outcome.row, facts) is None

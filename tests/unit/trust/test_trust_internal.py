@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.errors import UserError
+from ipexctl.errors import Refusal, UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import (
     HostAddresses,
     InterfaceAddress,
     InterfaceChoice,
-    NoCommonNetwork,
     common_networks,
     internal_addresses,
 )
@@ -87,7 +86,7 @@ def test_bridges_loopback_and_link_local_are_no_network_among_hosts() -> None:
 
 def test_the_same_address_everywhere_is_inside_each_machine() -> None:
     addresses = {"a": at("weird0=10.88.0.1/16"), "b": at("weird0=10.88.0.1/16")}
-    assert isinstance(internal_addresses(addresses, [A, B]), NoCommonNetwork)
+    assert isinstance(internal_addresses(addresses, [A, B]), Refusal)
 
 
 def test_ipv4_before_ipv6_unless_we_came_by_it() -> None:
@@ -102,7 +101,7 @@ def test_iface_by_name_and_by_network() -> None:
     assert internal_addresses(addresses, [A, B], "10.9.0.0/16") == {"a": "10.9.0.1", "b": "10.9.1.2"}
     assert internal_addresses(addresses, [A, B], "eth0") == {"a": "10.1.0.1", "b": "10.1.0.2"}
     refusal = internal_addresses(addresses, [A, B], "ib0")
-    assert isinstance(refusal, NoCommonNetwork)
+    assert isinstance(refusal, Refusal)
     assert missing(refusal.reason, "b --iface ib0 eth0 ib1") == []
     assert refusal.hosts == ("b",)
 
@@ -116,7 +115,7 @@ def test_an_iface_that_can_be_none_is_a_wrong_call(text: str) -> None:
 def test_none_in_common_names_those_who_stand_apart() -> None:
     addresses = {"a": at("e=10.0.0.1/24"), "b": at("e=10.0.0.2/24"), "c": at("e=10.0.7.3/24")}
     refusal = internal_addresses(addresses, [A, B, C])
-    assert isinstance(refusal, NoCommonNetwork)
+    assert isinstance(refusal, Refusal)
     assert missing(refusal.reason, "a,b 10.0.0.0/24 c") == []
     assert refusal.hosts == ("c",)
     assert "internal=" in refusal.fix

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped
 from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.resolve.model import Refusal
 from ipexctl.ui.install import as_json, show
 from ipexctl.ui.progress_view import ProgressView
 from message_data import missing

@@ -6,11 +6,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import Refusal
 from ipexctl.jobs.submit.context import gather, has_environment
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import ScriptFile, check_imports, with_environment
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
-from ipexctl.launch.plan import LaunchRefusal
 from ipexctl.launch.rank_distribution import distribute_ranks
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def check_before_install(
     if isinstance(context, StartFailure):
         return context
     share = distribute_ranks(hosts, request.options.n, request.options.ppn, 1)
-    nodes = hosts if isinstance(share, LaunchRefusal) else _nodes(hosts, share.counts)
+    nodes = hosts if isinstance(share, Refusal) else _nodes(hosts, share.counts)
     if context.env.python:
         result = check_connectivity(nodes, context, pool)
         if isinstance(result, StartFailure):

@@ -139,7 +139,7 @@ def check_data(hosts: Sequence[Host], request: RunRequest, tree: str, pool: Sess
     if not isinstance(result, StartFailure):
         return None
     fix = "a --data directory is not synced: copy or link it to that path on every host, or name its absolute path"
-    return result if result.is_unreachable else replace(result, fix=fix)
+    return result if result.exit_code == 3 else replace(result, fix=fix)
 
 
 def parse_paths(output: str) -> FoundPaths:
