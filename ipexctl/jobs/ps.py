@@ -77,12 +77,9 @@ def query_runs(
                 pruned = document.get("pruned")
                 found[record.id] = KnownRun(record, read_status(document), pruned=pruned, is_gone=bool(pruned))
 
-    by_host = {id(group[0].node0): group for group in groups}
-    for done in fan_out(
-        [group[0].node0 for group in groups], lambda host: query(by_host[id(host)]), forks=32, cancel=cancel
-    ):
+    for done in fan_out(groups, query, forks=32, cancel=cancel):
         if done.error is not None:
-            for record in by_host[id(done.host)]:
+            for record in done.item:
                 found.setdefault(record.id, KnownRun(record, None, done.error.reason, done.error.advice))
     return [found[record.id] for record in records]
 

@@ -10,7 +10,7 @@ import json
 import math
 import shlex
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
@@ -102,15 +102,13 @@ def prune_nodes(
     dry_run: bool = False,
 ) -> list[PruneResult]:
     """Prune on node0 of every run, and on one host of each other home that a run used."""
-    places: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
+    nodes: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
     for record in records:
         for host in (record.node0, *(node for node in record.nodes if node.name in record.stores)):
-            places[host.address, host.port, record.home] = (record, replace(host))
-    nodes = list(places.values())
-    by_host = {id(host): (record, host) for record, host in nodes}
+            nodes[host.address, host.port, record.home] = (record, host)
 
-    def work(host: Host) -> PruneResult:
-        record, _ = by_host[id(host)]
+    def work(key: tuple[str, int | None, str]) -> PruneResult:
+        record, host = nodes[key]
         with contextlib.closing(open_session(record, host)) as session:
             reply = call(
                 session,
@@ -129,13 +127,13 @@ def prune_nodes(
         )
         return PruneResult(host, "ok", gone=gone, kept=reply.integer("kept"), size=reply.integer("bytes"))
 
-    found: dict[int, PruneResult] = {}
-    for done in fan_out([host for _, host in nodes], work, forks=32, cancel=cancel):
+    found: dict[tuple[str, int | None, str], PruneResult] = {}
+    for done in fan_out(list(nodes), work, forks=32, cancel=cancel):
         error = done.error or HostError("it didn't answer")
-        found[id(done.host)] = done.result or PruneResult(
-            done.host, status=error.status, reason=error.reason, fix=error.advice
+        found[done.item] = done.result or PruneResult(
+            nodes[done.item][1], status=error.status, reason=error.reason, fix=error.advice
         )
-    return [found[id(host)] for _, host in nodes]
+    return [found[key] for key in nodes]
 
 
 def prune_local(

@@ -234,8 +234,7 @@ class TaskRunner:
             by_host.setdefault(work_item.host.name, []).append(work_item)
         pause = self._task.loop.pause if self._task.loop else 0.0
 
-        def work(host: Host) -> None:
-            waiting = by_host[host.name]
+        def work(waiting: list[_WorkItem]) -> None:
             while waiting:
                 call = waiting[0].call
                 assert call is not None
@@ -248,10 +247,9 @@ class TaskRunner:
                 if waiting and pause:
                     self._context.sleep(pause)
 
-        hosts = [group[0].host for group in by_host.values()]
-        for done in fan_out(hosts, work, forks=self._context.options.forks, cancel=self._context.cancel):
+        for done in fan_out(list(by_host.values()), work, forks=self._context.options.forks, cancel=self._context.cancel):
             if done.error is not None:
-                for work_item in by_host[done.host.name]:
+                for work_item in done.item:
                     work_item.result = failed_host(done.error)
 
     def _call_together(self, work_items: Sequence[_WorkItem]) -> None:

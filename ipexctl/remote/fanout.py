@@ -1,4 +1,4 @@
-"""Work in threads: the same on many hosts at once, where a failure of one host never affects another, or one call."""
+"""Work in threads: the same for many hosts at once, where a failure of one never affects another; or one call."""
 
 from __future__ import annotations
 
@@ -16,54 +16,59 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class HostOutcome(Generic[T]):
-    """One host's result, or its error."""
+class Outcome(Generic[Item, T]):
+    """The result of the work for one item, which is a host in most calls; or its error."""
 
-    host: Host
+    item: Item
     result: T | None
     error: HostError | None = None
 
+    @property
+    def host(self: Outcome[Host, T]) -> Host:
+        return self.item
+
 
 def fan_out(
-    hosts: Sequence[Host], work: Callable[[Host], T], *, forks: int, cancel: Cancel
-) -> Iterator[HostOutcome[T]]:
-    """Yield each host's outcome as it comes. A HostError belongs to its host. Any other exception is a bug: the other
-    hosts are cancelled and waited for, then it is raised.
+    items: Sequence[Item], work: Callable[[Item], T], *, forks: int, cancel: Cancel
+) -> Iterator[Outcome[Item, T]]:
+    """Yield each item's outcome as it comes. A HostError belongs to its item. Any other exception is a bug: the others
+    are cancelled and waited for, then it is raised.
 
     The threads are daemons: one that hangs in a system call doesn't keep the process alive.
     """
-    queued: queue.SimpleQueue[Host] = queue.SimpleQueue()
-    for host in hosts:
-        queued.put(host)
-    finished: queue.SimpleQueue[HostOutcome[T] | BaseException] = queue.SimpleQueue()
+    queued: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    for item in items:
+        queued.put(item)
+    finished: queue.SimpleQueue[Outcome[Item, T] | BaseException] = queue.SimpleQueue()
 
     def worker() -> None:
         while True:
             try:
-                host = queued.get_nowait()
+                item = queued.get_nowait()
             except queue.Empty:
                 return
             try:
                 if cancel.thrown:
                     raise Cancelled("not started")
-                finished.put(HostOutcome(host, work(host)))
+                finished.put(Outcome(item, work(item)))
             except HostError as error:
-                finished.put(HostOutcome(host, None, error))
+                finished.put(Outcome(item, None, error))
             except BaseException as error:  # noqa: BLE001  # raised in the caller's thread
                 finished.put(error)
 
-    for index in range(min(forks, len(hosts))):
+    for index in range(min(forks, len(items))):
         threading.Thread(target=worker, name=f"host-{index}", daemon=True).start()
-    yield from _collect(finished, len(hosts), cancel)
+    yield from _collect(finished, len(items), cancel)
 
 
 def _collect(
-    finished: queue.SimpleQueue[HostOutcome[T] | BaseException], count: int, cancel: Cancel
-) -> Iterator[HostOutcome[T]]:
+    finished: queue.SimpleQueue[Outcome[Item, T] | BaseException], count: int, cancel: Cancel
+) -> Iterator[Outcome[Item, T]]:
     pending, unexpected = count, None
     try:
         while pending:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.connector import Connector
-    from ipexctl.remote.fanout import HostOutcome
+    from ipexctl.remote.fanout import Outcome
     from ipexctl.remote.session import Session
 
 T = TypeVar("T")
@@ -83,6 +83,6 @@ class SessionPool:
         """Remove the host's session, if there is one, from the pool; the caller closes it."""
         return self._sessions.pop(host.name, None)
 
-    def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[HostOutcome[T]]:
+    def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
         """Run one step on many hosts at once and yield each host's outcome as it comes."""
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self._forks, cancel=self.cancel)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.fanout import HostOutcome
+    from ipexctl.remote.fanout import Outcome
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -95,7 +95,7 @@ class TreeQuery:
         self._watch(Timed(host.name, "asked", time.monotonic() - began))
         return answer
 
-    def send(self, request: TreeRequest, expected: Expected | None, watch: Watch) -> list[HostOutcome[TreeState]]:
+    def send(self, request: TreeRequest, expected: Expected | None, watch: Watch) -> list[Outcome[Host, TreeState]]:
         """Send the request and return the outcome of each host."""
         self._watch = watch
         self._query.set_result((request, expected))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.command import Command
-    from ipexctl.remote.fanout import HostOutcome
+    from ipexctl.remote.fanout import Outcome
     from ipexctl.remote.session import Readable, Stream
 
 HOSTS = (Host("a", "a"), Host("b", "b"))
@@ -127,7 +127,7 @@ class Crew:
     def detach(self, host: Host) -> FakeNode:
         return self.nodes[host.name]
 
-    def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[HostOutcome[Any]]:
+    def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[Outcome[Host, Any]]:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)
 
 
