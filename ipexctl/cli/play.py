@@ -101,28 +101,15 @@ def play_command(
             options = Options(
                 home=home_dir,
                 iface=home.iface,
-                forks=targets.forks,
                 timeout=targets.timeout,
                 check=check,
                 diff=diff,
                 verbose=output.verbose,
                 local=local,
-                connect_timeout=targets.connect_timeout,
-                host_keys=targets.host_keys,
                 extra=variables,
                 vars_dirs=vars_dirs,
             )
-            context = PlayContext(
-                pool,
-                pool.connector,
-                pool.cancel,
-                templater,
-                options,
-                play_view.watch,
-                limited,
-                cwd,
-                all_hosts=all_hosts,
-            )
+            context = PlayContext(pool, templater, options, play_view.watch, limited, cwd, all_hosts=all_hosts)
             ask_user = (lambda task: play_view.ask(task.called)) if step else None
             report = Engine(ready, context, ask_user).run()
         if not check:

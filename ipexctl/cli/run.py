@@ -99,15 +99,14 @@ def run_command(
         if dry_run:
             _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA).plan, output)
             raise interrupt.or_exit(0)
-        settings = pipeline.ConnectSettings(targets.host_keys, targets.connect_timeout, launch_call.host_options)
         submitted = pipeline.submit_run(
             hosts,
             request,
             pool,
             launch_call.project,
-            settings,
             notify=output.print_note,
             files=files,
+            host_options=launch_call.host_options,
         )
         if isinstance(submitted, StartFailure):
             failure, seconds = submitted.with_host_options(launch_call.host_options), time.monotonic() - start_time

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ipexctl.playbook.variables import VarsDirs
     from ipexctl.remote.cancel import Cancel, Deadline
     from ipexctl.remote.command import Command
-    from ipexctl.remote.connector import Connector
     from ipexctl.remote.session import Ended, Readable, Stream
     from ipexctl.remote.session_pool import SessionPool
 
@@ -42,13 +41,10 @@ class Options:
 
     home: str = "~/.ipexctl"
     iface: str | None = None
-    forks: int = 32
     timeout: float | None = None
     check: bool = False
     diff: bool = False
     verbose: int = 0
-    host_keys: str | None = None
-    connect_timeout: float = 10.0
     local: bool = False
     """Whether tasks may be delegated to the control machine."""
     vars_dirs: VarsDirs = field(default_factory=dict)
@@ -59,8 +55,6 @@ class Options:
 @dataclass
 class PlayContext:
     pool: SessionPool
-    connector: Connector
-    cancel: Cancel
     templater: Templater
     options: Options
     watch: Watch
@@ -75,6 +69,10 @@ class PlayContext:
     """Hosts and variables registered there by a task that --check did not run: their values are not known."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def cancel(self) -> Cancel:
+        return self.pool.cancel
 
     def known(self) -> Sequence[Host]:
         return self.all_hosts or self.hosts

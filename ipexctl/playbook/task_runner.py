@@ -247,7 +247,7 @@ class TaskRunner:
                 if waiting and pause:
                     self._context.sleep(pause)
 
-        for done in fan_out(list(by_host.values()), work, forks=self._context.options.forks, cancel=self._context.cancel):
+        for done in fan_out(list(by_host.values()), work, forks=self._context.pool.forks, cancel=self._context.cancel):
             if done.error is not None:
                 for work_item in done.item:
                     work_item.result = failed_host(done.error)

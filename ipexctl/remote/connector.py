@@ -50,7 +50,7 @@ class Connector:
 
     def __init__(self, options: ConnectOptions, *, prompt: Callable[[str, Cancel], str] | None = None) -> None:
         allow_many_files()  # a connection takes several descriptors
-        self._options = options
+        self.options = options
         self.resolver = Resolver()
         self.jumps = ProxyJumps(self.resolver.ssh, options.host_keys)
         self._prompt = prompt
@@ -72,7 +72,7 @@ class Connector:
 
         with self._lock:
             if self._keys is None:
-                self._keys = HostKeys(self._options.host_keys), KeyRing(self._prompt)
+                self._keys = HostKeys(self.options.host_keys), KeyRing(self._prompt)
             return self._keys
 
     def load(self, hosts: Sequence[Host]) -> None:
@@ -87,7 +87,7 @@ class Connector:
         """
         started = time.monotonic()
         session = self._local(host) if is_this_machine(host) else self._over_ssh(host, cancel)
-        if on_step := self._options.on_step:
+        if on_step := self.options.on_step:
             on_step(host, None, time.monotonic() - started)
             session.on_command = partial(on_step, host)
         return session
@@ -98,9 +98,9 @@ class Connector:
         return LocalSession(host)
 
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
-        deadline = Deadline(self._options.connect_timeout, cancel)
+        deadline = Deadline(self.options.connect_timeout, cancel)
         imported = self._import()
-        endpoint = self.resolver.resolve(host, self._options.connect_timeout)
+        endpoint = self.resolver.resolve(host, self.options.connect_timeout)
         self._warn(host, endpoint.unsupported)
         sock: socket.socket
         if endpoint.jump or endpoint.proxy:
@@ -117,8 +117,8 @@ class Connector:
         with self._lock:
             new = [name for name in unsupported if name not in self._warned]
             self._warned.update(new)
-        if new and self._options.on_warning is not None:
-            self._options.on_warning(
+        if new and self.options.on_warning is not None:
+            self.options.on_warning(
                 f"{host.name}: ipexctl does not support {', '.join(new)} of the ssh config and ignores it"
             )
 

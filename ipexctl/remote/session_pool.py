@@ -30,7 +30,7 @@ class SessionPool:
     def __init__(self, connector: Connector, cancel: Cancel, *, forks: int) -> None:
         self.cancel = cancel
         self.connector = connector
-        self._forks = forks
+        self.forks = forks
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
         self._sessions: dict[str, Session] = {}
@@ -51,7 +51,7 @@ class SessionPool:
                     session.close()
 
         hosts = [session.host for session in list(self._sessions.values())]
-        for _ in fan_out(hosts, close, forks=self._forks, cancel=Cancel()):
+        for _ in fan_out(hosts, close, forks=self.forks, cancel=Cancel()):
             pass
 
     def session(self, host: Host) -> Session:
@@ -73,7 +73,7 @@ class SessionPool:
         """Start to open their sessions and return. `session` raises the error of one that fails."""
 
         def open_all() -> None:
-            for _ in fan_out(hosts, self.session, forks=self._forks, cancel=self.cancel):
+            for _ in fan_out(hosts, self.session, forks=self.forks, cancel=self.cancel):
                 pass
 
         threading.Thread(target=open_all, name="warm", daemon=True).start()
@@ -85,4 +85,4 @@ class SessionPool:
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
         """Run one step on many hosts at once and yield each host's outcome as it comes."""
-        return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self._forks, cancel=self.cancel)
+        return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self.forks, cancel=self.cancel)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.node.common.records import RunStatus
+    from ipexctl.remote.connector import ConnectOptions
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
     from ipexctl.sync.sync import ProjectSync
@@ -51,16 +52,6 @@ class StartedRun:
     launch: Launch
     """To follow it or to leave it."""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectSettings:
-    """How later commands reach the hosts of this run; kept in its record."""
-
-    host_keys: str | None = None
-    connect_timeout: float = 10.0
-    host_options: str = ""
-    """The command line options that select the same hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +98,14 @@ def submit_run(
     request: RunRequest,
     pool: SessionPool,
     project: ProjectLocation,
-    settings: ConnectSettings,
     *,
     notify: Callable[[str], None],
     files: Future[Project] | None = None,
+    host_options: str = "",
 ) -> StartedRun | StartFailure:
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
 
-    `files`: the project, if `start_reading` was called before.
+    `files`: the project, if `start_reading` was called before. `host_options` select the same hosts on a command line.
     The preflight checks, the supervisor's start and the comparison of the tree take longest: they run at once.
     """
     run, registry, retention = new_id(request.script, time.time()), RunRegistry(), read_limits(os.environ)
@@ -137,7 +128,7 @@ def submit_run(
         preflight = run_in_background(partial(_preflight, context, plan, request, pool, project, notify), "preflight")
 
         _check_project(files)
-        record = _record(run, context, plan, request, settings)
+        record = _record(run, context, plan, request, pool.connector.options, host_options)
         on_failure.callback(registry.remove, run)
         launch = Launch(record.nodes, _launch_spec(record, context, plan, request, retention), pool)
         on_failure.callback(launch.abandon)
@@ -337,7 +328,7 @@ def _nodes(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
 
 
 def _record(
-    run: str, context: RunContext, plan: LaunchPlan, request: RunRequest, settings: ConnectSettings
+    run: str, context: RunContext, plan: LaunchPlan, request: RunRequest, connect: ConnectOptions, host_options: str
 ) -> RunRecord:
     nodes = _nodes(context, plan)
     first_of_store: dict[str, str] = {}
@@ -353,13 +344,13 @@ def _record(
         started=time.time(),
         world_size=plan.world_size,
         hosts=tuple(host.name for host in nodes),
-        host_keys=settings.host_keys,
-        connect_timeout=settings.connect_timeout,
+        host_keys=connect.host_keys,
+        connect_timeout=connect.connect_timeout,
         stores=tuple(first_of_store.values()),
         nodes=nodes,
         ranks=tuple(rank.host for rank in sorted(plan.ranks, key=lambda rank: rank.rank)),
         cwd=plan.cwd,
-        again=settings.host_options,
+        again=host_options,
     )
 
 

@@ -103,15 +103,8 @@ def _plan_only(
 def _start(
     context: PlayContext, call: Call, hosts: Sequence[Host], request: RunRequest, location: ProjectLocation
 ) -> Result | Mapping[str, Result]:
-    options = context.options
-    settings = pipeline.ConnectSettings(options.host_keys, options.connect_timeout)
     started = pipeline.submit_run(
-        hosts,
-        request,
-        context.pool,
-        location,
-        settings,
-        notify=lambda text: context.watch(Notice(text)),
+        hosts, request, context.pool, location, notify=lambda text: context.watch(Notice(text))
     )
     if isinstance(started, StartFailure):
         return _not_started(hosts, started)
@@ -188,7 +181,7 @@ def _stop(context: PlayContext, record: RunRecord) -> None:
     """Stop the run because the call was cancelled; over a new session, as those of the pool are closed."""
     cancel = Cancel()
     try:
-        session = context.connector.open(record.node0, cancel)
+        session = context.pool.connector.open(record.node0, cancel)
         try:
             stop(session, record, cancel=cancel)
         finally:

@@ -16,6 +16,7 @@ from ipexctl.playbook.playbook_file import Position, Templated
 from ipexctl.playbook.prepare import TaskSelection, prepare, read
 from ipexctl.playbook.templater import Filled, Job, Templater
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.session_pool import SessionPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,8 +79,7 @@ def played(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list
         ready, errors = prepare(playbook, TaskSelection(), every, limited)
         assert errors == []
         told = Options(**options)
-        context = PlayContext(
-            nobody, nobody, Cancel(), templater, told, events.append, limited, directory, all_hosts=every
-        )
+        pool = SessionPool(nobody, Cancel(), forks=4)
+        context = PlayContext(pool, templater, told, events.append, limited, directory, all_hosts=every)
         report = Engine(ready, context).run()
     return report, events

@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> Path:
 def run(place: Path, module: str, check: bool = False, **args: Any) -> Result:
     (task,) = tasks_in(place.parent, "- hosts: all\n  tasks: [{copy: {content: x, dest: x}}]\n")
     nothing: Any = None
-    context = PlayContext(nothing, nothing, Cancel(), nothing, Options(), nothing, [HOST], place)
+    context = PlayContext(SessionPool(nothing, Cancel(), forks=1), nothing, Options(), nothing, [HOST], place)
     task = replace(task, spec=MODULES[module])
     call = Call(HOST, HOST, task, filled(task.spec, args), check=check, diff=True, environment={"GREETING": "a  b"})
     result: Result = runner(module)(context, call, LocalSession(HOST))
