@@ -74,6 +74,10 @@ class Facts(NamedTuple):
         macs = sorted(nic.mac for nic in self.network.nics if nic.kind in kinds and nic.mac)
         return "/".join([self.system.boot, *macs]) if self.system.boot else None
 
+    def store_of(self, host: str) -> str:
+        """The token of the home's store; that of a host whose home is not known to be shared is its own."""
+        return (self.home.store if self.home else None) or f"alone:{host}"
+
 
 def to_json(facts: Facts) -> dict[str, Any]:
     """The facts as JSON types, with the documented names."""

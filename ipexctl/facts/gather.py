@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.facts.probe import probe_command
-from ipexctl.remote.outcome import HostError, HostResult
+from ipexctl.remote.outcome import HostError, HostResult, Unreachable
 from ipexctl.remote.session import OutputCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.facts.system import HomeDirectory
     from ipexctl.hosts.host import Host
     from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session, Stream
@@ -39,6 +40,13 @@ class HostFacts(HostResult):
 
     facts: Facts | None = None
     skew: Skew | None = None
+
+    def require_home(self) -> tuple[Facts, HomeDirectory]:
+        """The complete facts and the home; raises HostError if anything of that is missing."""
+        if self.facts is None or self.status != "ok" or self.facts.home is None:
+            kind = Unreachable if self.status == "unreachable" else HostError
+            raise kind(self.reason or "it reported no home directory", self.fix)
+        return self.facts, self.facts.home
 
 
 class _Output(OutputCollector):

@@ -11,7 +11,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.jobs.registry import RunRegistry, abandoned_runs, starting_runs
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import HostError, HostResult, Report, Status, exit_code
+from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.trust.setup import TrustOptions, revoke
 
 if TYPE_CHECKING:
@@ -235,12 +235,11 @@ def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOption
 
 
 def _first_result(answer: HostFacts) -> UninstallResult:
-    facts = answer.facts
-    if facts is None or answer.status != "ok" or facts.home is None:
-        status: Status = "failed" if answer.status == "ok" else answer.status
-        return UninstallResult(answer.host, status, answer.reason or "it reported no home directory", answer.fix)
-    home = facts.home.path if facts.home.exists else None
-    return UninstallResult(answer.host, "ok", home=home, store=facts.home.store)
+    try:
+        _, home = answer.require_home()
+    except HostError as error:
+        return UninstallResult(answer.host, error.status, error.reason, error.fix)
+    return UninstallResult(answer.host, "ok", home=home.path if home.exists else None, store=home.store)
 
 
 def _with_reply(before: UninstallResult, reply: Reply, selection: str) -> UninstallResult:

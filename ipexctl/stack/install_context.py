@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.facts.gather import gather
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import HostResult, Report, exit_code
+from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.progress import Timed, Watch
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ipexctl.errors import Refusal
     from ipexctl.facts.facts import Facts
-    from ipexctl.remote.outcome import HostError
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
@@ -246,15 +245,10 @@ def inspect_hosts(context: InstallContext) -> None:
         context.watch(Timed(host.name, step, seconds))
 
     for gathered in gather(context.hosts, context.pool, home=request.home, timeout=request.timeout, on_step=on_step):
-        facts = gathered.facts
-        if facts is not None and gathered.status == "ok" and facts.home is not None:
-            context.facts[gathered.host.name] = facts
-            continue
-        status = "failed" if gathered.status == "ok" else gathered.status
-        reason = gathered.reason or "it reported no home directory"
-        context.done[gathered.host.name] = InstallResult(
-            gathered.host, status, reason, gathered.fix, seconds=gathered.seconds
-        )
+        try:
+            context.facts[gathered.host.name], _ = gathered.require_home()
+        except HostError as error:
+            context.end(gathered.host, error)
 
 
 def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:

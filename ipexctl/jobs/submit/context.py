@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import Refusal
@@ -16,7 +16,7 @@ from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.request import RankEnv
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.outcome import HostError, exit_code
+from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import EnvRecord, records_of
 from ipexctl.trust.config import config_in, ssh_names_for
@@ -59,9 +59,7 @@ class RunContext:
     @property
     def stores(self) -> dict[str, str]:
         """Host → its store."""
-        return {
-            name: (facts.home.store if facts.home else None) or f"alone:{name}" for name, facts in self.facts.items()
-        }
+        return {name: facts.store_of(name) for name, facts in self.facts.items()}
 
     def env_records(self, name: str | None) -> tuple[EnvRecord, ...]:
         """The records of that environment, in the order of the hosts."""
@@ -131,14 +129,16 @@ def _common_python(facts: Mapping[str, Facts]) -> str:
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts] | StartFailure:
     """The facts of all hosts, in their order: a run needs every one of them, with the same home. Pure."""
     facts: dict[str, Facts] = {}
+    homes: dict[str, str] = {}
     for answer in answers:
-        if answer.facts is None or answer.status != "ok" or answer.facts.home is None:
-            reason = answer.reason or "it did not report a home directory"
-            leave_out = f"leave it out: -l '!{answer.host.name}'" if len(hosts) > 1 else "see: ipexctl doctor"
-            fix = f"{answer.fix}; or {leave_out}" if answer.fix else leave_out
-            return StartFailure(f"{answer.host.name}: {reason}", fix, (answer.host.name,), exit_code([answer.status]))
-        facts[answer.host.name] = answer.facts
-    homes = {name: host_facts.home.path for name, host_facts in facts.items() if host_facts.home}
+        name = answer.host.name
+        try:
+            facts[name], home = answer.require_home()
+        except HostError as error:
+            leave_out = f"leave it out: -l '!{name}'" if len(hosts) > 1 else "see: ipexctl doctor"
+            fix = f"{error.fix}; or {leave_out}" if error.fix else leave_out
+            return replace(StartFailure.of_host(name, error), fix=fix)
+        homes[name] = home.path
     if refusal := check_same_home(homes, [host_facts.account.user for host_facts in facts.values()]):
         return StartFailure(refusal.reason, refusal.fix, refusal.hosts)
     return {host.name: facts[host.name] for host in hosts}  # the answers come in any order

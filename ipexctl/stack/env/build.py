@@ -244,8 +244,7 @@ class EnvInstaller:
         return found is None
 
     def _store(self, host: Host) -> str:
-        home = self.context.facts[host.name].home
-        return (home.store if home else None) or f"alone:{host.name}"
+        return self.context.facts[host.name].store_of(host.name)
 
     def _leaders(self, hosts: Sequence[Host]) -> list[Host]:
         """The first host of each shared home; it builds for the others."""

@@ -48,7 +48,7 @@ class _Target:
 
     @property
     def store(self) -> str:
-        return (self.facts.home.store if self.facts.home else None) or f"alone:{self.host.name}"
+        return self.facts.store_of(self.host.name)
 
     def client(self, session: Session, pool: SessionPool) -> EnvClient:
         return EnvClient(session, self.python, self.home, pool.cancel)
@@ -169,11 +169,12 @@ def _on_hosts(
 
 
 def _target_of(answer: HostFacts) -> _Target | EnvsResult:
-    host, facts = answer.host, answer.facts
-    if facts is None or answer.status != "ok" or facts.home is None:
-        status: Status = "failed" if answer.status == "ok" else answer.status
-        return EnvsResult(host, status, answer.reason or "it reported no home directory", answer.fix, answer.seconds)
+    host = answer.host
+    try:
+        facts, home = answer.require_home()
+    except HostError as error:
+        return EnvsResult(host, error.status, error.reason, error.fix, answer.seconds)
     pythons = usable_pythons(facts)
     if not pythons:
         return EnvsResult(host, "failed", "there is no Python 3.8 or newer", "list the Pythons: ipexctl doctor")
-    return _Target(host, facts, facts.home.path, pythons[0].path)
+    return _Target(host, facts, home.path, pythons[0].path)
