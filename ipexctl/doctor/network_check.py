@@ -221,8 +221,7 @@ class _NetworkCheck:
                 self.untested[name] = "it has no address that the other hosts could use"
                 continue
             facts = self.facts.get(name)
-            pythons = facts.software.pythons if facts else ()
-            python = next((python.path for python in pythons if (python.minor or (0, 0)) >= (3, 8)), "")
+            python = next(iter(facts.software.agent_pythons if facts else ()), "")
             program = script_command("network.ports", python=python, label="try ports between the hosts")
             dialog.start(
                 name,

@@ -243,7 +243,7 @@ def _start(
     """Start the agent with the Python of an environment with torch if there is one, else with one of the system."""
     envs = facts.software.envs if facts else ()
     pythons = [f"{env.path}/bin/python" for env in envs if env.runs and env.torch]
-    pythons += [python.path for python in facts.software.pythons if (python.minor or (0, 0)) >= (3, 8)] if facts else []
+    pythons += facts.software.agent_pythons if facts else ()
     command = agent_command("smoke.speed", action, python=next(iter(pythons), ""), label="measure speed")
     stdin = agent_zip("smoke") + json.dumps(request).encode() + b"\n"
     dialog.start(name, session, command, timeout=timeout, stdin=stdin)

@@ -93,6 +93,11 @@ class Software(NamedTuple):
     """libgomp, libiomp5, libtcmalloc, libjemalloc → paths."""
     conda: str | None = None
 
+    @property
+    def agent_pythons(self) -> tuple[str, ...]:
+        """The paths of the interpreters that can run the agent."""
+        return tuple(python.path for python in self.pythons if (python.minor or (0, 0)) >= (3, 8))
+
 
 def parse_software(answers: Answers) -> Software:
     return Software(

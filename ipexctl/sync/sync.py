@@ -67,17 +67,12 @@ def query_project(
     each host records it in the same call, and no sync changes the tree until that run has ended. `ended` are runs that
     use no tree, whatever the hosts' records say.
     """
-    pythons = {name: python for name, known in (facts or {}).items() if (python := _python(known))}
+    pythons = {name: found[0] for name, known in (facts or {}).items() if (found := known.software.agent_pythons)}
     lease = None if dry_run else lease
     request = TreeRequest(TreeCalls(home, dry_run, timeout, pool.cancel, pythons), project, lease, tuple(ended))
     sync = ProjectSync(request, hosts, pool, facts, iface, watch)
     sync.query(query, may_update=may_update and not dry_run and lease is None)
     return sync
-
-
-def _python(facts: Facts) -> str | None:
-    usable = (python.path for python in facts.software.pythons if (python.minor or (0, 0)) >= (3, 8))
-    return next(usable, None)
 
 
 class TreeQuery:

@@ -119,10 +119,7 @@ def gather(
 
 def _common_python(facts: Mapping[str, Facts]) -> str:
     """A Python that can run the agent, at the same path on every host; empty if there is none."""
-    paths = [
-        [python.path for python in host.software.pythons if (python.minor or (0, 0)) >= (3, 8)]
-        for host in facts.values()
-    ]
+    paths = [host.software.agent_pythons for host in facts.values()]
     return next((path for path in paths[0] if all(path in others for others in paths)), "")
 
 
