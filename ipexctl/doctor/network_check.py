@@ -8,13 +8,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.logins import diagnose_login, got_no_answer, log_in, login_findings, unknown_state
-from ipexctl.doctor.script_dialog import ScriptDialog, results_until
+from ipexctl.doctor.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_command
@@ -24,7 +23,7 @@ from ipexctl.trust.host_steps import HostSteps
 from ipexctl.trust.login_errors import explain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from ipexctl.trust.host_state import HostState
     from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 
-T = TypeVar("T")
 CONNECT: Final = 3.0
 """Seconds for one connection between two hosts."""
 _NO_ANSWER: Final = "it no longer answers"
@@ -139,17 +137,11 @@ class _NetworkCheck:
 
     def _reach_hosts(self) -> None:
         """Use the open session to each host, and probe what trust left on node0."""
-        sessions = self._on_hosts(self.pool.session, self.hosts, self.at(_ALIVE))
-        self.sessions = {name: session for name, session in sessions.items() if not isinstance(session, HostError)}
+        self.sessions, errors = open_sessions(self.pool, self.hosts, self.at(_ALIVE))
         states = self._probe_states(self.hosts[:1], self.at(_ALIVE), late_is_lost=True)
         self.node0_state = states.get(self.hosts[0].name)
-        for name, session in sessions.items():
-            if isinstance(session, HostError):
-                self._mark_lost(name, session)
-
-    def _on_hosts(self, work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> dict[str, T | HostError]:
-        futures = {host.name: run_in_background(partial(work, host), f"doctor-{host.name}") for host in hosts}
-        return results_until(futures, until)
+        for name, error in errors.items():
+            self._mark_lost(name, error)
 
     def _probe_states(self, hosts: Sequence[Host], until: float, *, late_is_lost: bool) -> dict[str, HostState]:
         """What trust left on these hosts; one that no longer answers is lost."""
@@ -161,7 +153,7 @@ class _NetworkCheck:
 
         states: dict[str, HostState] = {}
         reached = [host for host in hosts if host.name in self.sessions]
-        for name, state in self._on_hosts(probe, reached, until).items():
+        for name, state in on_hosts(probe, reached, until).items():
             if not isinstance(state, HostError):
                 states[name] = state
             elif state.status == "unreachable" or (late_is_lost and isinstance(state, TimedOut)):

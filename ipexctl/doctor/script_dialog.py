@@ -1,4 +1,4 @@
-"""The exchange of lines with programs on many hosts at once."""
+"""Work on many hosts at once until a point in time, and the exchange of lines with programs on them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,39 @@ import queue
 import threading
 import time
 from concurrent.futures import wait
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.session import StdinQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session_pool import SessionPool
 
 T = TypeVar("T")
 _LONGEST_LINE: Final = 1 << 16
+
+
+def on_hosts(work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> dict[str, T | HostError]:
+    futures = {host.name: run_in_background(partial(work, host), f"doctor-{host.name}") for host in hosts}
+    return results_until(futures, until)
+
+
+def open_sessions(
+    pool: SessionPool, hosts: Sequence[Host], until: float
+) -> tuple[dict[str, Session], dict[str, HostError]]:
+    """The sessions that are open by then, and the errors of the other hosts."""
+    opened = on_hosts(pool.session, hosts, until)
+    errors = {name: result for name, result in opened.items() if isinstance(result, HostError)}
+    return {name: result for name, result in opened.items() if not isinstance(result, HostError)}, errors
 
 
 def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T | HostError]:

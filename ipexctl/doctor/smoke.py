@@ -9,16 +9,14 @@ import json
 import secrets
 import time
 from collections import defaultdict
-from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.ports import PortListener, connect_order, parse_event, parse_listener
-from ipexctl.doctor.script_dialog import ScriptDialog, results_until
+from ipexctl.doctor.script_dialog import ScriptDialog, open_sessions
 from ipexctl.node.common.records import as_number
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_command, agent_zip
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
@@ -87,7 +85,7 @@ def measure(
     cancel = Cancel()
     try:
         with pool.cancel.waking(cancel.throw):
-            sessions, lost = _sessions(pool, hosts, started + budget * 0.25)
+            sessions, lost = open_sessions(pool, hosts, started + budget * 0.25)
             dialog = ScriptDialog(cancel)
             try:
                 tokens = {name: secrets.token_hex(8) for name in sessions}
@@ -224,13 +222,6 @@ def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> list[Fin
     return [Finding("smoke.not_measured", "info", message, hosts=tuple(names)) for message, names in grouped.items()]
 
 
-def _sessions(pool: SessionPool, hosts: Sequence[Host], until: float) -> tuple[dict[str, Session], dict[str, str]]:
-    futures = {host.name: run_in_background(partial(pool.session, host), f"doctor-{host.name}") for host in hosts}
-    found = results_until(futures, until)
-    lost = {name: result.reason for name, result in found.items() if isinstance(result, HostError)}
-    return {name: result for name, result in found.items() if not isinstance(result, HostError)}, lost
-
-
 def _start(
     dialog: ScriptDialog,
     name: str,
@@ -255,11 +246,11 @@ def _hosts(
     facts: Mapping[str, Facts],
     cancel: Cancel,
     until: float,
-    lost: Mapping[str, str],
+    lost: Mapping[str, HostError],
 ) -> tuple[HostSmoke, ...]:
     """Measure every host; figures that are late are missing."""
     figures: dict[str, dict[Measurement, Figure]] = {host.name: {} for host in hosts}
-    missing: dict[str, list[str]] = {host.name: [lost[host.name]] if host.name in lost else [] for host in hosts}
+    missing: dict[str, list[str]] = {host.name: [lost[host.name].reason] if host.name in lost else [] for host in hosts}
     dialog = ScriptDialog(cancel)
     left = max(0.2, until - time.monotonic())
     for name, session in sessions.items():
