@@ -14,7 +14,7 @@ from ipexctl.hosts.inventory import ALL, UNGROUPED, HostSetting, Inventory
 from ipexctl.hosts.names import WordError, did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.words import Word, refuse_invisible, split_pairs, split_words
-from ipexctl.hosts.yaml_tree import Entry, Node, YamlTree, is_null, kind
+from ipexctl.hosts.yaml_tree import Entry, YamlNode, YamlTree, is_null, kind
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -230,6 +230,6 @@ class _YamlReader:
         return self.tree.error(part.key_node, f"unknown key {quoted(part.key)} in group {quoted(group.key)}", fix=fix)
 
 
-def _position(node: Node) -> tuple[int, int]:
+def _position(node: YamlNode) -> tuple[int, int]:
     mark = node.start_mark
     return mark.line + 1, mark.column + 1

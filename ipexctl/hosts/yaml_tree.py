@@ -31,7 +31,7 @@ _NULL: Final = "tag:yaml.org,2002:null"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
-class Node(Protocol):
+class YamlNode(Protocol):
     """The part of a yaml node that is used here, so that yaml is imported only when a file needs it."""
 
     id: str
@@ -42,8 +42,8 @@ class Node(Protocol):
 
 class Entry(NamedTuple):
     key: str
-    key_node: Node
-    value: Node
+    key_node: YamlNode
+    value: YamlNode
 
 
 class YamlTree:
@@ -60,14 +60,14 @@ class YamlTree:
             raise self.error_at(len(before), len(before[-1]) + 1, f"{describe(refused[0])} can't stand in YAML")
         self.root = self._compose(text)
 
-    def error(self, node: Node, what: str, *, fix: str = "") -> FileError:
+    def error(self, node: YamlNode, what: str, *, fix: str = "") -> FileError:
         mark = node.start_mark
         return self.error_at(mark.line + 1, mark.column + 1, what, fix=fix)
 
     def error_at(self, line: int, column: int, what: str, *, fix: str = "") -> FileError:
         return self.source.error(line, column, what, fix=fix)
 
-    def entries(self, node: Node, what: str, depth: int = 0) -> list[Entry]:
+    def entries(self, node: YamlNode, what: str, depth: int = 0) -> list[Entry]:
         """A mapping's entries in order, with `<<` merged; empty for null."""
         if is_null(node):
             return []
@@ -89,11 +89,11 @@ class YamlTree:
             own_entries[key_node.value] = Entry(key_node.value, key_node, value)
         return list({**merged, **own_entries}.values())
 
-    def items(self, node: Node, depth: int = 0) -> list[Node]:
+    def items(self, node: YamlNode, depth: int = 0) -> list[YamlNode]:
         """The nodes of a list."""
         return list(self._step(node, depth))
 
-    def text(self, node: Node) -> str:
+    def text(self, node: YamlNode) -> str:
         """A value as text: a scalar as written, a list or mapping as JSON."""
         if is_null(node):
             return ""
@@ -101,21 +101,21 @@ class YamlTree:
             return str(node.value)
         return json.dumps(self._plain(node, 0), ensure_ascii=False)
 
-    def _merged(self, node: Node, what: str, depth: int) -> Iterator[Entry]:
+    def _merged(self, node: YamlNode, what: str, depth: int) -> Iterator[Entry]:
         if node.id == "sequence":
             for item in self._step(node, depth):
                 yield from self.entries(item, what, depth)
         else:
             yield from self.entries(node, what, depth)
 
-    def _plain(self, node: Node, depth: int) -> Any:
+    def _plain(self, node: YamlNode, depth: int) -> Any:
         if node.id == "mapping":
             return {entry.key: self._plain(entry.value, depth + 1) for entry in self.entries(node, "this", depth)}
         if node.id == "sequence":
             return [self._plain(item, depth + 1) for item in self._step(node, depth)]
         return None if is_null(node) else str(node.value)
 
-    def _step(self, node: Node, depth: int) -> Any:
+    def _step(self, node: YamlNode, depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise self.error(node, f"nested more than {MAX_DEPTH} deep, or inside itself by an alias")
         children = itertools.chain.from_iterable(node.value) if node.id == "mapping" else node.value
@@ -125,7 +125,7 @@ class YamlTree:
             raise self.error(node, f"the aliases of this file come to more than {self._max_values:,} values")
         return node.value
 
-    def _compose(self, text: str) -> Node | None:
+    def _compose(self, text: str) -> YamlNode | None:
         import yaml
 
         loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -140,7 +140,7 @@ class YamlTree:
             raise self.error_at(line, column, f"YAML: {what}", fix=_yaml_fix(what, at_tab)) from None
         except yaml.YAMLError as error:
             raise self.error_at(1, 1, f"YAML: {printable(str(error))}") from None
-        return cast("Node | None", root)
+        return cast("YamlNode | None", root)
 
     def _check_depth(self, yaml: Any, text: str, loader: Any) -> None:
         # Parsing events needs no recursion; composing recurses, and the C version would crash the process.
@@ -156,11 +156,11 @@ class YamlTree:
                 depth -= 1
 
 
-def is_null(node: Node) -> bool:
+def is_null(node: YamlNode) -> bool:
     return bool(node.tag == _NULL)
 
 
-def kind(node: Node) -> str:
+def kind(node: YamlNode) -> str:
     """A node for a message."""
     if node.id == "scalar":
         return quoted(str(node.value)) if node.value else "an empty text"

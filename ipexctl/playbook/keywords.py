@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.names import did_you_mean, quoted
-from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
+from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.playbook.ansible_names import UNSUPPORTED
 from ipexctl.playbook.options import BadOption, Option, converted
 from ipexctl.playbook.playbook_file import Templated, Value
@@ -77,7 +77,7 @@ def conditions(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...]:
     return tuple(templates)
 
 
-def condition(file: PlaybookFile, node: Node) -> Templated:
+def condition(file: PlaybookFile, node: YamlNode) -> Templated:
     """One expression; `"{{ x }}"` is read as `x`."""
     template = replace(file.template(node), kind="expr")
     bare = re.fullmatch(r"\s*\{\{(((?!\}\}|\{\{).)*)\}\}\s*", template.text, re.DOTALL)
@@ -98,7 +98,7 @@ def truth(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...] | bool:
     return conditions(file, entry)
 
 
-def variables(file: PlaybookFile, node: Node | None, what: str) -> Mapping[str, Value]:
+def variables(file: PlaybookFile, node: YamlNode | None, what: str) -> Mapping[str, Value]:
     values = {}
     for entry in file.entries(node, what) if node is not None else ():
         check_variable(file, entry.key_node)
@@ -106,7 +106,7 @@ def variables(file: PlaybookFile, node: Node | None, what: str) -> Mapping[str, 
     return values
 
 
-def check_variable(file: PlaybookFile, node: Node) -> None:
+def check_variable(file: PlaybookFile, node: YamlNode) -> None:
     name = str(node.value)
     if not is_variable_name(name):
         raise file.error(node, f"{kind(node)} can't be the name of a variable", fix="letters, digits and _")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
-from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
+from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.playbook.ansible_names import NOT_MODULES, NOT_OPTIONS, UNSUPPORTED
 from ipexctl.playbook.keywords import TASK, advice, condition, conditions
 from ipexctl.playbook.model import Arg
@@ -42,7 +42,7 @@ def strip_prefix(key: str) -> str:
     return key
 
 
-def find_module(file: PlaybookFile, node: Node, entries: Mapping[str, Entry]) -> Entry | None:
+def find_module(file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry]) -> Entry | None:
     """The entry of the module; a key that is neither a module nor a keyword is an error. None: there is no other."""
     modules = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) in KNOWN]
     unknown = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) not in KNOWN]

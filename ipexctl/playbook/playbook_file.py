@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean, quoted
-from ipexctl.hosts.yaml_tree import Node, YamlTree, is_null, kind
+from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null, kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -160,14 +160,14 @@ class PlaybookFile(YamlTree):
         """What is wrong with the playbook so far; the files of one playbook share the list."""
         super().__init__(text, path, base)
 
-    def position(self, node: Node) -> Position:
+    def position(self, node: YamlNode) -> Position:
         mark = node.start_mark
         return Position(self.source, mark.line + 1, mark.column + 1)
 
     def error_at(self, line: int, column: int, what: str, *, fix: str = "") -> FileError:
         return Position(self.source, line, column).error(what, fix=fix)
 
-    def report(self, node: Node, what: str, *, fix: str = "") -> None:
+    def report(self, node: YamlNode, what: str, *, fix: str = "") -> None:
         """Record an error; what comes after it is read all the same."""
         self.errors.append(self.error(node, what, fix=fix))
 
@@ -179,11 +179,11 @@ class PlaybookFile(YamlTree):
         except FileError as error:
             self.errors.append(error)
 
-    def listed(self, node: Node) -> list[Node]:
+    def listed(self, node: YamlNode) -> list[YamlNode]:
         """The nodes of a list, or the node itself if it is none."""
         return self.items(node) if node.id == "sequence" else [node]
 
-    def value(self, node: Node, depth: int = 0) -> Value:
+    def value(self, node: YamlNode, depth: int = 0) -> Value:
         if node.tag == "!unsafe" and node.id == "scalar":
             return str(node.value)
         if node.tag.startswith("!"):
@@ -195,7 +195,7 @@ class PlaybookFile(YamlTree):
             return [self.value(item, depth + 1) for item in self.items(node, depth)]
         return self.scalar(node)
 
-    def scalar(self, node: Node) -> Value:
+    def scalar(self, node: YamlNode) -> Value:
         text = str(node.value)
         if is_null(node):
             return None
@@ -212,10 +212,10 @@ class PlaybookFile(YamlTree):
             return text
         return value
 
-    def text_value(self, node: Node) -> str | Templated:
+    def text_value(self, node: YamlNode) -> str | Templated:
         """A scalar as written, without YAML's conversions."""
         text = str(node.value)
         return self.template(node) if JINJA.search(text) else text
 
-    def template(self, node: Node) -> Templated:
+    def template(self, node: YamlNode) -> Templated:
         return Templated(str(node.value), self.position(node), int(getattr(node, "style", None) in ("|", ">")))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import FileError
 from ipexctl.hosts.names import did_you_mean, quoted
-from ipexctl.hosts.yaml_tree import Entry, Node, is_null, kind
+from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
 from ipexctl.playbook.keywords import (
     BLOCK,
     INCLUDE,
@@ -78,7 +78,7 @@ class _Reader:
 
     # Files
 
-    def _read_named_file(self, file: PlaybookFile, node: Node, keyword: str) -> PlaybookFile:
+    def _read_named_file(self, file: PlaybookFile, node: YamlNode, keyword: str) -> PlaybookFile:
         """Read the file that this node names."""
         path = _named_path(file, node, keyword)
         self.file_count += 1
@@ -87,7 +87,7 @@ class _Reader:
         return read_file(path, at=file.position(node), errors=self.errors)
 
     @contextmanager
-    def _open_named_file(self, file: PlaybookFile, node: Node, keyword: str) -> Iterator[PlaybookFile]:
+    def _open_named_file(self, file: PlaybookFile, node: YamlNode, keyword: str) -> Iterator[PlaybookFile]:
         """Read a file of tasks or plays; those it names are read meanwhile, and none may name it again."""
         path = _named_path(file, node, keyword).resolve()
         if path in self.open_files:
@@ -102,7 +102,7 @@ class _Reader:
         finally:
             self.open_files.pop()
 
-    def _variables_of(self, file: PlaybookFile, node: Node, keyword: str) -> Mapping[str, Value]:
+    def _variables_of(self, file: PlaybookFile, node: YamlNode, keyword: str) -> Mapping[str, Value]:
         named = self._read_named_file(file, node, keyword)
         return variables(named, named.root, "a file of variables")
 
@@ -121,7 +121,7 @@ class _Reader:
                 result += self._play(file, node)
         return result
 
-    def _play(self, file: PlaybookFile, node: Node) -> list[Play]:
+    def _play(self, file: PlaybookFile, node: YamlNode) -> list[Play]:
         if node.id != "mapping":
             raise file.error(node, f"a play is a mapping of `key: value` lines, not {kind(node)}")
         entries = {entry.key: entry for entry in file.entries(node, "a play")}
@@ -191,7 +191,7 @@ class _Reader:
     # Tasks
 
     def _steps(
-        self, file: PlaybookFile, node: Node, above: InheritedKeywords, what: str, depth: int = 0
+        self, file: PlaybookFile, node: YamlNode, above: InheritedKeywords, what: str, depth: int = 0
     ) -> tuple[Step, ...]:
         if is_null(node):
             return ()
@@ -205,7 +205,7 @@ class _Reader:
                 result += self._step(file, item, above, depth)
         return tuple(result)
 
-    def _step(self, file: PlaybookFile, node: Node, above: InheritedKeywords, depth: int) -> Sequence[Step]:
+    def _step(self, file: PlaybookFile, node: YamlNode, above: InheritedKeywords, depth: int) -> Sequence[Step]:
         if node.id != "mapping":
             raise file.error(node, f"a task is a mapping of `key: value` lines, not {kind(node)}")
         entries = {entry.key: entry for entry in file.entries(node, "a task")}
@@ -219,7 +219,7 @@ class _Reader:
         return self._task(file, node, entries, above)
 
     def _block(
-        self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: InheritedKeywords, depth: int
+        self, file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry], above: InheritedKeywords, depth: int
     ) -> Block:
         report_unknown(file, entries, BLOCK, "a block")
         inner = read_inherited(file, entries, above)
@@ -252,7 +252,7 @@ class _Reader:
             return self._steps(included, included.root, inherited, str(file_node.value), depth + 1)
 
     def _task(
-        self, file: PlaybookFile, node: Node, entries: Mapping[str, Entry], above: InheritedKeywords
+        self, file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry], above: InheritedKeywords
     ) -> tuple[Task, ...]:
         """The task; none if anything in it is wrong."""
         self.task_count += 1
@@ -307,7 +307,7 @@ class _Reader:
         return {key: Arg(value, position) for key, value in ({name: values} if name else values).items()}
 
 
-def _named_path(file: PlaybookFile, node: Node, keyword: str) -> Path:
+def _named_path(file: PlaybookFile, node: YamlNode, keyword: str) -> Path:
     if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
         fix = "files are read before any task"
         raise file.error(node, f"{keyword} takes a file's name, not {kind(node)}", fix=fix)
