@@ -126,13 +126,13 @@ def stage(
 @pytest.mark.timeout(600)
 @scenes(CLUSTER)
 def test_on_hosts(context: Scene, stage: Stage, tmp_path: Path) -> None:
-    play(context, stage.shell(context, tmp_path))
+    assert play(context, stage.shell(context, tmp_path)) == []
 
 
 @pytest.mark.timeout(600)
 @scenes(ALONE)
 def test_on_this_machine_alone(context: Scene, house: Path, tmp_path: Path) -> None:
-    play(context, Shell(tmp_path, {**wheels_of(house), "IPEXCTL_HOME": str(tmp_path / "ours")}))
+    assert play(context, Shell(tmp_path, {**wheels_of(house), "IPEXCTL_HOME": str(tmp_path / "ours")})) == []
 
 
 @pytest.mark.lab
@@ -142,7 +142,7 @@ def test_behind_a_bastion(context: Scene, make_lab: Callable[[LabSpec], Lab], tm
     config = lab.hosts[0].dir.parent / "ssh_config"
     shell = Shell(tmp_path, ssh_config=config)
     shell.write("ssh_config", config.read_text())
-    play(context, shell)
+    assert play(context, shell) == []
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def own_lab() -> Iterator[str]:
 def test_with_a_lab_of_its_own(context: Scene, own_lab: str, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab needs root")
-    play(context, Shell(tmp_path, lab=own_lab))
+    assert play(context, Shell(tmp_path, lab=own_lab)) == []
 
 
 @pytest.fixture(scope="module")

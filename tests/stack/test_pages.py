@@ -34,7 +34,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @scenes(REAL_HERE)
 def test_on_this_machine(context: Scene, ours: Path, tmp_path: Path) -> None:
     shell = Shell(tmp_path, {"IPEXCTL_HOME": str(ours)}, programs=ours / "envs/default/bin")
-    play(context, shell)
+    assert play(context, shell) == []
 
 
 @pytest.fixture
@@ -52,4 +52,4 @@ def test_on_three_hosts(context: Scene, lab: Lab, tmp_path: Path) -> None:
     shell = Shell(tmp_path, {"IPEXCTL_HOSTFILE": str(lab.hostfile)}, lab=lab.name)
     shutil.copy(shell.project / "examples/train_digits.py", shell.project)
     shutil.rmtree(shell.project / "examples")
-    play(context, shell)
+    assert play(context, shell) == []

@@ -281,7 +281,7 @@ def test_the_page_leads_to_two_hosts_over_ccl(
     wheels = require_bindings(bindings)
     env = {"IPEXCTL_HOSTFILE": str(lab.hostfile), "BINDINGS": str(wheels / "bundled")}
     try:
-        play(context, Shell(tmp_path, env, lab=lab.name))
+        assert play(context, Shell(tmp_path, env, lab=lab.name)) == []
     finally:
         ipexctl("trust", "-H", lab.hostfile, "--revoke")
         for host in lab.hosts:

@@ -73,21 +73,20 @@ def _indented(prefix: str, text: str) -> list[str]:
     return [f"  {line}" if line else "" for line in f"{prefix}{text}".split("\n")]
 
 
-def check(area: str, cases: Iterable[Case], directory: Path = Path(__file__).parent) -> None:
-    """Fails with a diff where the area's golden file differs in anything."""
+def golden_diff(area: str, cases: Iterable[Case], directory: Path = Path(__file__).parent) -> str:
+    """What differs from the area's golden file, line by line; empty where nothing does."""
     file = directory / f"{area}.txt"
     rendered = render(cases)
     if os.environ.get("IPEXCTL_GOLDEN") == "write":
         file.write_text(rendered, encoding="utf-8")
-        return
+        return ""
     kept = file.read_text(encoding="utf-8") if file.exists() else ""
-    if rendered != kept:
-        diff = difflib.unified_diff(
-            kept.splitlines(), rendered.splitlines(), f"golden/{area}.txt", "as rendered now", lineterm=""
-        )
-        pytest.fail(
-            "\n".join([*diff, "", "if this is meant: IPEXCTL_GOLDEN=write pytest tests/unit/golden"]), pytrace=False
-        )
+    if rendered == kept:
+        return ""
+    diff = difflib.unified_diff(
+        kept.splitlines(), rendered.splitlines(), f"golden/{area}.txt", "as rendered now", lineterm=""
+    )
+    return "\n".join([*diff, "", "if this is meant: IPEXCTL_GOLDEN=write pytest tests/unit/golden"])
 
 
 def rows_of(test: Callable[..., object]) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import test_cli as calls
 import typer
-from golden_file import Case, check
+from golden_file import Case, golden_diff
 from typer.main import get_command
 
 from ipexctl.cli.app import app
@@ -29,7 +29,12 @@ def test_cli_options() -> None:
             default = "" if param.default is None else f" = {param.default}"
             words = ["/".join([*param.opts, *param.secondary_opts]), param.metavar or ""]
             options[" ".join(filter(None, words)) + default].append(name or "ipexctl")
-    check("cli-options", [Case("options", "\n".join(f"{key}: {', '.join(of)}" for key, of in sorted(options.items())))])
+    assert not (
+        diff := golden_diff(
+            "cli-options",
+            [Case("options", "\n".join(f"{key}: {', '.join(of)}" for key, of in sorted(options.items())))],
+        )
+    ), diff
 
 
 def test_cli() -> None:
@@ -38,4 +43,4 @@ def test_cli() -> None:
         done = calls.call(*call.split())
         assert done.returncode == 2, call
         cases.append(Case(call, done.stderr))
-    check("cli", cases)
+    assert not (diff := golden_diff("cli", cases)), diff

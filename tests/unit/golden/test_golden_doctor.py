@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from doctor_rules_helpers import alone, healthy, nic, recorded, together
 from doctor_rules_scenes import MORE, SCENES
-from golden_file import Case, check, finding_cases
+from golden_file import Case, finding_cases, golden_diff
 from test_doctor_network import INTERNAL, a_host, facts_with, outcome
 from test_doctor_smoke import cluster
 from test_doctor_smoke import facts as smoke_facts
@@ -85,4 +85,4 @@ def smoke() -> list[Case]:
 
 
 def test_doctor() -> None:
-    check("doctor", [*rules(), *network(), *logins(), *smoke()])
+    assert not (diff := golden_diff("doctor", [*rules(), *network(), *logins(), *smoke()])), diff

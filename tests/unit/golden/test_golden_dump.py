@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from golden_file import Case, check
+from golden_file import Case, golden_diff
 from test_run_dump import LOAD, MAIN, REDUCE, document, rank, said
 
 from ipexctl.jobs.dump import Dump, read_dump
@@ -29,4 +29,4 @@ def test_dump(capsys: pytest.CaptureFixture[str]) -> None:
         show(Dump(0.0, ranks), "train-1")
         out, err = capsys.readouterr()
         cases += [Case(f"stdout, {name}", out), Case(f"stderr, {name}", err)]
-    check("dump", cases)
+    assert not (diff := golden_diff("dump", cases)), diff

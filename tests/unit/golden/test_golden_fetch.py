@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import test_run_fetch as fetching
-from golden_file import Case, check, refusal, rows_of, without
+from golden_file import Case, golden_diff, refusal, rows_of, without
 from test_run_record import RUN
 
 from ipexctl.hosts.host import Host
@@ -67,4 +67,4 @@ def files(tmp_path: Path) -> list[Case]:
 
 
 def test_fetch(tmp_path: Path) -> None:
-    check("fetch", [*sources(), *runs(tmp_path), *files(tmp_path)])
+    assert not (diff := golden_diff("fetch", [*sources(), *runs(tmp_path), *files(tmp_path)])), diff

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_file import Case, check, refusal, rows_of
+from golden_file import Case, golden_diff, refusal, rows_of
 
 import test_hosts_detect as detect
 import test_hosts_hostfile as hostfile
@@ -84,4 +84,4 @@ def sources(tmp_path: Path) -> list[Case]:
 
 
 def test_hosts(tmp_path: Path) -> None:
-    check("hosts", [*files(tmp_path), *words(), *sources(tmp_path)])
+    assert not (diff := golden_diff("hosts", [*files(tmp_path), *words(), *sources(tmp_path)])), diff

@@ -8,7 +8,7 @@ import test_explain
 import test_obstacles
 import test_requirements
 import test_unsolvable
-from golden_file import Case, check, refusal, rows_of
+from golden_file import Case, golden_diff, refusal, rows_of
 from lock_helpers import plan
 
 from ipexctl.errors import UserError
@@ -78,4 +78,4 @@ def uv_case(name: str, error: HostError | UserError) -> Case:
 
 
 def test_install(tmp_path: Path) -> None:
-    check("install", [*broken(), *obstacles(), *requirements(tmp_path), *solver()])
+    assert not (diff := golden_diff("install", [*broken(), *obstacles(), *requirements(tmp_path), *solver()])), diff

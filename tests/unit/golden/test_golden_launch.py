@@ -7,7 +7,7 @@ from typing import Any
 
 import test_accelerate as accelerate
 import test_share as share
-from golden_file import Case, check, rows_of
+from golden_file import Case, golden_diff, rows_of
 from golden_file import refusal as refused
 from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
 from test_launchers import unwrapped
@@ -137,8 +137,8 @@ def exports() -> list[Case]:
 
 
 def test_launch() -> None:
-    check("launch", [*refusals(), *planned(), *of_accelerate(), *wrapped()])
+    assert not (diff := golden_diff("launch", [*refusals(), *planned(), *of_accelerate(), *wrapped()])), diff
 
 
 def test_export() -> None:
-    check("export", exports())
+    assert not (diff := golden_diff("export", exports())), diff

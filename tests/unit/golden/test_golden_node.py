@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import test_verdict
-from golden_file import Case, check, rows_of
+from golden_file import Case, golden_diff, rows_of
 from test_verdict import NOW, Record, cluster, verdict
 
 from ipexctl.node.common.records import OutOfMemory
@@ -47,4 +47,4 @@ def test_node() -> None:
         judge, record = verdict()
         judge.on_mpirun_ended(cluster(), ending)
         note(f"without mpirun: {ending}", record)
-    check("node", cases)
+    assert not (diff := golden_diff("node", cases)), diff

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from golden_file import Case, check, rows_of, without
+from golden_file import Case, golden_diff, rows_of, without
 
 import test_play_read as reading
 import test_play_refusals as refusals
@@ -66,4 +66,4 @@ def while_playing(tmp_path: Path) -> list[Case]:
 
 
 def test_play(tmp_path: Path) -> None:
-    check("play", [*mistakes(tmp_path), *of_templates(), *while_playing(tmp_path)])
+    assert not (diff := golden_diff("play", [*mistakes(tmp_path), *of_templates(), *while_playing(tmp_path)])), diff

@@ -10,7 +10,7 @@ import test_run_ranks
 import test_run_refusals as refusals
 import test_run_script as scripts
 import test_run_silence as silence
-from golden_file import Case, check, refusal, rows_of
+from golden_file import Case, golden_diff, refusal, rows_of
 from test_run_refusals import ADDRESSES, OK
 
 from ipexctl.hosts.host import Host
@@ -116,4 +116,6 @@ def of_silence() -> list[Case]:
 
 
 def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check("run", [*between_hosts(), *calls(), *of_scripts(tmp_path, monkeypatch), *of_silence()])
+    assert not (
+        diff := golden_diff("run", [*between_hosts(), *calls(), *of_scripts(tmp_path, monkeypatch), *of_silence()])
+    ), diff

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import test_trust_explain as explaining
 import test_trust_ui as shown
-from golden_file import Case, check, rows_of
+from golden_file import Case, golden_diff, rows_of
 from test_trust_internal import A, B, C, at
 from test_trust_plan import LINE, OWNER, SEEN
 
@@ -57,4 +57,4 @@ def test_trust(capsys: pytest.CaptureFixture[str]) -> None:
         show(report, options=" -H hosts")
         out, err = capsys.readouterr()
         cases += [Case("stdout", out), Case("stderr", err)]
-    check("trust", cases)
+    assert not (diff := golden_diff("trust", cases)), diff

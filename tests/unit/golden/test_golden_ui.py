@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import test_run_summary as summary
 import test_ui_install as install
-from golden_file import Case, check, rows_of
+from golden_file import Case, golden_diff, rows_of
 from test_run_screen import plain, status
 
 from ipexctl.errors import Refusal
@@ -51,4 +51,4 @@ def test_ui(capfd: pytest.CaptureFixture[str]) -> None:
         install_ui.show(report)
         out, err = capfd.readouterr()
         cases += [Case("install, stdout", out), Case("install, stderr", err)]
-    check("ui", cases)
+    assert not (diff := golden_diff("ui", cases)), diff

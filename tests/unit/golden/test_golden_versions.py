@@ -8,7 +8,7 @@ from pathlib import Path
 import test_resolver_refusals as refusals
 import test_table as table
 import test_user_rows as user_rows
-from golden_file import Case, check, refusal, rows_of
+from golden_file import Case, golden_diff, refusal, rows_of
 from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, host, index, planned, refused
 
 from ipexctl.facts.facts import Facts
@@ -119,4 +119,6 @@ def wrong_rows(tmp_path: Path) -> list[Case]:
 
 
 def test_versions(tmp_path: Path) -> None:
-    check("versions", [*refused_cases(), *planned_cases(), *misfits(), *wrong_rows(tmp_path)])
+    assert not (
+        diff := golden_diff("versions", [*refused_cases(), *planned_cases(), *misfits(), *wrong_rows(tmp_path)])
+    ), diff

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import test_run_why as runs
-from golden_file import Case, check, rows_of
+from golden_file import Case, golden_diff, rows_of
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
 from ipexctl.ui.why import cause_lines, lines_of
@@ -72,4 +72,4 @@ def shown() -> list[Case]:
 
 
 def test_why() -> None:
-    check("why", [*causes(), *headlines(), *others_and_notes(), *shown()])
+    assert not (diff := golden_diff("why", [*causes(), *headlines(), *others_and_notes(), *shown()])), diff
