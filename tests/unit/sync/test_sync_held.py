@@ -149,26 +149,24 @@ def test_ranks_on_another_machine_with_this_home_hold_the_tree(place: Place) -> 
 
 
 def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) -> None:
-    """The script ends itself at its n-th change of the filesystem."""
-    put(place.root, "a", "1")
-    put(place.root, "gone", "1")
+    """The script ends itself at its n-th change of the filesystem. Each sync changes, adds and removes a file."""
+    put(place.root, "a", "0")
+    put(place.root, "new-0/c", "c0")
     put(place.root, "dir/b", "1")
     place.sync()
     kept = put(place.tree, "ckpt.pt", "weights")
     steps = 0
+    counter = place.home.parent / "steps"
     for steps in range(1, 40):
         put(place.root, "a", f"{steps}")
         put(place.root, f"new-{steps}/c", f"c{steps}")
-        (place.root / "gone").unlink(missing_ok=True)
-        with _patched_agent({"files.tree_upload": ("import stat\n", f"import stat\n{DEADLY.format(steps=steps)}")}):
+        shutil.rmtree(place.root / f"new-{steps - 1}")
+        counter.write_text(f"{steps}")
+        with _patched_agent({"files.tree_upload": ("import stat\n", f"import stat\n{DEADLY.format(counter=counter)}")}):
             (done,) = place.sync().hosts
         if done.status == "changed":
             break
         assert done.status == "failed"
-        place.synced()
-        assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
-        shutil.rmtree(place.root / f"new-{steps}")
-        put(place.root, "gone", "back")
         place.synced()
         assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
     assert steps > 8
@@ -202,7 +200,8 @@ def _patched_agent(patches: Mapping[str, tuple[str, str]]) -> Iterator[None]:
 
 DEADLY = """
 import os as _os
-_left = [{steps}]
+with open("{counter}") as _file:
+    _left = [int(_file.read())]
 def _counted(real):
     def call(*args, **more):
         _left[0] -= 1

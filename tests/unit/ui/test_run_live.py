@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_helpers import wait_until
 from ipexctl.errors import UserError
 from ipexctl.ui.run.plain import check_terminal, wants_live
 from terminals import Shown
@@ -145,10 +146,7 @@ def test_a_terminal_that_takes_nothing_holds_up_nobody_else(show: Callable[[str]
         "flood = [view.watch(Chunk(0, 'stdout', b'%d' % i * 99 + b'\\n')) or time.sleep(0.001) for i in range(1500)];"
         f"open({str(through)!r}, 'w').close(); view.watch(RunEnded(0, status('ok')))"
     )
-    end = time.monotonic() + 20
-    while not through.exists() and time.monotonic() < end:
-        time.sleep(0.05)  # and reads nothing
-    assert through.exists()
+    wait_until(through.exists, 60)  # nothing is read meanwhile
     time.sleep(1)
     assert shown.until_gone() == 0
     assert shown.restored
@@ -165,12 +163,10 @@ def test_a_terminal_that_takes_nothing_does_not_delay_the_end(
         flood + ("signal.signal(2, lambda *_: (view.abandon(), signal.raise_signal(9))); " * (code < 0)) + ending
     )
     assert shown.until_seen(b"hello")
-    end = time.monotonic() + 20
-    while not through.exists() and time.monotonic() < end:
-        time.sleep(0.05)  # and reads nothing: the buffer of the terminal is full
+    wait_until(through.exists, 60)  # nothing is read meanwhile: the buffer of the terminal is full
     if ending != END:
         shown.type(b"\x03" if code < 0 else b"d")
-    assert shown.process.wait(6) == code  # still without reading
+    assert shown.process.wait(60) == code  # still without reading: a call that waited for the terminal would not end
     shown.seen = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
     assert shown.until(lambda: shown.restored)
     if not code:
