@@ -8,7 +8,6 @@ kernel_says() {
         /run/systemd/logind.conf.d/*.conf /etc/systemd/logind.conf.d/*.conf)
     held="$held$kernel_output
 "
-    flush
     case $kernel_output in
     *"
 names"*)
@@ -25,15 +24,9 @@ names"}
     esac
 }
 
-libc() {
-    # Up to glibc 2.33 the file name of the library has the version.
-    for file in /lib/*-linux-gnu/libc-2.*.so /lib64/libc-2.*.so; do
-        if [ -e "$file" ]; then
-            file=${file##*/libc-}
-            buffer libc "glibc ${file%.so}"
-            return
-        fi
-    done
+libc() { # unless kernel.awk has found it
+    case $kernel_output in *"
+libc "*) return ;; esac
     libc=$(getconf GNU_LIBC_VERSION)
     # musl's ldd prints its version on stderr, and has no --version.
     [ -n "$libc" ] || libc=$(ldd --version 2>&1 | while read -r line; do printf '%s ' "$line"; done)

@@ -50,6 +50,7 @@ def test_what_python_itself_says_of_this_machine(tmp_path: Path) -> None:
     facts = parse(probe(["sh"], tmp_path))
     assert facts.system.kernel == os.uname().release
     assert facts.system.arch == os.uname().machine
+    assert f"{facts.system.libc} {facts.system.libc_version}" == os.confstr("CS_GNU_LIBC_VERSION")
     assert facts.network.hostname == os.uname().nodename
     assert facts.cpu.affinity is None or set(facts.cpu.affinity) <= os.sched_getaffinity(0)
     assert facts.memory.total == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -60,6 +61,14 @@ def test_what_python_itself_says_of_this_machine(tmp_path: Path) -> None:
     assert facts.home.disk.total == shutil.disk_usage(tmp_path).total
     assert facts.clock is not None
     assert abs(facts.clock - time.time()) < 60
+
+
+@linux
+def test_the_version_of_libc_without_a_script_of_ldd(tmp_path: Path) -> None:
+    script = probe_script().replace("/usr/bin/ldd", "/nowhere")
+    done = subprocess.run(["sh", "-c", script, "probe"], env={"HOME": str(tmp_path)}, capture_output=True, text=True)
+    system = parse(done.stdout).system
+    assert f"{system.libc} {system.libc_version}" == os.confstr("CS_GNU_LIBC_VERSION")
 
 
 @linux
