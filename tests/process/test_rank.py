@@ -318,6 +318,35 @@ def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_goo
             os.kill(pid, signal.SIGKILL)
 
 
+def test_a_host_that_was_suspended_continues_its_run(make: Callable[..., Run]) -> None:
+    patches = {
+        "run.rank": ("LOST = 50.0", "LOST = 3.0"),
+        "run.protocol": ("SUSPENDED = 5.0", "SUSPENDED = 2.5"),
+    }
+    run = make("import time\nprint('here', flush=True)\ntime.sleep(9)", patches=patches).start()
+    run.wait_for_all(b"here")
+    processes = [run.status["ranks"][0]["wrapper"], run.status["supervisor"]["pid"]]
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(4)
+    for pid in processes:
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.5)
+    status = run.wait()
+    assert (status["state"], status["ranks"][0]["state"]) == ("ok", "ok")
+
+
+def test_a_rank_that_gave_up_a_suspended_supervisor_is_no_success(make: Callable[..., Run]) -> None:
+    run = make(FOR_EVER, patches={"run.rank": ("LOST = 50.0", "LOST = 3.0")}).start()
+    run.wait_for_all(b"here")
+    supervisor, wrapper = run.status["supervisor"]["pid"], run.status["ranks"][0]["wrapper"]
+    os.kill(supervisor, signal.SIGSTOP)
+    run.wait_until(lambda: not Path(f"/proc/{wrapper}").exists() or "Z" in Path(f"/proc/{wrapper}/stat").read_text())
+    os.kill(supervisor, signal.SIGCONT)
+    status = run.wait()
+    assert (status["state"], status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("failed", "lost", 0)
+
+
 def test_many_ranks_that_print_much_lose_nothing(make: Callable[..., Run]) -> None:
     code = "import os\nfor i in range(12500): print(os.environ['RANK'], i, 'x' * 50, flush=True)"
     run = make(code, 8).start()

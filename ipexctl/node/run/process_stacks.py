@@ -71,6 +71,11 @@ class ProcessStacks:
     def watch(self, pid: int) -> None:
         self._pid = pid
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether `poll` has something to report soon."""
+        return self._is_dumping or self._ending is not None
+
     def poll(self, now: float) -> list[tuple[str, Json]]:
         """The messages for the supervisor."""
         try:

@@ -255,10 +255,13 @@ class Rank:
 
     def step(self, wake: int) -> None:
         now = time.monotonic()
+        self.client.notice_suspension(now)
         self.check_timeouts(now)
         if self.is_over:
             return
-        wait = min(max(0.0, at - now) for at in (self.kill_at, self.drain_until, self.beat_at, now + 0.5))
+        is_quiet = self.client.is_up and self.exit is None and not self.stacks.is_busy
+        latest = self.beat_at if is_quiet else now + 0.5
+        wait = min(max(0.0, at - now) for at in (self.kill_at, self.drain_until, self.beat_at, latest))
         waits = [stream.read_at - now for stream in self.streams if stream.open]
         self.exchange(wake, max(0.0, min([wait, *(seconds for seconds in waits if seconds > 0)])))
 

@@ -38,8 +38,6 @@ CATCH_UP_TIME = 5.0
 """Seconds for held-back output to arrive once a disk that was full has free space."""
 ACKNOWLEDGE_SIZE = 1 << 18
 """Bytes of output after which a rank gets an acknowledgement, between those for its messages of every two seconds."""
-SUSPENDED = 5.0
-"""Seconds between two checks after which this process was itself suspended: then no rank counts as silent."""
 CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 
 
@@ -165,7 +163,7 @@ class RankConnections:
 
     def check_timeouts(self, now: float) -> list[RankConnection]:
         """Drop connections that do not authenticate or are silent; returns the ranks that are lost."""
-        if now - self._last_check > SUSPENDED:
+        if now - self._last_check > protocol.SUSPENDED:
             for peer in self.all.values():
                 if peer.link is not None:
                     peer.link.last_received = now

@@ -27,6 +27,8 @@ CONNECT_LIMIT = 5.0
 RETRY_INTERVAL = 0.5
 READ_INTERVAL = 0.015
 """Seconds between two reads of a stream with little output: one read per line would use a whole core."""
+LINE_END_WAIT = 0.001
+"""Seconds for the end of a line, which print() writes on its own: it is then sent with the line."""
 READ_SIZE = 1 << 16
 MAX_PENDING = 1 << 19
 
@@ -51,6 +53,7 @@ class SupervisorClient:
         self._connecting = False
         self._began = 0.0
         self._retry_at = 0.0
+        self._checked_at = time.monotonic()
         self._addresses = addresses
         self._token = token
         self._identity = identity
@@ -74,6 +77,12 @@ class SupervisorClient:
     def send(self, data: bytes) -> None:
         if self._link is not None:
             self._link.send(data)
+
+    def notice_suspension(self, now: float) -> None:
+        """While this process was itself suspended, it could not receive what the supervisor sent."""
+        if now - self._checked_at > protocol.SUSPENDED:
+            self.last_received = now
+        self._checked_at = now
 
     def step(self, now: float) -> None:
         if self._link is None:
@@ -192,6 +201,10 @@ class Stream:
         if not data:
             self.close()
             return
+        if len(data) < READ_SIZE // 2 and not data.endswith(b"\n"):
+            time.sleep(LINE_END_WAIT)
+            with contextlib.suppress(OSError):
+                data += os.read(self.number, READ_SIZE)
         self.buffer.put(data)
         is_frequent = now - self._was_read_at < 2 * READ_INTERVAL
         self.read_at = now + READ_INTERVAL if is_frequent and len(data) < READ_SIZE // 2 else 0.0

@@ -113,6 +113,9 @@ class Verdict:
         peer.status = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
         more = {"oom": oom._asdict()} if oom else {}
         self._recorder.event("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
+        if was_stopped and self.ending is None and not peer.outside_signal:
+            reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
+            return self.fail("lost", reason, peers=[peer], code=code, exit_code=code)
         if state != "failed" or (self.ending is not None and not message.is_own):
             return False
         kind = "oom" if oom else "signal" if by else "exit"
