@@ -13,7 +13,10 @@ there is. It only reads the run's directory: the run does not know its followers
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import signal
 import time
 from typing import BinaryIO, Iterable, Iterator
 
@@ -32,6 +35,10 @@ READ_INTERVAL = 0.03
 IDLE_INTERVAL = 0.08
 LONGEST_INTERVAL = 0.25
 """After ten seconds without output or another status."""
+NOTIFIED_INTERVAL = 1.0
+"""Where the kernel reports changes: then only the end of the caller is found by looking."""
+SETTLE_TIME = 0.002
+"""Seconds for changes that belong together."""
 TICK_INTERVAL = 10.0
 CHUNK_SIZE = 48 << 10
 MAX_BYTES = 1 << 20
@@ -117,12 +124,35 @@ def files_of(request: Json, rundir: str, world_size: int) -> dict[OutputKey, Fol
     return files
 
 
+class ChangeSignal:
+    """Waits for changes in the run's directory; by time alone where the kernel does not report them.
+
+    `output.times` and the status are written there after each output, by the supervisor on this host.
+    """
+
+    def __init__(self, rundir: str) -> None:
+        self.is_sent = False
+        signal.signal(signal.SIGIO, signal.SIG_IGN)  # for threads that were started before; it is blocked in this one
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
+        with contextlib.suppress(OSError):
+            directory = os.open(rundir, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.fcntl(directory, fcntl.F_NOTIFY, fcntl.DN_MODIFY | fcntl.DN_RENAME | fcntl.DN_MULTISHOT)
+            self.is_sent = True
+
+    def wait(self, seconds: float) -> None:
+        if not self.is_sent:
+            time.sleep(seconds)
+        elif signal.sigtimedwait({signal.SIGIO}, NOTIFIED_INTERVAL) is not None:
+            time.sleep(SETTLE_TIME)
+            signal.sigtimedwait({signal.SIGIO}, 0)
+
+
 class StatusWatcher:
     """Changes of the status: a new state of the run or a rank at once, new figures only at an interval."""
 
     def __init__(self, rundir: str, interval: float) -> None:
         self.stacks_directory = os.path.join(rundir, "stacks")
-        self._rundir, self._interval = rundir, interval
+        self.rundir, self._interval = rundir, interval
         self._path = os.path.join(rundir, "status.json")
         self._checked_at = self._sent_at = 0.0
         self._modified, self._modified_at = 0, 0.0
@@ -141,7 +171,7 @@ class StatusWatcher:
         if is_new:
             self._modified, self._modified_at = changed, now
         self._checked_at = now
-        stored = self._stored = read_status_file(self._rundir, unchanged_for=now - self._modified_at)
+        stored = self._stored = read_status_file(self.rundir, unchanged_for=now - self._modified_at)
         status = stored.status
         stall = None if status.silent is None else (status.silent.since, status.silent.dump)
         states: list[object] = [status.state, stall, *(rank.state for rank in status.ranks)]
@@ -227,6 +257,7 @@ def forward_run(
 ) -> Json:
     """Send output and status until the run has ended; returns the last status."""
     parent, sent_at, sent_dump = os.getppid(), time.monotonic(), ""
+    changes = ChangeSignal(statuses.rundir)
     while True:
         now = time.monotonic()
         # The status is read before the files, so that with a final status all output is in the files.
@@ -254,7 +285,10 @@ def forward_run(
             raise AgentError("the caller has exited")
         if sender.is_caught_up:
             idle = min(LONGEST_INTERVAL, max(IDLE_INTERVAL, LONGEST_INTERVAL / 10 * (now - sent_at)))
-            time.sleep(READ_INTERVAL if has_output or status.state == "starting" else idle)
+            if has_output:
+                time.sleep(READ_INTERVAL)
+            else:
+                changes.wait(READ_INTERVAL if status.state == "starting" else idle)
 
 
 def main(action: str, stdin: BinaryIO | None = None) -> int:

@@ -42,6 +42,10 @@ class TimesWriter:
     def add(self, rank: int, stream: Stream, end: int) -> None:
         self._grown[rank, stream] = end
 
+    @property
+    def is_pending(self) -> bool:
+        return bool(self._grown)
+
     def write(self, now: float) -> None:
         if self._grown and now - self._written_at >= WRITE_INTERVAL:
             self._written_at = now

@@ -83,6 +83,11 @@ class StackDumps:
         self._connections = connections
         self._open: list[DumpRequest] = []
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a dump waits for ranks."""
+        return bool(self._open)
+
     def handle_requests(self) -> None:
         """Send each new request to its ranks."""
         for name in dump_names(self._directory, "ask-"):

@@ -50,7 +50,9 @@ LAST_MESSAGE_TIME = 2.0
 MINIMUM_TURN = 0.01
 """Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
 CHECK_INTERVAL = 0.25
-"""Seconds between two checks of all ranks for timeouts, unless the run is ending."""
+"""Seconds between two checks of all ranks for timeouts, while the run starts or ends."""
+RUNNING_INTERVAL = 1.0
+"""While all is well: each check takes time from the ranks of this node."""
 FLUSH = 30.0
 """Seconds for output to be written once every rank has ended, when the disk is full."""
 MAX_MALFORMED = 3
@@ -157,20 +159,26 @@ class Supervisor:
     def step(self) -> None:
         began = time.monotonic()
         is_ending = self.verdict.ending is not None or self.mpirun.ended_at is not None
-        if is_ending or began - self.checked_at >= CHECK_INTERVAL:
+        interval = RUNNING_INTERVAL if self.is_running_well() else CHECK_INTERVAL
+        if is_ending or began - self.checked_at >= interval:
             self.checked_at = began
             self.check_timeouts(began)
-        readable, _ = protocol.ready([self.wake, *self.peers.readers()], self.peers.writers(), CHECK_INTERVAL)
+        wait = CHECK_INTERVAL if self.record.times.is_pending else interval
+        readable, _ = protocol.ready([self.wake, *self.peers.readers()], self.peers.writers(), wait)
         if self.wake in readable:
             os.read(self.wake, 4096)
         self.handle_signals()
         if self.peers.handle_ready([reader for reader in readable if reader != self.wake]):
-            self.record.is_unsaved = True
             rest = MINIMUM_TURN - (time.monotonic() - began)
             if rest > 0:
                 time.sleep(rest)
         self.record.times.write(time.monotonic())
         self.record.save(time.monotonic())
+
+    def is_running_well(self) -> bool:
+        """Whether every rank runs and is connected, and nothing waits for an answer or a decision."""
+        is_undecided = self.verdict.is_open or self.dumps.is_busy or self.exchange is not None
+        return not is_undecided and all(peer.status.state == "running" and peer.link is not None for peer in self.ranks)
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
         if isinstance(message, messages.Beat):
