@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.doctor.run_states import RunLife
-    from ipexctl.errors import Refusal
     from ipexctl.facts.cpu import Cpu
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.network import Nic
     from ipexctl.hosts.host import Host
     from ipexctl.hosts.internal import HostAddresses
+    from ipexctl.refusal import Refusal
 
 Key = TypeVar("Key", bound=Hashable)
 MB: Final = 1 << 20

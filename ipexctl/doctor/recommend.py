@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ipexctl.errors import Refusal
 from ipexctl.launch.topology import dtype, recommended_layout
+from ipexctl.refusal import Refusal
 from ipexctl.stack.resolve.model import StackPlan
 
 if TYPE_CHECKING:

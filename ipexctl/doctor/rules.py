@@ -13,9 +13,9 @@ from ipexctl.doctor.host_memory import check_memory
 from ipexctl.doctor.host_network import check_network_settings
 from ipexctl.doctor.host_software import check_software
 from ipexctl.doctor.host_system import check_system, complete, linux
-from ipexctl.errors import Refusal
 from ipexctl.facts.internal import addresses_of
 from ipexctl.hosts.internal import internal_addresses
+from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

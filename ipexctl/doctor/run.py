@@ -10,9 +10,9 @@ from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_find
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.doctor.run_states import named_runs, run_states
-from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.internal import addresses_among
+from ipexctl.refusal import Refusal
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.choice import choose_stack

@@ -10,10 +10,10 @@ from ipexctl.hosts.internal import HostAddresses, internal_addresses
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.errors import Refusal
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.network import Nic
     from ipexctl.hosts.host import Host
+    from ipexctl.refusal import Refusal
 
 _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 

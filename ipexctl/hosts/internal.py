@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal, UserError
+from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
+from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
+from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

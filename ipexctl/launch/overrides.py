@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.plan import RANK_NAMES, Backend, Flavor, Setting
 from ipexctl.launch.topology import automatic_backend
+from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

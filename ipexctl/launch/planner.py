@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import comm_env, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
@@ -24,6 +23,7 @@ from ipexctl.launch.overrides import (
 from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.topology import cores_of, default_ranks, dtype
+from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.binding import level
+from ipexctl.refusal import Refusal
 from ipexctl.text import counted
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ipexctl.errors import Refusal, UserError
+from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
+from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import exit_code
 from ipexctl.stack.catalog.user_table import rows_digest
 from ipexctl.stack.env.record import DEFAULT, EnvRecord, records_of

@@ -8,7 +8,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal, UserError
+from ipexctl.errors import UserError
+from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
 from ipexctl.remote.transfer.store_client import StoreLocation

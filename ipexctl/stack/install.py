@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.errors import Refusal
+from ipexctl.refusal import Refusal
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, Status

@@ -9,8 +9,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal, UserError
+from ipexctl.errors import UserError
 from ipexctl.facts.internal import addresses_among
+from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import BytesMoved, Notice

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from ipexctl.errors import Refusal
 from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.hosts.internal import internal_addresses
+from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.trust.authorized_keys import Owner, TrustLine, is_public_key, tag_of
 from ipexctl.trust.config import names_in, path_problem, ssh_names_for

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.errors import Refusal
+from ipexctl.refusal import Refusal
 from ipexctl.stack.resolve.compatibility import span
 from ipexctl.stack.resolve.model import StackPlan, Undecided
 from ipexctl.text import printable

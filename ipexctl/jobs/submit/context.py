@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ipexctl.errors import Refusal
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.gather import gather as gather_facts
 from ipexctl.facts.internal import addresses_among
@@ -15,6 +14,7 @@ from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.request import RankEnv
+from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import check_same_home

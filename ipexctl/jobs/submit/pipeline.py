@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from ipexctl.errors import Refusal
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
@@ -29,6 +28,7 @@ from ipexctl.launch.plan import HostPlan, LaunchPlan, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
 from ipexctl.node.common.job import ConnectivityRecord, JobRecord, Master, RankPlacement, StartRequest
+from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 
 if TYPE_CHECKING:

@@ -6,12 +6,13 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import FileError, Refusal, UserError
+from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import CommandKind, Export, LaunchOptions
+from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.text import is_variable_name, on_same_hosts
 

@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.errors import Refusal
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.nodeset import fold
+from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Status, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped

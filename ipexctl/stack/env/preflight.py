@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal
+from ipexctl.refusal import Refusal
 from ipexctl.text import readable
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import TIERS, X86, Tier
+from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import Isa, StackSpec, minor, version_key
 
 if TYPE_CHECKING:

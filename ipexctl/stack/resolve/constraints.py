@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.errors import Refusal
+from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import IpexBuild, OnecclBuild, StackSpec, minor, version_key
 from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON, span
 

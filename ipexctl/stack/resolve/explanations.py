@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipexctl.errors import Refusal
+from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import StackSpec, version_key
 from ipexctl.stack.lock.wheels import Availability, Target, split_requirement
 from ipexctl.stack.resolve.compatibility import HostProfile, Incompatibility, join_names

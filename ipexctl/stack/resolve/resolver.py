@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal
+from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Candidate, Target, is_cpu_build, split_requirement

@@ -7,9 +7,9 @@ from doctor_rules_helpers import amended, healthy
 
 from ipexctl.doctor import host_software
 from ipexctl.doctor.recommend import recommend
-from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Python
+from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import StackSpec, rows
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.resolve.model import StackRequest

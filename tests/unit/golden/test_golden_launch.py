@@ -14,7 +14,6 @@ from test_launchers import unwrapped
 from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
 
-from ipexctl.errors import Refusal
 from ipexctl.export.mpijob import to_mpijob
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import remarks
@@ -23,6 +22,7 @@ from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
 from ipexctl.launch.wrapped_launchers import config_of, of_torchrun, without_launcher
+from ipexctl.refusal import Refusal
 from ipexctl.ui.launch_plan import plan_lines
 
 SPR = cpu(64, 2, sockets=2)

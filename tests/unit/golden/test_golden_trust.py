@@ -12,8 +12,8 @@ from golden_file import Case, golden_diff, rows_of
 from test_trust_internal import A, B, C, at
 from test_trust_plan import LINE, OWNER, SEEN
 
-from ipexctl.errors import Refusal
 from ipexctl.hosts.internal import internal_addresses
+from ipexctl.refusal import Refusal
 from ipexctl.trust.host_state import Permissions
 from ipexctl.trust.plan import keys_to_add, keys_to_remove
 from ipexctl.ui.trust import show

@@ -8,9 +8,9 @@ import test_ui_install as install
 from golden_file import Case, golden_diff, rows_of
 from test_run_screen import plain, status
 
-from ipexctl.errors import Refusal
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
+from ipexctl.refusal import Refusal
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps

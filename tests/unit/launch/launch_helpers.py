@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Address, Network, Nic
@@ -16,6 +15,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.plan import LaunchPlan, RankPlan, Setting
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest, RankEnv
+from ipexctl.refusal import Refusal
 from recorded_probes import recorded
 
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"

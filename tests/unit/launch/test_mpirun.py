@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refusal, software, value, variables
 
-from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.request import Export, RankEnv
+from ipexctl.refusal import Refusal
 from message_data import missing
 
 SPR = cpu(64, 2)

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_helpers import counts, cpu, machine, plan, refusal
 
-from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.rank_distribution import RankDistribution, distribute_ranks
+from ipexctl.refusal import Refusal
 from message_data import missing
 
 BIG, SMALL = cpu(64, 2, sockets=2), cpu(16, 1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ipexctl.errors import Refusal
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi, Python, Software
 from ipexctl.facts.system import Disk, HomeDirectory, System
+from ipexctl.refusal import Refusal
 from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 

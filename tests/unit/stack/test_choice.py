@@ -20,8 +20,8 @@ from stack_helpers import (
     refused,
 )
 
-from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
+from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.choice import choose_stack

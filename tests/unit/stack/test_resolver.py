@@ -20,9 +20,9 @@ from stack_helpers import (
     refused,
 )
 
-from ipexctl.errors import Refusal
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
+from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import StackSpec, rows, version_key
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.compatibility import interpreters_for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.errors import Refusal, UserError
+from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import (
     HostAddresses,
@@ -13,6 +13,7 @@ from ipexctl.hosts.internal import (
     common_networks,
     internal_addresses,
 )
+from ipexctl.refusal import Refusal
 from message_data import missing
 
 LO = InterfaceAddress("lo", "127.0.0.1", 8)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from ipexctl.errors import Refusal
 from ipexctl.hosts.host import Host
+from ipexctl.refusal import Refusal
 from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped
 from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.lock.lock import Lock, Wheel

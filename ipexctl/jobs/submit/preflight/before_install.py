@@ -6,12 +6,12 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import Refusal
 from ipexctl.jobs.submit.context import gather, has_environment
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import ScriptFile, check_imports, with_environment
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.rank_distribution import distribute_ranks
+from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
