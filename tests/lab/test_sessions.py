@@ -149,9 +149,9 @@ def test_a_command_without_streams_is_still_ended_in_time(session: Session, lab3
 
 
 def test_commands_that_end_before_they_are_fed_do_not_cost_the_connection(hosts: tuple[Host, ...]) -> None:
-    def work(session: Session) -> None:
-        for number in range(40):
-            capture(session, Command.shell("exit 0"), stdin=io.BytesIO(b"x" * 70_000) if number % 2 else None)
+    def work(session: Session) -> set[int]:
+        inputs = [io.BytesIO(b"x" * 70_000) if number % 2 else None for number in range(40)]
+        return {capture(session, Command.shell("exit 4"), stdin=stdin).ended.code for stdin in inputs}
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -159,7 +159,7 @@ def test_commands_that_end_before_they_are_fed_do_not_cost_the_connection(hosts:
         with Connector(ConnectOptions()) as connector:
             session = connector.open(hosts[0], Cancel())
             with ThreadPoolExecutor(6) as pool:
-                list(pool.map(work, [session] * 6))
+                assert list(pool.map(work, [session] * 6)) == [{4}] * 6
             session.close()
     finally:
         sys.setswitchinterval(before)

@@ -121,4 +121,4 @@ def test_what_is_no_lock_is_in_nobody_s_way(lock: Path, make: str) -> None:
 
 def test_where_no_link_can_be_made_the_work_goes_on(tmp_path: Path) -> None:
     with store_lock(str(tmp_path / "missing" / "lock"), refuse):
-        pass
+        assert not (tmp_path / "missing").exists()

@@ -59,4 +59,6 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(sorted(DOCUMENT)), JSON))
 def test_no_document_is_an_error(document: dict[str, object]) -> None:
-    read_status(document)
+    status = read_status(document)
+    assert all(isinstance(rank.rank, int) for rank in status.ranks)
+    assert json.loads(json.dumps([status.state, status.started], allow_nan=False)) == [status.state, status.started]

@@ -27,9 +27,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozenset[str] = frozenset()) -> None:
+    raise_all(errors_of(directory, word, cwd or directory, tags))
+
+
+def errors_of(directory: Path, word: str, cwd: Path, tags: frozenset[str] = frozenset()) -> list[FileError]:
     with Templater() as templater:
         ready, _ = prepare(read(word, directory, templater), TaskSelection(tags), HOSTS, HOSTS)
-        raise_all(check_projects(ready, cwd or directory))
+        return list(check_projects(ready, cwd))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,7 @@ def test_a_home_directory_is_refused_with_the_place(home: Path, tasks: str, line
 )
 def test_what_is_no_home_or_not_known_yet_is_not_refused(home: Path, tasks: str) -> None:
     (home / "site.yml").write_text(play_of(tasks))
-    check(home, "site.yml")
+    assert errors_of(home, "site.yml", home) == []
 
 
 def test_the_playbook_that_trains_is_refused_at_home_and_in_a_project_is_not(home: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -205,8 +204,12 @@ PIECES = (
 def test_whatever_a_file_says_it_is_read_or_refused(tmp_path: Path, parts: list[str]) -> None:
     path = tmp_path / "site.yml"
     path.write_bytes("".join(parts).encode("utf-8", "surrogatepass"))
-    with contextlib.suppress(UserError):
-        read_playbook(path, "site.yml")
+    try:
+        _, errors = read_playbook(path, "site.yml")
+    except UserError as error:
+        assert error.message.startswith("site.yml:")
+    else:
+        assert all(error.message.startswith("site.yml:") and error.line >= 1 for error in errors)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ def positions(document: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, .
 @pytest.mark.parametrize("name", CALLS)
 def test_an_honest_answer_is_decoded(name: str) -> None:
     answer, decode = CALLS[name]
-    decode(answering({"event": "done", **answer}))
+    session = answering({"event": "done", **answer})
+    decode(session)
+    assert len(session.commands) == 1
 
 
 @given(st.sampled_from(sorted(CALLS)), st.data())

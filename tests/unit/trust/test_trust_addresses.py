@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,11 +83,11 @@ def test_an_address_that_would_be_more_than_one_is_none() -> None:
 
 @given(st.text(), st.text(), st.text(), st.text())
 def test_anything_may_be_printed(ip: str, ifconfig: str, fib_trie: str, routes: str) -> None:
-    read_nics(ip, ifconfig, fib_trie, routes)
+    assert all(ip_address(nic.address) for nic in read_nics(ip, ifconfig, fib_trie, routes))
 
 
 @given(st.integers(0, len(IP)), st.integers(0, len(ROUTES)), st.integers(0, len(IFCONFIG_NEW)))
 def test_an_answer_may_be_cut_anywhere(ip: int, routes: int, ifconfig: int) -> None:
     assert {nic.interface for nic in read_nics(IP[:ip])} <= {"lo", "eth0", "tun0"}
-    read_nics("", IFCONFIG_NEW[:ifconfig])
-    read_nics("", "", FIB_TRIE, ROUTES[:routes])
+    found = (*read_nics("", IFCONFIG_NEW[:ifconfig]), *read_nics("", "", FIB_TRIE, ROUTES[:routes]))
+    assert all(ip_address(nic.address) for nic in found)

@@ -81,3 +81,4 @@ def test_no_bytes_are_an_error(data: bytes) -> None:
     controls = Controls()
     for key in read_keys(data):
         controls.press(key)
+        assert controls.scrolled >= 0
