@@ -108,7 +108,7 @@ def ssh(
     Example: ipexctl lab ssh node2
     """
 
-    argv = [*labs.ssh_argv(labs.find_host(name, lab)), *(command or [])]
+    argv = labs.ssh_argv(labs.find_host(name, lab), command or ())
     os.execvp(argv[0], argv)  # noqa: S606  # ssh takes over the terminal
 
 

@@ -91,7 +91,7 @@ class SupervisorClient:
         elif not self.is_up and now - self._began > CONNECT_LIMIT:
             self._drop("the supervisor doesn't answer")
         elif self.is_up and now - self.last_received > SILENCE_LIMIT:
-            self._leave(self._link, "the supervisor is silent")
+            self._leave(self._link)
 
     def _connect(self, now: float) -> None:
         self._began = now
@@ -115,12 +115,12 @@ class SupervisorClient:
         self.is_refused = code == errno.ECONNREFUSED
         self._drop(os.strerror(code) if code > 0 else "its address can't be resolved")
 
-    def _leave(self, link: protocol.Link, why: str) -> None:
+    def _leave(self, link: protocol.Link) -> None:
         """Drop a connection that works: without a message the supervisor takes this process for killed."""
         link.send(protocol.message("leave"))
         with contextlib.suppress(protocol.ConnectionBroken):
             link.flush()
-        self._drop(why)
+        self._drop("the supervisor is silent")
 
     def _drop(self, why: str) -> None:
         self.why = why

@@ -68,7 +68,6 @@ def run_sh(
     args: Sequence[str] = (),
     *,
     stdin: bytes = b"",
-    label: str = "",
 ) -> Completed:
     """Run the script with `args` as `$1` …, and `stdin` as its stdin. Raises HostError if the host is lost."""
     full_script = f"set -- {shlex.join(args)}\n{script}" if args else script
@@ -84,7 +83,7 @@ def run_sh(
             kept[stream].append(data[: MAX_OUTPUT - sizes[stream]])
         sizes[stream] += len(data)
 
-    command = Command(command_line, label or call.task.spec.name)
+    command = Command(command_line, call.task.spec.name)
     ended = session.run(command, sink, stdin=io.BytesIO(line + stdin), timeout=call.timeout, cancel=context.cancel)
     stderr = b"".join(kept["stderr"])
     if ended.code == 96 and stderr.startswith(b"\x1ebecome "):

@@ -100,9 +100,9 @@ class IndexAnswer:
         return {"Authorization": login} if login else {}
 
 
-def pip_settings(session: Session, python: str, *, timeout: float = 20, cancel: Cancel | None = None) -> PipSettings:
+def pip_settings(session: Session, python: str, *, cancel: Cancel | None = None) -> PipSettings:
     """Read pip's settings on that machine. Raises a HostError."""
-    reply = call(session, "env.pip_settings", "read", {}, python=python, timeout=timeout, cancel=cancel)
+    reply = call(session, "env.pip_settings", "read", {}, python=python, timeout=20, cancel=cancel)
     return reply.decode(PipSettings)
 
 
