@@ -30,8 +30,6 @@ RANKS: Final = (1, 2)
 TORCH: Final = "2.13"
 AIM, AIM_WATCHED = 0.98, 0.995
 """Beside the other launchers; beside the same line without our programs."""
-TURN = 4.0
-"""Seconds for which one contender runs while the others are stopped."""
 FIRST_PORT = 29511
 LAUNCHER: Final = "timed_script.py"
 CONFIG: Final = """\
@@ -59,17 +57,20 @@ class Workload:
     """Units of a step, over all ranks."""
     warm_up: int
     """Steps before the first turn."""
+    turn: float
+    """Seconds for which one contender runs while the others are stopped: some steps."""
     options: tuple[str, ...]
 
 
 _BLOCKS: Final = CONTENDERS / "blocks.py"
-FP32: Final = Workload(_BLOCKS, "tokens", 8 * 128, 4, ("--dtype", "fp32"))
-BF16: Final = Workload(_BLOCKS, "tokens", 8 * 128, 4, ("--dtype", "bf16"))
+FP32: Final = Workload(_BLOCKS, "tokens", 8 * 128, 4, 4.0, ("--dtype", "fp32"))
+BF16: Final = Workload(_BLOCKS, "tokens", 8 * 128, 4, 4.0, ("--dtype", "bf16"))
 DIGITS: Final = Workload(
     HERE.parents[1] / "examples" / "train_digits.py",
     "images",
     64,
     120,
+    1.0,
     ("--fresh", "--log-every", "60", "--save-every", "1000000", "--dtype", "fp32", "--epochs", "100000"),
 )
 
@@ -89,7 +90,7 @@ class Place:
 def measure(workload: Workload, rig: Rig) -> Report:
     place = _prepare(rig)
     names = [OURS, BY_HAND, *OTHERS]
-    turns = math.ceil(rig.steady / TURN)
+    turns = math.ceil(rig.steady / workload.turn)
     figures = {ranks: _trained(rig, place, workload, ranks, turns) for ranks in RANKS}
     unit = f"{workload.unit}/s (ipexctl run is as fast: median, interval)"
     header = (unit, *(counted(ranks, "rank") for ranks in RANKS))
@@ -173,7 +174,7 @@ def _trained(rig: Rig, place: Place, workload: Workload, ranks: int, turns: int)
             words = (LAUNCHER, str(steps), workload.script.name, *workload.options)
             contender = _contender(rig, place, words, ranks, name)
             trainings[name] = stack.enter_context(stopped_after(contender, rig.env, steps, workload.warm_up))
-        in_turns(names, rig.runs * turns, lambda name: trainings[name].run_for(TURN))
+        in_turns(names, rig.runs * turns, lambda name: trainings[name].run_for(workload.turn))
     speeds: dict[str, list[float]] = {}
     for name, training in trainings.items():
         if f"ranks: {ranks}," not in training.output():
