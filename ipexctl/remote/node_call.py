@@ -166,7 +166,7 @@ def agent_command(
     archive = agent_zip(command.partition(".")[0])
     copy = f"{home_path}/agent/{_copy_name(archive)}" if cached else "''"
     arguments = f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}"
-    text = _find_python(python, home_path if home else "", "-I -S", _BOOT, arguments)
+    text = _find_python(python, home_path if home else "", "-I", _BOOT, arguments)
     return Command(text, label or f"{command} {action}".strip())
 
 
@@ -191,7 +191,7 @@ def _find_python(python: str, home_path: str, options: str, boot: str, arguments
 def agent_command_of(python: str, command: str) -> Command:
     """Like `agent_command`, for this Python and no other."""
     no_copy = ""
-    arguments = [python, "-IS", "-c", _BOOT, str(len(agent_zip(command.partition(".")[0]))), no_copy, command]
+    arguments = [python, "-I", "-c", _BOOT, str(len(agent_zip(command.partition(".")[0]))), no_copy, command]
     return Command(f"exec {shlex.join(arguments)}", command)
 
 

@@ -24,8 +24,7 @@ def files() -> list[Path]:
     if not (named and Path(named).exists()):
         own = os.environ.get("XDG_CONFIG_HOME") or expand_home("~/.config")
         paths += [Path(expand_home("~/.pip/pip.conf")), Path(own) / "pip" / "pip.conf"]
-    # Not sys.prefix: without `site`, that of a virtual environment is its base.
-    paths.append(Path(sys.executable).parent.parent / "pip.conf")
+    paths.append(Path(sys.prefix) / "pip.conf")
     if named:
         paths.append(Path(expand_home(named)))
     return paths
