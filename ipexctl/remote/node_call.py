@@ -28,7 +28,7 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import ChunkStream, chunks_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from importlib.abc import Traversable
 
     from ipexctl.node.common.frames import Frame
@@ -42,7 +42,6 @@ _MOST_VALUES: Final = 1_000_000
 """Values in one event: `[],[],…` takes 20 times its length when it is decoded."""
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
 _TOO_OLD: Final = 97
-_END_OF_REQUESTS: Final = ()
 _zip_lock = threading.Lock()
 NO_PYTHON: Final = "there is no Python 3.8 or newer"
 
@@ -249,54 +248,6 @@ def call(
         return _run(session, line, feed, _Output(handle_event, on_frame), timeout, cancel)
     finally:
         answers.put(None)  # releases the reader when the call has ended without an answer
-
-
-class Conversation:
-    """A call that may answer several requests in one process of the agent: by events `answer`, the last by its end."""
-
-    def __init__(self, run: Callable[[Readable, Callable[[Reply], None]], Reply], contents: Iterable[bytes]) -> None:
-        """`run` makes the call with the given stdin and handler of events; `contents` follow its request."""
-        self.is_open = True
-        self._answers: queue.SimpleQueue[Reply | BaseException] = queue.SimpleQueue()
-        self._requests: queue.SimpleQueue[Iterable[bytes]] = queue.SimpleQueue()
-        self._requests.put(contents)
-        self._stdin = ChunkStream(chain.from_iterable(iter(self._requests.get, _END_OF_REQUESTS)))
-        threading.Thread(target=self._run, args=(run,), name="conversation", daemon=True).start()
-
-    @property
-    def sent_bytes(self) -> int:
-        return self._stdin.read_bytes
-
-    def ask(self, request: Mapping[str, Any], contents: Iterable[bytes]) -> Reply:
-        """Send another request; raises the error with which the call has ended."""
-        self._requests.put(chain([_encode(request)], contents))
-        return self.answer()
-
-    def answer(self) -> Reply:
-        """Wait for the answer to the last request."""
-        answer = self._answers.get()
-        if isinstance(answer, BaseException):
-            self._answers.put(answer)  # for whoever asks again
-            raise answer
-        self.is_open = answer.get("event") == "answer"
-        return answer
-
-    def close(self) -> None:
-        """Let the agent end; it is not waited for."""
-        self._requests.put(_END_OF_REQUESTS)
-
-    def _run(self, run: Callable[[Readable, Callable[[Reply], None]], Reply]) -> None:
-        try:
-            self._answers.put(run(self._stdin, self._on_event))
-            self._answers.put(HostError("the call has ended already", "run it again"))
-        except BaseException as error:  # noqa: BLE001  # raised by `answer`
-            self._answers.put(self._stdin.error or error)
-        finally:
-            self.close()  # for the thread that reads requests
-
-    def _on_event(self, event: Reply) -> None:
-        if event.get("event") == "answer":
-            self._answers.put(event)
 
 
 def call_line(

@@ -6,13 +6,14 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ipexctl.remote.node_call import Conversation, call
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import ChunkStream
 from ipexctl.sync.manifest import encode
 from ipexctl.sync.report import SyncResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
@@ -51,8 +52,6 @@ class TreeState(NamedTuple):
     generations: tuple[Generation, ...]
     updated: SyncResult | None = None
     """The result of an update in the same call, if it changed or checked the tree."""
-    conversation: Conversation | None = None
-    """Where the host waits for an update in the same call."""
 
     def generation(self, number: int) -> Generation | None:
         return next((generation for generation in self.generations if generation.number == number), None)
@@ -68,7 +67,7 @@ class TreeCalls(NamedTuple):
     pythons: Mapping[str, str] = {}
     """Host → an interpreter that is known to be there."""
 
-    def start(
+    def call(
         self,
         session: Session,
         command: str,
@@ -76,25 +75,21 @@ class TreeCalls(NamedTuple):
         request: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         *,
         label: str,
-        contents: Iterable[bytes],
-    ) -> Conversation:
-        def run(stdin: Readable, on_event: Callable[[Reply], None]) -> Reply:
-            return call(
-                session,
-                command,
-                action,
-                request,
-                python=self.pythons.get(session.host.name, ""),
-                home=self.home,
-                cached=not self.dry_run,
-                label=label,
-                stdin=stdin,
-                on_event=on_event,
-                timeout=self.timeout,
-                cancel=self.cancel,
-            )
-
-        return Conversation(run, contents)
+        stdin: Readable,
+    ) -> Reply:
+        return call(
+            session,
+            command,
+            action,
+            request,
+            python=self.pythons.get(session.host.name, ""),
+            home=self.home,
+            cached=not self.dry_run,
+            label=label,
+            stdin=stdin,
+            timeout=self.timeout,
+            cancel=self.cancel,
+        )
 
 
 class TreeRequest(NamedTuple):
@@ -105,15 +100,6 @@ class TreeRequest(NamedTuple):
     lease: str | None = None
     ended: tuple[str, ...] = ()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a host waits for the update in the call that asks for its state.
-
-        Not with a time limit, which is for one step; nor for a run, which has other steps in between: sshd may allow no
-        further channel for them.
-        """
-        return self.calls.timeout is None and self.lease is None and not self.calls.dry_run
-
     def fields(self, **more: object) -> dict[str, object]:
         return {
             "home": self.calls.home,
@@ -122,7 +108,6 @@ class TreeRequest(NamedTuple):
             "lease": self.lease,
             "ended": list(self.ended),
             "dry_run": self.calls.dry_run,
-            "open": self.is_open,
             **more,
         }
 
@@ -139,8 +124,7 @@ def query_tree(
 ) -> TreeState:
     """The state of the trees. With an `Expected`, a host updates its tree at once if it has only that one and no run.
 
-    A host that has no whole tree waits for an update in the same call. `query` is called when the agent is being
-    started; it may wait.
+    `query` is called when the agent is being started; it may wait.
     """
     sent = 0
 
@@ -158,9 +142,9 @@ def query_tree(
             sent = len(data)
             yield data
 
-    conversation = calls.start(session, "files.tree", "inspect", fields, label="look at the tree", contents=contents())
-    reply = conversation.answer()
-    state = _read_state(reply)._replace(conversation=conversation if conversation.is_open else None)
+    stdin = ChunkStream(contents())
+    reply = calls.call(session, "files.tree", "inspect", fields, label="look at the tree", stdin=stdin)
+    state = _read_state(reply)
     if "updated" not in reply:
         return state
     return state._replace(updated=read_result(session.host, reply.record("updated"), sent))
@@ -209,23 +193,21 @@ def put_tree(
     generation: int,
     contents: Sequence[bytes | ManifestEntry],
     blobs: Sequence[str],
-    conversation: Conversation | None,
 ) -> tuple[Reply, int]:
     """Update that generation to the project; returns the host's reply and the number of bytes sent.
 
     `contents` are complete frames, and files that are read while they are sent. `blobs` are paths in the host's store.
-    `conversation` is the one in which the host waits.
     """
     packed = request.project.manifest.packed
-    chunks = _make_chunks(os.fsencode(request.project.root), (packed, *contents, END))
+    upload = ChunkStream(_make_chunks(os.fsencode(request.project.root), (packed, *contents, END)))
     fields = request.fields(generation=generation, blobs=list(blobs), manifest=len(packed))
-    if conversation is not None:
-        sent_before = conversation.sent_bytes
-        return conversation.ask(fields, chunks), conversation.sent_bytes - sent_before
-    conversation = request.calls.start(
-        session, "files.tree_upload", "put", fields, label="change the tree", contents=chunks
-    )
-    return conversation.answer(), conversation.sent_bytes
+    try:
+        reply = request.calls.call(session, "files.tree_upload", "put", fields, label="change the tree", stdin=upload)
+    except HostError as error:
+        if upload.error is not None:
+            raise upload.error from error
+        raise
+    return reply, upload.read_bytes
 
 
 def frame(root: bytes, entry: ManifestEntry) -> bytes:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.fanout import Outcome
-    from ipexctl.remote.node_call import Conversation
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -121,8 +120,6 @@ class ProjectSync:
         self._began = time.monotonic()
         self._frames: dict[frozenset[str], bytes] = {}
         self._packing = threading.Lock()
-        self._conversations: dict[str, Conversation] = {}
-        """Host → the call in which it waits for an update."""
 
     @property
     def needs_upload(self) -> bool:
@@ -132,7 +129,6 @@ class ProjectSync:
         self._query(self.hosts, query, self._expect() if may_update else None)
         reason = homes_differ({name: answer.home for name, answer in self.answers.items()})
         if reason is not None:
-            self._end_calls(self.hosts)
             for host in self.hosts:
                 if host.name in self.answers:
                     self._fail(
@@ -161,16 +157,9 @@ class ProjectSync:
         if self.needs_upload:
             self._note_generation(self.plan)
             self._upload(self.plan)
-        self._end_calls(self.hosts)
         if not self.dry_run and any(done.status == "changed" for done in self.done.values()):
             remember(self.project)
         return self._report(self.plan.generation)
-
-    def _end_calls(self, hosts: Sequence[Host]) -> None:
-        """End the calls in which hosts wait for an update."""
-        for host in hosts:
-            if (conversation := self._conversations.pop(host.name, None)) is not None:
-                conversation.close()
 
     def _expect(self) -> Expected | None:
         """The tree that was sent last, if the project differs little from it."""
@@ -183,13 +172,10 @@ class ProjectSync:
         return Expected(digest, self._frame(need))
 
     def _query(self, hosts: Sequence[Host], query: TreeQuery | None = None, expected: Expected | None = None) -> None:
-        self._end_calls(hosts)
         query = query or TreeQuery(hosts, self.pool, self.request.calls)
         for done in query.send(self.request, expected, self.watch):
             if done.result is not None:
                 self.answers[done.host.name] = done.result
-                if done.result.conversation is not None:
-                    self._conversations[done.host.name] = done.result.conversation
             elif done.error is not None:
                 self._fail(done.host, done.error)
 
@@ -271,7 +257,6 @@ class ProjectSync:
         contents = [self.project.manifest.files[sha256] for sha256 in sorted(set().union(*needs.values()))]
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
             return None
-        self._end_calls(hosts)  # the transfer needs channels, of which sshd may allow a single one
         from ipexctl.facts.gather import gather  # slow to import, and seldom needed
         from ipexctl.sync.upload import Uploader, store_locations
 
@@ -293,8 +278,7 @@ class ProjectSync:
         sent += uploader.sent.get(host.name, 0) if uploader is not None else 0
         contents = [] if blobs else self._contents(need)
         for _ in range(_ROUNDS):
-            conversation = self._conversations.get(host.name)
-            reply, count = put_tree(session, self.request, plan.generation, contents, blobs, conversation)
+            reply, count = put_tree(session, self.request, plan.generation, contents, blobs)
             sent += count
             if "need" not in reply:
                 break

@@ -16,7 +16,7 @@ import sys
 import time
 from typing import Any, BinaryIO, Iterator, List
 
-from ipexctl.node.common.answer import AgentError, Json, answer, emit
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
@@ -244,17 +244,11 @@ def description_of(home: bytes, trees: list[Json], *, make_token: bool) -> Json:
 
 
 def inspect_or_update(request: Json, stream: BinaryIO) -> Json:
-    if "expected" in request:
-        from ipexctl.node.files.tree_upload import update  # it imports this module, and OpenSSL
+    if "expected" not in request:
+        return inspect(request)
+    from ipexctl.node.files.tree_upload import update  # it imports this module, and OpenSSL
 
-        return update(request, stream)  # no request can follow: it may leave contents unread
-    description = inspect(request)
-    if not request.get("open") or any(tree["whole"] for tree in description["generations"]):
-        return description
-    emit("answer", **description)
-    from ipexctl.node.files.tree_upload import put_next  # while the control machine reads the answer
-
-    return put_next(stream)
+    return update(request, stream)
 
 
 def main(action: str) -> int:

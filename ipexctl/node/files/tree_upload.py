@@ -18,7 +18,7 @@ import stat
 import zlib
 from typing import BinaryIO, Iterator
 
-from ipexctl.node.common.answer import AgentError, Json, answer, emit
+from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
@@ -371,13 +371,6 @@ def read_manifest(request: Json, stream: BinaryIO) -> list[Row]:
 
 def put(request: Json, stream: BinaryIO) -> Json:
     return put_into(generations(os.fsencode(home_of(request)), request["project"]), request, stream)
-
-
-def put_next(stream: BinaryIO) -> Json:
-    """Update a tree for each further request, until the control machine ends the call."""
-    while line := stream.readline():
-        emit("answer", **put(json.loads(line), stream))
-    return {}
 
 
 def put_into(trees: list[ProjectTree], request: Json, stream: BinaryIO) -> Json:
