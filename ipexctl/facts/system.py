@@ -233,7 +233,7 @@ def boot_of(answers: Answers) -> str | None:
 
 
 def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
-    version = re.search(r"\d+\.\d+(\.\d+)?", text)
+    version = re.search(r"\d+\.\d+(\.\d+)?", text.rpartition(")")[2] or text)
     if "musl" in text:
         after = re.search(r"Version (\d+\.\d+(?:\.\d+)?)", text)
         return "musl", after[1] if after else None

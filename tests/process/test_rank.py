@@ -336,15 +336,18 @@ def test_a_host_that_was_suspended_continues_its_run(make: Callable[..., Run]) -
     assert (status["state"], status["ranks"][0]["state"]) == ("ok", "ok")
 
 
-def test_a_rank_that_gave_up_a_suspended_supervisor_is_no_success(make: Callable[..., Run]) -> None:
-    run = make(FOR_EVER, patches={"run.rank": ("LOST = 50.0", "LOST = 3.0")}).start()
+@pytest.mark.parametrize("ending", ["", "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"])
+def test_a_rank_that_gave_up_a_suspended_supervisor_is_no_success(make: Callable[..., Run], ending: str) -> None:
+    run = make(ending + FOR_EVER, patches={"run.rank": ("LOST = 50.0", "LOST = 3.0")}).start()
     run.wait_for_all(b"here")
     supervisor, wrapper = run.status["supervisor"]["pid"], run.status["ranks"][0]["wrapper"]
     os.kill(supervisor, signal.SIGSTOP)
     run.wait_until(lambda: not Path(f"/proc/{wrapper}").exists() or "Z" in Path(f"/proc/{wrapper}/stat").read_text())
     os.kill(supervisor, signal.SIGCONT)
     status = run.wait()
-    assert (status["state"], status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("failed", "lost", 0)
+    first = status["first_failure"]
+    assert (status["state"], status["exit_code"], status["ranks"][0]["state"]) == ("failed", 1, "stopped")
+    assert (first["kind"], first["ranks"], first["rank"]) == ("lost", [0], None)
 
 
 def test_many_ranks_that_print_much_lose_nothing(make: Callable[..., Run]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import stat
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from run_helpers import Run
 
 from agent_helpers import all_pythons
 from message_data import missing
+from tiny_wheels import STAND_INS
 
 pytest_plugins = ["run_fixtures"]
 
@@ -197,3 +200,36 @@ def test_the_first_run_leaves_the_agent_with_bytecode_for_later_ones(make: Calla
     argv = [sys.executable, "-I", "-c", code, str(saved)]
     imported = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
     assert imported.stdout == f"{saved}/ipexctl/node/run/rank.pyc\n"
+
+
+OF_ITS_OWN_SESSION = """
+import os, sys
+pid = os.fork()
+if pid:
+    sys.exit(os.WEXITSTATUS(os.waitpid(pid, 0)[1]))
+os.setsid()
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_wrapper_of_the_attempt_before_says_nothing_of_the_next_one(make: Callable[..., Run], tmp_path: Path) -> None:
+    code = f"""
+import os, pathlib, sys, time
+attempt = os.environ["RESTART_COUNT"]
+print("here", attempt, flush=True)
+while attempt == "0":
+    time.sleep(0.1)
+    if os.environ["RANK"] == "0" and pathlib.Path({str(tmp_path / "fail")!r}).exists():
+        sys.exit(4)
+time.sleep(6)
+"""
+    launch = [sys.executable, str(STAND_INS / "mpirun.py"), "2", sys.executable, "-c", OF_ITS_OWN_SESSION]
+    run = make(code, 2, launch=launch, go={"restarts": 1, "grace": 1.0}).start()
+    run.wait_for_all(b"here 0")
+    suspended = run.status["ranks"][1]["wrapper"]
+    os.kill(suspended, signal.SIGSTOP)
+    (tmp_path / "fail").touch()
+    run.wait_until(lambda: all(b"here 1" in run.output(rank) for rank in (0, 1)), 40)
+    os.kill(suspended, signal.SIGCONT)
+    status = run.wait(40)
+    assert (status["state"], status["attempt"], [rank["exit_code"] for rank in status["ranks"]]) == ("ok", 1, [0, 0])

@@ -438,7 +438,8 @@ def _lost_cause(snapshot: RunSnapshot, first: Failure) -> Cause:
     if first.rank is None:
         return Cause(
             "node.cut_off",
-            f"node0 ({snapshot.node0}) lost every other node at once: its network link is cut, or the whole network",
+            f"node0 ({snapshot.node0}) lost every other node at once: it was frozen, its network link is cut, or the "
+            "whole network",
             "ipexctl doctor checks the network between the nodes; then run it again",
             "possible",
         )

@@ -127,11 +127,13 @@ def files_of(request: Json, rundir: str, world_size: int) -> dict[OutputKey, Fol
 class ChangeSignal:
     """Waits for changes in the run's directory; by time alone where the kernel does not report them.
 
-    `output.times` and the status are written there after each output, by the supervisor on this host.
+    `output.times` and the status are written there after each output, by a supervisor on this machine.
     """
 
-    def __init__(self, rundir: str) -> None:
+    def __init__(self, rundir: str, *, is_local: bool) -> None:
         self.is_sent = False
+        if not is_local or not os.path.exists(os.path.join(rundir, "output.times")):
+            return
         signal.signal(signal.SIGIO, signal.SIG_IGN)  # for threads that were started before; it is blocked in this one
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
         with contextlib.suppress(OSError):
@@ -152,7 +154,7 @@ class StatusWatcher:
 
     def __init__(self, rundir: str, interval: float) -> None:
         self.stacks_directory = os.path.join(rundir, "stacks")
-        self.rundir, self._interval = rundir, interval
+        self._rundir, self._interval = rundir, interval
         self._path = os.path.join(rundir, "status.json")
         self._checked_at = self._sent_at = 0.0
         self._modified, self._modified_at = 0, 0.0
@@ -171,7 +173,7 @@ class StatusWatcher:
         if is_new:
             self._modified, self._modified_at = changed, now
         self._checked_at = now
-        stored = self._stored = read_status_file(self.rundir, unchanged_for=now - self._modified_at)
+        stored = self._stored = read_status_file(self._rundir, unchanged_for=now - self._modified_at)
         status = stored.status
         stall = None if status.silent is None else (status.silent.since, status.silent.dump)
         states: list[object] = [status.state, stall, *(rank.state for rank in status.ranks)]
@@ -249,15 +251,19 @@ def follow(request: Json, _: object = None) -> Json:
         if tail is not None:
             sender.send_all(is_final=False)
         statuses = StatusWatcher(rundir, float(request.get("figures") or 0.0))
-        return {"status": forward_run(output, sender, statuses, writer)}
+        changes = ChangeSignal(rundir, is_local=first.status.supervisor.is_of_this_machine)
+        return {"status": forward_run(output, sender, statuses, changes, writer)}
 
 
 def forward_run(
-    output: OutputReader, sender: OutputSender, statuses: StatusWatcher, writer: CompressedFrameWriter
+    output: OutputReader,
+    sender: OutputSender,
+    statuses: StatusWatcher,
+    changes: ChangeSignal,
+    writer: CompressedFrameWriter,
 ) -> Json:
     """Send output and status until the run has ended; returns the last status."""
     parent, sent_at, sent_dump = os.getppid(), time.monotonic(), ""
-    changes = ChangeSignal(statuses.rundir)
     while True:
         now = time.monotonic()
         # The status is read before the files, so that with a final status all output is in the files.

@@ -42,9 +42,9 @@ class TimesWriter:
     def add(self, rank: int, stream: Stream, end: int) -> None:
         self._grown[rank, stream] = end
 
-    @property
-    def is_pending(self) -> bool:
-        return bool(self._grown)
+    def seconds_left(self, now: float) -> float:
+        """Seconds until the next write is due; infinite without output that is not written."""
+        return max(0.0, self._written_at + WRITE_INTERVAL - now) if self._grown else float("inf")
 
     def write(self, now: float) -> None:
         if self._grown and now - self._written_at >= WRITE_INTERVAL:

@@ -76,6 +76,8 @@ class Rank:
         self.beat_at = 0.0
         self.is_cleaned_up = self.end_sent = self.bye = self.killed = False
         self.lost = self.signalled = False
+        self.is_replaced = False
+        """The run was restarted without this process: the job file is that of the next attempt."""
         self.outside_signal: int | None = None
         """A signal that another process than the supervisor has sent."""
         self.oom: OutOfMemoryWatch | None = None
@@ -105,7 +107,8 @@ class Rank:
         for stream in self.streams:
             stream.buffer.close()
         if self.lost:
-            remove_file(self.path)
+            if not self.is_replaced:
+                remove_file(self.path)
             print_error(f"the supervisor was lost ({self.client.why}), so rank {self.rank} was ended")
             return SUPERVISOR_LOST
         if self.job.bytecode and self.rank == min(self.job.ranks) and not os.path.exists(self.job.bytecode):
@@ -234,6 +237,7 @@ class Rank:
     def resume(self, welcome: Json) -> None:
         """After a reconnect: repeat all state messages, and send output from where the supervisor has it."""
         if welcome and self.identity["attempt"] not in (None, welcome.get("attempt", 0)):
+            self.is_replaced = True
             self.give_up("the run was restarted without it")
             return
         if welcome:

@@ -223,6 +223,11 @@ class RankConnections:
         for sink in peer.sinks.values():
             sink.full = False
 
+    def drop_all(self) -> None:
+        """Drop all connections, so that no message of this attempt counts for the next one."""
+        for link in (*self._unauthenticated, *self._peers):
+            self._drop(link)
+
     def dismiss(self) -> None:
         """Tell the connected ranks to exit, and close all connections."""
         for peer in self.all.values():

@@ -159,11 +159,11 @@ class Supervisor:
     def step(self) -> None:
         began = time.monotonic()
         is_ending = self.verdict.ending is not None or self.mpirun.ended_at is not None
-        interval = RUNNING_INTERVAL if self.is_running_well() else CHECK_INTERVAL
+        interval = CHECK_INTERVAL if is_ending or not self.is_running_well() else RUNNING_INTERVAL
         if is_ending or began - self.checked_at >= interval:
             self.checked_at = began
             self.check_timeouts(began)
-        wait = CHECK_INTERVAL if self.record.times.is_pending else interval
+        wait = min(interval, self.record.times.seconds_left(began))
         readable, _ = protocol.ready([self.wake, *self.peers.readers()], self.peers.writers(), wait)
         if self.wake in readable:
             os.read(self.wake, 4096)
@@ -437,6 +437,7 @@ class Supervisor:
         self.mpirun.kill_leftovers()
         after = self.verdict.restart()
         self.peers.attempt = self.record.status.attempt
+        self.peers.drop_all()
         line = f"[ipexctl: restart {self.peers.attempt} of {self.plan.restarts} after: {after}]"
         for peer in self.ranks:
             for sink in peer.sinks.values():

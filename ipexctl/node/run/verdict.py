@@ -109,13 +109,18 @@ class Verdict:
         peer.exit = message
         is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
         was_stopped = not message.is_own and is_end
-        state: State = "ok" if code == 0 else "stopped" if was_stopped or peer.outside_signal else "failed"
+        gave_up = not message.is_own and self.ending is None and not peer.outside_signal
+        state: State = "failed"
+        if gave_up or (code and (was_stopped or peer.outside_signal)):
+            state = "stopped"
+        elif code == 0:
+            state = "ok"
         peer.status = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
         more = {"oom": oom._asdict()} if oom else {}
         self._recorder.event("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
-        if was_stopped and self.ending is None and not peer.outside_signal:
+        if gave_up:
             reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
-            return self.fail("lost", reason, peers=[peer], code=code, exit_code=code)
+            return self.fail("lost", reason, ranks=[peer.rank])
         if state != "failed" or (self.ending is not None and not message.is_own):
             return False
         kind = "oom" if oom else "signal" if by else "exit"

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -29,6 +30,7 @@ from ipexctl.doctor.smoke import (
 )
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
+from ipexctl.remote.node_call import agent_command, agent_zip
 
 FAST = Figure(100e9, "with torch")
 
@@ -117,6 +119,16 @@ def test_what_wasnt_measured_is_grouped_by_its_reason() -> None:
     ]
 
 
+STUB_OF_NUMPY = """
+float32 = None
+
+
+class full:
+    def __init__(self, *_, **__): pass
+    def __matmul__(self, _): pass
+"""
+
+
 def agent(action: str, **request: object) -> subprocess.Popen[str]:
     argv = agent_argv(sys.executable, "smoke.speed", action)
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -132,6 +144,19 @@ def test_a_hosts_memory_is_measured_here() -> None:
     read = [figure for line in output.splitlines() if (figure := parse_figure(line))]
     assert read[0][0] == "memory"
     assert 1e8 < read[0][1].value < 1e13
+
+
+def test_matrices_are_multiplied_by_a_library_of_the_environment(tmp_path: Path) -> None:
+    env = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
+    (packages,) = env.glob("lib/*/site-packages")
+    (packages / "numpy.py").write_text(STUB_OF_NUMPY)
+    command = agent_command("smoke.speed", "host", python=str(env / "bin" / "python"))
+    request = json.dumps({"life": 20, "cores": 1, "seconds": 3}).encode() + b"\n"
+    content = agent_zip("smoke") + request
+    done = subprocess.run(["sh", "-c", command.script], input=content, capture_output=True, timeout=60, check=True)
+    read = dict(figure for line in done.stdout.decode().splitlines() if (figure := parse_figure(line)))
+    assert (read["fp32"].value > 0, read["fp32"].method) == (True, "with numpy")
 
 
 class Node0:

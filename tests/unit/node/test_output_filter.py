@@ -10,7 +10,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.run import output_filter
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
-from ipexctl.node.run.output_times import TimesReader, TimesWriter
+from ipexctl.node.run.output_times import WRITE_INTERVAL, TimesReader, TimesWriter
 
 TEXT = b"epoch 1\nloss 0.5\nepoch 2\nloss 0.25\nloss 0.125"
 
@@ -86,3 +86,13 @@ def test_a_cut_file_of_times_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     writer.write_all(5.0)
     path.write_bytes(path.read_bytes()[:-3])
     assert [entry.key[0] for entry in TimesReader(str(path), 3).entries()] == [0, 1]
+
+
+def test_output_soon_after_other_output_is_written_when_its_time_has_come(tmp_path: Path) -> None:
+    writer = TimesWriter(str(tmp_path / "output.times"))
+    assert writer.seconds_left(100.0) == float("inf")
+    writer.add(0, "stdout", 1)
+    assert writer.seconds_left(100.0) == 0
+    writer.write(100.0)
+    writer.add(0, "stdout", 2)
+    assert writer.seconds_left(100.04) == pytest.approx(WRITE_INTERVAL - 0.04)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import threading
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.trust.host_steps import read_logins, script
+from ipexctl.trust.host_steps import login_command, read_logins, script
 from ipexctl.trust.login_errors import LoginAttempt
 
 if TYPE_CHECKING:
@@ -205,12 +206,16 @@ def test_a_call_that_lost_its_lock_while_it_was_stopped_changes_nothing(shell: l
     assert sorted(path.name for path in lock.iterdir()) == ["all", "holder", "next"]
 
 
-def _log_in(shell: list[str], folder: Path, ssh: str, nodes: str, decides: str = "") -> dict[str, LoginAttempt]:
+def _log_in(
+    shell: list[str], folder: Path, ssh: str, nodes: str, *, config: str = "config", last_decides: bool = False
+) -> dict[str, LoginAttempt]:
     """The logins to nodes whose ssh is this script; their lines are one write each, so that they don't mix."""
     (folder / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
     (folder / "ssh").chmod(0o755)
+    names = {node: node for node in nodes}
+    command = login_command(names, config, connect=1, seconds=2, at_once=2, last_decides=last_decides)
     done = subprocess.run(
-        [*shell, "-c", script("logins"), "ipexctl", "config", "true", "1", "2", "2", decides, *nodes],
+        [*shell, *shlex.split(command.script)[2:]],
         capture_output=True,
         env={"HOME": str(folder), "PATH": f"{folder}:/usr/bin:/bin"},
         timeout=60,
@@ -239,13 +244,28 @@ def test_an_answer_without_end_ends_with_the_time_for_it(shell: list[str], tmp_p
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 def test_more_nodes_than_log_in_at_once_all_have_their_turn(shell: list[str], tmp_path: Path) -> None:
-    logins = _log_in(shell, tmp_path, 'echo "$*" | grep -o " -- [a-z]"', "abcde")
+    ssh = f"""cd {tmp_path}; : >running.$$; sleep 0.3
+ls running.* | wc -l >>at-once; sleep 0.3; rm running.$$; echo "$*" | grep -o " -- [a-z]" """
+    logins = _log_in(shell, tmp_path, ssh, "abcde")
     assert {name: login.output for name, login in logins.items()} == {name: f" -- {name}" for name in "abcde"}
+    running = (tmp_path / "at-once").read_text().split()
+    assert (len(running), set(running) <= {"1", "2"}) == (5, True)
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 def test_where_the_last_node_decides_its_failure_ends_the_logins(shell: list[str], tmp_path: Path) -> None:
     refused = 'case "$*" in *" -- c "*) exit 255 ;; esac'
-    assert _log_in(shell, tmp_path, refused, "abc", "last") == {"c": LoginAttempt(255, "")}
+    assert _log_in(shell, tmp_path, refused, "abc", last_decides=True) == {"c": LoginAttempt(255, "")}
     assert sorted(_log_in(shell, tmp_path, refused, "abc")) == ["a", "b", "c"]
-    assert sorted(_log_in(shell, tmp_path, "exit 0", "abc", "last")) == ["a", "b", "c"]
+    assert sorted(_log_in(shell, tmp_path, "exit 0", "abc", last_decides=True)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+@pytest.mark.parametrize("config", ["", "/home/me/config"])
+def test_a_login_asks_nothing_and_stores_no_host_key(shell: list[str], tmp_path: Path, config: str) -> None:
+    (login,) = _log_in(shell, tmp_path, 'echo "$*"', "b", config=config).values()
+    options = login.output.split(" -T ")[0]
+    if config:
+        assert options == f"-o ConnectTimeout=1 -F {config}"
+    else:
+        assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "UpdateHostKeys=no"} <= set(options.split())

@@ -166,7 +166,7 @@ def test_a_terminal_that_takes_nothing_does_not_delay_the_end(
     wait_until(through.exists, 60)  # nothing is read meanwhile: the buffer of the terminal is full
     if ending != END:
         shown.type(b"\x03" if code < 0 else b"d")
-    assert shown.process.wait(60) == code  # still without reading: a call that waited for the terminal would not end
+    assert shown.process.wait(20) == code  # still without reading: a call that waited for the terminal would not end
     shown.seen = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
     assert shown.until(lambda: shown.restored)
     if not code:
