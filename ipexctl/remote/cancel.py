@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -23,17 +24,23 @@ class Cancel:
     """A cancellation flag. `throw` sets it for good; `waking` registers a callback for threads that block elsewhere."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal handler may call throw() in the thread that is registering a callback.
         self._lock = threading.RLock()
-        self._thrown = threading.Event()
+        self._thrown = False
         self._wakers: list[Callable[[], None]] = []
 
     @property
     def thrown(self) -> bool:
-        return self._thrown.is_set()
+        return self._thrown
 
     def throw(self) -> None:
-        self._thrown.set()
+        """May be called by a signal handler, which runs while its thread may hold the locks that the callbacks need.
+
+        So the callbacks run in another thread; `threading.Thread` would take a lock itself.
+        """
+        self._thrown = True
+        _thread.start_new_thread(self._wake_all, ())
+
+    def _wake_all(self) -> None:
         with self._lock:  # held during the callbacks, so that no file descriptor they use is closed in between
             for wake in self._wakers:
                 with suppress(OSError):
@@ -45,7 +52,7 @@ class Cancel:
         while time.monotonic() < until:
             if self.thrown:
                 raise Cancelled("stopped")
-            time.sleep(0.05)  # Event.wait could deadlock with a signal handler that calls throw()
+            time.sleep(0.05)
 
     @contextmanager
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:

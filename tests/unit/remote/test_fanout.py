@@ -97,16 +97,6 @@ def test_a_caller_that_gives_up_leaves_nobody_behind() -> None:
     assert len(ended) == 4
 
 
-def test_a_waker_is_called_once_thrown_and_at_once_when_late() -> None:
-    cancel, calls = Cancel(), []
-    with cancel.waking(lambda: calls.append("early")):
-        cancel.throw()
-    with cancel.waking(lambda: calls.append("late")):
-        assert calls == ["early", "late"]
-    cancel.throw()
-    assert calls == ["early", "late"]
-
-
 def test_unreachable_wins_over_failed() -> None:
     assert exit_code(["ok", "changed"]) == 0
     assert exit_code(["ok", "failed"]) == 1
