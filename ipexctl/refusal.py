@@ -1,4 +1,4 @@
-"""Why a planner, a choice or a start gives no result, as a value."""
+"""The value that a planner, a choice or a start returns instead of a result."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Cancel:
     """A cancellation flag. `throw` sets it for good; `waking` registers a callback for threads that block elsewhere."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._thrown = False
         self._wakers: list[Callable[[], None]] = []
 

@@ -46,8 +46,8 @@ class TreeState(NamedTuple):
     """The trees of a project on a host."""
 
     home: str
-    store: str | None
-    """The same on hosts that share this home."""
+    store: str
+    """The same on hosts that share this home; that of a host whose home is not known to be shared is its own."""
     python: str
     generations: tuple[Generation, ...]
     updated: SyncResult | None = None
@@ -144,16 +144,16 @@ def query_tree(
 
     stdin = ChunkStream(contents())
     reply = calls.call(session, "files.tree", "inspect", fields, label="look at the tree", stdin=stdin)
-    state = _read_state(reply)
+    state = _read_state(session.host.name, reply)
     if "updated" not in reply:
         return state
     return state._replace(updated=read_result(session.host, reply.record("updated"), sent))
 
 
-def _read_state(reply: Reply) -> TreeState:
+def _read_state(host: str, reply: Reply) -> TreeState:
     return TreeState(
         reply.text("home"),
-        reply.text_or_none("store"),
+        reply.text_or_none("store") or f"alone:{host}",
         reply.text("python"),
         tuple(
             Generation(

@@ -42,7 +42,7 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> S
     for host in present:
         if host in whole:
             continue
-        leader = first_of.setdefault(answers[host.name].store or f"alone:{host.name}", host)
+        leader = first_of.setdefault(answers[host.name].store, host)
         if leader is host:
             leaders.append(host)
         else:

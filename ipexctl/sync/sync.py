@@ -138,13 +138,13 @@ class ProjectSync:
         self.plan = make_sync_plan(self.hosts, self.answers)
         self.request = self.request._replace(ended=tuple(sorted({*self.request.ended, *self.plan.ended})))
         changed = {
-            answer.store or f"alone:{name}": name
+            answer.store: name
             for name, answer in self.answers.items()
             if answer.updated and answer.updated.status == "changed"
         }
         for host in self.plan.whole:
             answer = self.answers[host.name]
-            leader = changed.get(answer.store or f"alone:{host.name}")
+            leader = changed.get(answer.store)
             if answer.updated and leader in (None, host.name):
                 self._finish(answer.updated, self.plan.generation)
             else:

@@ -354,7 +354,7 @@ def test_much_for_many_travels_as_blobs_and_leaves_none(
 
 
 def _apart(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
-    return make_sync_plan(hosts, {name: answer._replace(store=None) for name, answer in answers.items()})
+    return make_sync_plan(hosts, {name: answer._replace(store=f"alone:{name}") for name, answer in answers.items()})
 
 
 def test_a_project_that_is_too_big_is_refused_before_a_host_is_touched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -190,8 +191,11 @@ def generation(number: int = 1, *, whole: bool = False, held: tuple[str, ...] = 
     return Generation(number, f"/t{number}", "d" * 64, whole, held, ended, (), ())  # type: ignore[arg-type]
 
 
-def answer(*generations: Generation, store: str | None = None) -> TreeState:
-    return TreeState("/home", store, "python3", generations)
+_OWN_STORES = itertools.count()
+
+
+def answer(*generations: Generation, store: str = "") -> TreeState:
+    return TreeState("/home", store or f"alone:{next(_OWN_STORES)}", "python3", generations)
 
 
 A, B, C = (Host(name, name) for name in "abc")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _SECONDS: Final = 6.0
 """For one connection; a login gets three times as long."""
 _VALID_SECONDS: Final = 600.0
-"""How long a check that passed is not repeated."""
+"""Seconds in which a check that passed is not repeated."""
 _MARK: Final = "== ipexctl: connectivity"
 _OPEN_PORTS: Final = (
     "ranks listen on ports the system chooses (sysctl net.ipv4.ip_local_port_range): open those between the nodes, "
