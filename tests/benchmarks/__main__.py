@@ -67,7 +67,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "step": Part(part_step.measure),
     "stream": Part(part_stream.measure),
     "sync": Part(part_sync.measure, counts=(1, 8)),
-    "train-digits": Part(partial(part_train.measure, part_train.DIGITS), runs=7),
+    "train-digits": Part(partial(part_train.measure, part_train.DIGITS), runs=20),
     "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=7),
     "train-bf16": Part(partial(part_train.measure, part_train.BF16), runs=7),
     "scale": Part(part_scale.measure, counts=(1, 32, 128, 256), runs=3),
@@ -91,11 +91,13 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1, 3 or 7)")
+    parser.add_argument(
+        "--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1, 3, 7 or 20)"
+    )
     parser.add_argument("--only", type=_parts, default=list(PARTS), metavar="PART,…", help=", ".join(PARTS))
     parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, sync and scale")
     parser.add_argument(
-        "--steady", type=float, default=20.0, metavar="S", help="seconds of a training a round (default 20)"
+        "--steady", type=float, metavar="S", help="seconds of a training a round (default: 20, of the digits 4)"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the tables between this file's markers")
     parser.add_argument("--peers", type=Path, default=PEERS, metavar="DIR", help=f"their environment ({PEERS})")
@@ -158,7 +160,7 @@ def _stamp(name: str, given: argparse.Namespace) -> str:
         call += ["--runs", str(given.runs)]
     if given.hosts and PARTS[name].counts:
         call += ["--hosts", ",".join(map(str, given.hosts))]
-    if name.startswith("train-"):
+    if name.startswith("train-") and given.steady:
         call += ["--steady", f"{given.steady:g}"]
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     return f"{now}, load {os.getloadavg()[0]:.1f} at the start, `{' '.join(call)}`"

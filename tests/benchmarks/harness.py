@@ -67,6 +67,7 @@ def clean_environment(home: str) -> dict[str, str]:
     Installed programs are compiled once; a checkout may be told not to be, and would compile itself at every start.
     """
     dropped: tuple[str, ...] = ("SSH_", "ANSIBLE_", "PYINFRA_", "PDSH_", "IPEXCTL_", "_IPEXCTL_", "XDG_", "NO_COLOR")
+    dropped += ("OMP_", "KMP_", "MKL_", "OPENBLAS_", "NVPL_", "MALLOC_", "LD_")  # they reach only some launchers' ranks
     dropped += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPROFILEIMPORTTIME")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**kept, "HOME": home, "TERM": "dumb", "PYTHONPYCACHEPREFIX": f"{home}/.bytecode"}
@@ -147,11 +148,16 @@ def in_turns(
     """Every contender once a round, each round beginning with another one, so that noise hits all alike."""
     figures: dict[str, list[Measured]] = {name: [] for name in names}
     for number in range(runs):
-        shift = number % len(names)
-        for name in [*names[shift:], *names[:shift]]:
+        for name in rotated(names, number):
             time.sleep(pause)
             figures[name].append(measure(name))
     return figures
+
+
+def rotated(names: Sequence[str], number: int) -> list[str]:
+    """The names of that round: each begins with another one."""
+    shift = number % len(names)
+    return [*names[shift:], *names[:shift]]
 
 
 def walls_ratio(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) -> float:

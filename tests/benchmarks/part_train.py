@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import shutil
+import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.text import counted
 
 from .figures import median, median_interval, ratios, turn_rates
 from .frozen import stopped_after
-from .harness import Contender, Failed, end_of, failure, in_turns, say, spend
+from .harness import Contender, Failed, end_of, failure, in_turns, rotated, say, spend
 from .report import Goal, Report
 from .rig import CONTENDERS, HERE, ipexctl_argv
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .figures import Interval
     from .frozen import Stopped
     from .rig import Rig
@@ -60,11 +60,13 @@ class Workload:
     turn: float
     """Seconds for which one contender runs while the others are stopped: some steps."""
     options: tuple[str, ...]
+    steady: float
+    """Seconds of each contender in a round: the more, the fewer rounds it takes."""
 
 
 _BLOCKS: Final = CONTENDERS / "blocks.py"
-FP32: Final = Workload(_BLOCKS, "tokens", 8 * 128, 4, 4.0, ("--dtype", "fp32"))
-BF16: Final = Workload(_BLOCKS, "tokens", 8 * 128, 4, 4.0, ("--dtype", "bf16"))
+FP32: Final = Workload(_BLOCKS, "tokens", 8 * 128, 3, 4.0, ("--dtype", "fp32"), 20.0)
+BF16: Final = Workload(_BLOCKS, "tokens", 8 * 128, 3, 4.0, ("--dtype", "bf16"), 20.0)
 DIGITS: Final = Workload(
     HERE.parents[1] / "examples" / "train_digits.py",
     "images",
@@ -72,6 +74,7 @@ DIGITS: Final = Workload(
     120,
     1.0,
     ("--fresh", "--log-every", "60", "--save-every", "1000000", "--dtype", "fp32", "--epochs", "100000"),
+    4.0,
 )
 
 
@@ -87,33 +90,45 @@ class Place:
         return self.home / "envs" / "default" / "bin"
 
 
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Units a second of the contenders: for each, a list of turns for each round."""
+
+    of: dict[str, list[list[float]]]
+
+    def median(self, name: str) -> float:
+        return median([speed for turns in self.of[name] for speed in turns])
+
+    def beside(self, name: str) -> Interval:
+        """The ratios of the rounds, of which each is the median of the ratios within its turns.
+
+        Two starts of one program differ for as long as they run, so a round is one observation, however long it is.
+        """
+        rounds = zip(self.of[OURS], self.of[name], strict=True)
+        return median_interval([median(ratios(ours, other)) for ours, other in rounds])
+
+
 def measure(workload: Workload, rig: Rig) -> Report:
     place = _prepare(rig)
-    names = [OURS, BY_HAND, *OTHERS]
-    turns = math.ceil(rig.steady / workload.turn)
-    figures = {ranks: _trained(rig, place, workload, ranks, turns) for ranks in RANKS}
+    found = {ranks: _trained(rig, place, workload, ranks) for ranks in RANKS}
     unit = f"{workload.unit}/s (ipexctl run is as fast: median, interval)"
     header = (unit, *(counted(ranks, "rank") for ranks in RANKS))
-    rows = tuple((name, *(_cell(figures[ranks], name) for ranks in RANKS)) for name in names)
-    goals = tuple(goal for ranks in RANKS for goal in _goals(figures[ranks], counted(ranks, "rank")))
-    coverage = _beside(figures[RANKS[0]], BY_HAND).coverage
-    note = f"The intervals cover the median of the ratios within the turns with a probability of {coverage:.1%}."
-    return Report(rig.runs * turns, header, rows, goals, (note,))
+    rows = tuple((name, *(_cell(found[ranks], name) for ranks in RANKS)) for name in (OURS, BY_HAND, *OTHERS))
+    goals = tuple(goal for ranks in RANKS for goal in _goals(found[ranks], counted(ranks, "rank")))
+    coverage = found[RANKS[0]].beside(BY_HAND).coverage
+    note = f"The intervals cover the median of the rounds' ratios with a probability of {coverage:.1%}."
+    return Report(rig.runs, header, rows, goals, (note,))
 
 
-def _beside(figures: dict[str, list[float]], name: str) -> Interval:
-    return median_interval(ratios(figures[OURS], figures[name]))
+def _cell(speeds: Speeds, name: str) -> str:
+    speed = f"{speeds.median(name):.0f}"
+    return speed if name == OURS else f"{speed} ({speeds.beside(name)})"
 
 
-def _cell(figures: dict[str, list[float]], name: str) -> str:
-    speed = f"{median(figures[name]):.0f}"
-    return speed if name == OURS else f"{speed} ({_beside(figures, name)})"
-
-
-def _goals(figures: dict[str, list[float]], ranks: str) -> tuple[Goal, Goal]:
+def _goals(speeds: Speeds, ranks: str) -> tuple[Goal, Goal]:
     """Of the other launchers, the one that comes off best counts."""
-    best = min(OTHERS, key=lambda name: _beside(figures, name).median)
-    fastest, by_hand = _beside(figures, best), _beside(figures, BY_HAND)
+    best = min(OTHERS, key=lambda name: speeds.beside(name).median)
+    fastest, by_hand = speeds.beside(best), speeds.beside(BY_HAND)
     return (
         Goal(f"{ranks}: ≥ {AIM}x the best launcher", f"{fastest} {best}", fastest.reaches(AIM)),
         Goal(f"{ranks}: ≥ {AIM_WATCHED}x the same line by hand", str(by_hand), by_hand.reaches(AIM_WATCHED)),
@@ -163,23 +178,34 @@ def _contender(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name:
     return Contender(name, ("env", "-C", where, *argv[name]), env)
 
 
-def _trained(rig: Rig, place: Place, workload: Workload, ranks: int, turns: int) -> dict[str, list[float]]:
-    """Units a second of each contender in each of its turns."""
+def _trained(rig: Rig, place: Place, workload: Workload, ranks: int) -> Speeds:
+    """In each round every contender is started anew."""
     names = [OURS, BY_HAND, *OTHERS]
+    speeds = Speeds({name: [] for name in names})
+    for number in range(rig.runs):
+        say(f"train: {workload.script.name}, {counted(ranks, 'rank')}, round {number + 1} of {rig.runs}")
+        for name, turns in _round(rig, place, workload, ranks, rotated(names, number)).items():
+            speeds.of[name].append(turns)
+            say(f"  {name}: {median(turns):.1f} {workload.unit}/s")
+    return speeds
+
+
+def _round(rig: Rig, place: Place, workload: Workload, ranks: int, names: list[str]) -> dict[str, list[float]]:
+    """Units a second of each contender in each of its turns."""
+    turns = math.ceil((rig.steady or workload.steady) / workload.turn)
     with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=rig.scratch)))
         trainings: dict[str, Stopped] = {}
         for number, name in enumerate(names):
-            say(f"train: {workload.script.name}, {counted(ranks, 'rank')}: starting {name}")
-            steps = rig.scratch / f"steps-{workload.unit}-{workload.options[-1]}-{ranks}-{number}"
+            steps = directory / f"steps-{number}"
             words = (LAUNCHER, str(steps), workload.script.name, *workload.options)
             contender = _contender(rig, place, words, ranks, name)
             trainings[name] = stack.enter_context(stopped_after(contender, rig.env, steps, workload.warm_up))
-        in_turns(names, rig.runs * turns, lambda name: trainings[name].run_for(workload.turn))
-    speeds: dict[str, list[float]] = {}
-    for name, training in trainings.items():
-        if f"ranks: {ranks}," not in training.output():
-            raise Failed(f"{name} did not train with {ranks} ranks:\n{training.output()}")
-        # The first is the start and the warm-up.
-        speeds[name] = [workload.per_step * rate for rate in turn_rates(training.steps(), training.turns)[1:]]
-        say(f"  {name}: {median(speeds[name]):.1f} {workload.unit}/s")
-    return speeds
+        in_turns(names, turns, lambda name: trainings[name].run_for(workload.turn))
+        speeds: dict[str, list[float]] = {}
+        for name, training in trainings.items():
+            if f"ranks: {ranks}," not in training.output():
+                raise Failed(f"{name} did not train with {ranks} ranks:\n{training.output()}")
+            # The first is the start and the warm-up.
+            speeds[name] = [workload.per_step * rate for rate in turn_rates(training.steps(), training.turns)[1:]]
+        return speeds

@@ -39,8 +39,8 @@ class Rig:
     lab: Lab
     scratch: Path
     env: dict[str, str]
-    steady: float
-    """Seconds of training in a steady state."""
+    steady: float | None
+    """Seconds of training in a steady state, unless the workload has its own."""
 
     @property
     def user(self) -> str:
