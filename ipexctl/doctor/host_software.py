@@ -245,8 +245,8 @@ def libraries(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "allocator.missing",
             "info",
-            "Neither tcmalloc nor jemalloc is installed: tensors get their memory from the kernel more often, which "
-            "costs time",
+            "Neither tcmalloc nor jemalloc is installed: ranks that `ipexctl run` did not start get memory from the "
+            "kernel anew at every step, which costs time",
             package_command(facts, "libtcmalloc-minimal4", "gperftools-libs", "libtcmalloc4"),
         )
 

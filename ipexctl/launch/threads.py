@@ -9,7 +9,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.plan import Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
 
@@ -20,6 +20,7 @@ _IPEX: Final = "intel-extension-for-pytorch"
 def settings(context: LaunchContext) -> Iterator[Setting]:
     yield from _threads(context)
     yield from context.per_node("LD_PRELOAD", lambda node: _preload(context, node))
+    yield from _malloc(context)
     yield from _runtime(context)
     yield from _instructions(context)
 
@@ -59,13 +60,32 @@ def _preload(context: LaunchContext, node: NodeLayout) -> Choice | None:
     if library := openmp_library(context, node):
         parts.append(library)
         why.append("Intel's OpenMP must come before the libgomp that torch brings, so that only one of them runs")
-    if allocators := node.facts.software.libraries.get("libtcmalloc", ()):
+    if allocators := _tcmalloc(node):
         full = [path for path in allocators if "minimal" not in path]
         parts.append((full or list(allocators))[0])
         why.append("tcmalloc keeps freed memory; malloc returns it to the kernel and faults it in again at every step")
     if not parts:
         return None
     return ":".join(parts), "; ".join(why)
+
+
+def _tcmalloc(node: NodeLayout) -> tuple[str, ...]:
+    return node.facts.software.libraries.get("libtcmalloc", ())
+
+
+def _malloc(context: LaunchContext) -> Iterator[Setting]:
+    """Without tcmalloc, glibc's malloc keeps freed memory; every version of it reads these variables."""
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in context.wanted):
+        return
+
+    def choose(value: str, why: str) -> Callable[[NodeLayout], Choice | None]:
+        own = context.wanted.get("LD_PRELOAD")
+        return lambda node: None if (_tcmalloc(node) if own is None else "malloc" in own) else (value, why)
+
+    once = "large tensors are not mapped anew at every step: the kernel would fault in and clear each of their pages"
+    keep = "malloc keeps freed memory for the next step, as tcmalloc does"
+    yield from context.per_node("MALLOC_MMAP_MAX_", choose("0", once))
+    yield from context.per_node("MALLOC_TRIM_THRESHOLD_", choose("-1", keep))
 
 
 def _runtime(context: LaunchContext) -> Iterator[Setting]:

@@ -79,6 +79,18 @@ def test_libraries_are_preloaded_only_where_they_are() -> None:
     assert value(plan(has, plain, env=IPEX), "LD_PRELOAD", "node2") == IOMP
 
 
+def test_malloc_keeps_freed_memory_where_no_other_allocator_does() -> None:
+    has = machine(SPR, 1, software=software(libraries={"libtcmalloc": (TCMALLOC,)}))
+    found = plan(has, machine(SPR, 2))
+    for name, kept in (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "-1")):
+        assert (value(found, name), value(found, name, "node2")) == (None, kept)
+        assert value(plan(has, exports=(Export("LD_PRELOAD", ""),)), name) == kept, "tcmalloc is not loaded then"
+    for own in (Export("LD_PRELOAD", "/opt/libjemalloc.so"), Export("MALLOC_TRIM_THRESHOLD_", "1048576")):
+        assert value(plan(machine(SPR), exports=(own,)), "MALLOC_MMAP_MAX_") is None
+    tunables = plan(machine(SPR), exports=(Export("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),))
+    assert value(tunables, "MALLOC_TRIM_THRESHOLD_") is None
+
+
 def test_the_whole_tcmalloc_is_preferred_to_the_minimal_one() -> None:
     both = ("/usr/lib64/libtcmalloc_minimal.so.4", "/usr/lib64/libtcmalloc.so.4")
     found = plan(machine(SPR, software=software(libraries={"libtcmalloc": both})))
