@@ -5,9 +5,12 @@ from __future__ import annotations
 import shlex
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FENCE = b"\x1e"
 MAX_LINE = 128 * 1024 - 1
@@ -37,11 +40,24 @@ class Command(NamedTuple):
         """A line for sh, which expands pipes, globs and variables."""
         return cls(script=line, label=line)
 
+    @classmethod
+    def scripts(cls, *files: Path, arguments: Sequence[str], label: str) -> Command:
+        """These scripts as one, with positional parameters."""
+        text = "".join(map(shell_text, files))
+        return cls(script=f"set -- {shlex.join(arguments)}\n{text}", label=label)
+
     def hint(self, code: int) -> str:
         """The next thing to type if the exit code suggests one, else empty."""
         if code == 127 and any(c in self.program for c in " |;&<>$*"):
             return f"no program is called that; a line for the shell goes behind --shell: --shell {self.label}"
         return ""
+
+
+@lru_cache(maxsize=64)
+def shell_text(file: Path) -> str:
+    """A script without comments and indentation, because it is sent to every host."""
+    lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
 
 
 def login_line(command: Command, nonce: str) -> str:
@@ -66,7 +82,7 @@ def encode_for_printf(script: str) -> str:
 
 def end_session_script(session: int | None, grace: float) -> str:
     """A script that ends every process of one session and prints the number that survived."""
-    return f"wanted='{session or ''}' tenths={max(1, round(grace * 10))}\n{_END_SESSION.read_text(encoding='utf-8')}"
+    return f"wanted='{session or ''}' tenths={max(1, round(grace * 10))}\n{shell_text(_END_SESSION)}"
 
 
 _END_SESSION = Path(__file__).with_name("end_session.sh")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import re
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.command import Command
@@ -25,13 +26,8 @@ if TYPE_CHECKING:
     from ipexctl.trust.host_state import HostState
     from ipexctl.trust.plan import KeysEdit
 
+_SCRIPTS: Final = Path(__file__).with_name("scripts")
 _LOGIN: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) (?:=([ -~]*)|((?:[0-9a-f]{2})*))")
-
-
-def script(*names: str) -> str:
-    """The concatenated text of these scripts."""
-    folder = files("ipexctl.trust") / "scripts"
-    return "".join((folder / f"{name}.sh").read_text(encoding="utf-8") for name in names)
 
 
 def login_command(
@@ -50,7 +46,7 @@ def login_command(
     """
     limits = [str(connect), str(seconds), str(at_once), "last" if last_decides else ""]
     arguments = [config or "", IDENTITY_COMMAND, *limits, *ssh_names.values()]
-    return _command(("logins",), arguments, f"log in to {len(ssh_names)} nodes")
+    return trust_script(("logins",), arguments, f"log in to {len(ssh_names)} nodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +68,10 @@ class HostSteps:
 
     def edit_keys(self, home: str, edit: KeysEdit) -> str:
         """Replace authorized_keys by its new text: "done", "same", or "moved" if it no longer has the old text."""
-        sizes = ["none" if text is None else str(len(text)) for text in (edit.old, edit.new)]
-        args = [home, *sizes, "rmdir" if edit.remove_directory else ""]
-        content = (edit.old or b"") + (edit.new or b"")
-        return self._run(("lock", "keys"), args, "edit authorized_keys", content).decode(errors="replace").strip()
+        digests = ["none" if text is None else hashlib.sha256(text).hexdigest() for text in (edit.old, edit.new)]
+        args = [home, *digests, "rmdir" if edit.remove_directory else ""]
+        reply = self._run(("lock", "keys"), args, "edit authorized_keys", edit.new or b"")
+        return reply.decode(errors="replace").strip()
 
     def make_key(self, ipexctl_home: str) -> str:
         """node0's public key. The private key is created there if it is missing, and never leaves node0."""
@@ -107,7 +103,7 @@ class HostSteps:
 
     def _run(self, names: Sequence[str], args: Sequence[str], label: str, stdin: bytes | None = None) -> bytes:
         """Run scripts in one round trip."""
-        return self._output(_command(names, args, label), stdin)
+        return self._output(trust_script(names, args, label), stdin)
 
     def _output(self, command: Command, stdin: bytes | None = None) -> bytes:
         """The command's stdout. The last line of its stderr is the reason if it fails."""
@@ -119,8 +115,10 @@ class HostSteps:
         return result.stdout
 
 
-def _command(names: Sequence[str], arguments: Sequence[str], label: str) -> Command:
-    return Command(Command.argv("/bin/sh", "-c", script(*names), "ipexctl", *arguments).script, label)
+def trust_script(names: Sequence[str], arguments: Sequence[str], label: str) -> Command:
+    """These scripts of trust as one command."""
+    files = [_SCRIPTS / f"{name}.sh" for name in names]
+    return Command.scripts(*files, arguments=arguments, label=label)
 
 
 def read_logins(output: bytes, names: Sequence[str], unanswered: LoginAttempt) -> dict[str, LoginAttempt]:

@@ -12,11 +12,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.remote.command import Command
+from ipexctl.remote.command import Command, shell_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_HERE: Final = Path(__file__).parent
 _FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "main.sh")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -27,15 +28,8 @@ PARTS: Final = ("kernel", "network", "names", "home", "programs")
 @functools.cache
 def probe_script() -> str:
     """The script, for `sh -c SCRIPT probe HOME PEERS`."""
-    return f"kernel_awk={shlex.quote(_text('kernel.awk'))}\n" + "".join(_text(file) for file in _FILES)
-
-
-@functools.cache
-def _text(file: str) -> str:
-    """A part without comments and indentation, because it is sent to every host."""
-    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
-    lines = (line.strip() for line in text.splitlines())
-    return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
+    kernel_awk = shlex.quote(shell_text(_HERE / "kernel.awk"))
+    return f"kernel_awk={kernel_awk}\n" + "".join(shell_text(_HERE / file) for file in _FILES)
 
 
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
@@ -47,7 +41,7 @@ def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command
     names = " ".join(name for name in peers if _NAME.fullmatch(name) and not _is_address(name))
     variables = {"home": home or "", "peers": names, "probe": probe_script()}
     settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
-    return Command(script=settings + _text("outer.sh"), label="the probe")
+    return Command(script=settings + shell_text(_HERE / "outer.sh"), label="the probe")
 
 
 def environment_command(home: str | None, name: str, check: str) -> Command:
@@ -55,8 +49,8 @@ def environment_command(home: str | None, name: str, check: str) -> Command:
 
     `check` is the source of a program for the environment's own Python, which prints what it finds there.
     """
-    text = "".join(map(_text, ("frame.sh", "interfaces.sh", "environment.sh")))
-    return Command(Command.argv("/bin/sh", "-c", text, "probe", home or "", "", name, check).script, "the check")
+    files = [_HERE / file for file in ("frame.sh", "interfaces.sh", "environment.sh")]
+    return Command.scripts(*files, arguments=[home or "", "", name, check], label="the check")
 
 
 def _is_address(name: str) -> bool:

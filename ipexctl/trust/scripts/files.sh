@@ -3,6 +3,13 @@
 LC_ALL=C
 export LC_ALL
 umask 077
+
+# Copy a file and fsync it, or fail.
+written() { # from, to: the file that keeps its mode and owner
+    output=$(dd if="$1" of="$2" bs=65536 conv=fsync 2>&1) && cmp -s "$1" "$2" && return
+    output=$(cat "$1" 2>&1 >"$2") && cmp -s "$1" "$2" || fail "$locked/$2 could not be written: ${output##*: }"
+}
+
 ssh=$1/ssh
 lock "$ssh/.lock"
 output=$(cat 2>&1 >all) || fail "$ssh: ${output##*: }"

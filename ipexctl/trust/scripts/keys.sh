@@ -1,7 +1,7 @@
 # Replaces authorized_keys by a new text if it still has the old text.
-# $1 the account's home   $2 bytes of the old text, or none   $3 bytes of the new text, or none
+# $1 the account's home   $2, $3 the SHA-256 of the old text and of the new one, or none
 # $4 rmdir: remove ~/.ssh too if it is empty
-# Stdin: the old text and the new one. Prints: done, same, moved (it no longer has the old text).
+# Stdin: the new text. Prints: done, same, moved (it no longer has the old text). It starts few programs, as probe.sh.
 LC_ALL=C
 export LC_ALL
 umask 077
@@ -22,29 +22,40 @@ lock "$place/.ipexctl-trust"
 # A stale lock of an interrupted call from before ~/.ssh existed.
 [ "$place" = "$home" ] || [ ! -d "$home/.ipexctl-trust" ] || (lock "$home/.ipexctl-trust") || :
 
-wanted=0
-[ "$old" = none ] || wanted=$old
-skip=$wanted
-[ "$new" = none ] || wanted=$((wanted + new))
-output=$(cat 2>&1 >all) || fail "$place: ${output##*: }"
-[ "$(wc -c <all)" -eq "$wanted" ] || fail "the connection was cut while the text came"
-head -c "$skip" all >old || fail "$place can't be written to"
-tail -c +$((skip + 1)) all >new || fail "$place can't be written to"
+command -v sha256sum >/dev/null || fail "there is no sha256sum, which comes with coreutils"
+newline='
+'
 
+sum_of() { # file: sets $sum
+    sum=$(sha256sum 2>/dev/null <"$1")
+    sum=${sum%% *}
+}
+receive() { # file that keeps its mode and owner: the new text, which arrives on stdin
+    reason="the connection was cut while the text came"
+    if ! output=$(dd of="$1" bs=65536 conv=fsync 2>&1); then
+        output=${output%%"$newline"*}
+        reason="$place: ${output##*: }"
+        # An old dd doesn't know fsync; it has read nothing.
+        cat 2>/dev/null >"$1"
+    fi
+    sum_of "$1"
+    [ "$sum" = "$new" ] || fail "$reason"
+}
 end_unchanged() { # "same" or "moved"
     echo "$1"
     exit
 }
-is_new() { [ "$new" != none ] && [ -f "$real" ] && cmp -s "$real" new; }
 
+sum=
+[ ! -f "$real" ] || sum_of "$real"
 if [ -n "$fresh" ] && [ -d "$home/.ssh" ]; then
     end_unchanged moved
+elif [ "$sum" = "$new" ]; then
+    end_unchanged same
 elif [ "$old" = none ]; then
-    [ ! -e "$real" ] || { is_new && end_unchanged same; } || end_unchanged moved
+    [ ! -e "$real" ] || end_unchanged moved
 else
-    # Texts of different sizes differ.
-    [ "$old" != "$new" ] || ! is_new || end_unchanged same
-    cmp -s "$real" old || { is_new && end_unchanged same; } || end_unchanged moved
+    [ "$sum" = "$old" ] || end_unchanged moved
     [ -w "$real" ] || fail "$real is read-only"
 fi
 
@@ -55,18 +66,22 @@ if [ "$new" = none ]; then
 elif [ "$old" != none ]; then
     output=$(cp -p "$real" next 2>&1) || fail "${output#cp: }"
     # shellcheck disable=SC2012
-    ls -ldn "$real" next | {
+    listed=$(ls -ldn "$real" next)
+    {
         read -r mode1 _ owner1 group1 _
         read -r mode2 _ owner2 group2 _
-        # Ten characters; behind them is a mark for an ACL.
-        [ "${mode1%"${mode1#??????????}"} $owner1 $group1" = "${mode2%"${mode2#??????????}"} $owner2 $group2" ]
-    } || fail "$real belongs to another account or group, which can't be kept"
-    written new next
+    } <<END
+$listed
+END
+    # Ten characters; behind them is a mark for an ACL.
+    [ "${mode1%"${mode1#??????????}"} $owner1 $group1" = "${mode2%"${mode2#??????????}"} $owner2 $group2" ] ||
+        fail "$real belongs to another account or group, which can't be kept"
+    receive next
     [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" next 2>/dev/null || :
     output=$(mv -f next "$real" 2>&1) || fail "${output#mv: }"
 elif [ -n "$fresh" ]; then
     mkdir ssh && : >ssh/authorized_keys || fail "$home can't be written to"
-    written new ssh/authorized_keys
+    receive ssh/authorized_keys
     output=$(mv ssh "$home/.ssh" 2>&1) || fail "${output#mv: }"
     if [ -d "$home/.ssh/ssh" ]; then
         # Another process created ~/.ssh meanwhile, so the new directory was moved into it.
@@ -78,7 +93,7 @@ elif [ -n "$fresh" ]; then
     command -v restorecon >/dev/null && restorecon -R "$home/.ssh" >/dev/null 2>&1
 else
     : >next || fail "$place can't be written to"
-    written new next
+    receive next
     output=$(mv next "$real" 2>&1) || fail "${output#mv: }"
     command -v restorecon >/dev/null && restorecon "$real" >/dev/null 2>&1
 fi

@@ -55,9 +55,3 @@ unlock() {
     # shellcheck disable=SC3013 # every sh of a Linux host has -ef
     if [ . -ef "$locked" ]; then cd / && rm -rf "$locked"; fi
 }
-
-# Copy a file and fsync it, or fail.
-written() { # from, to: the file that keeps its mode and owner
-    output=$(dd if="$1" of="$2" bs=65536 conv=fsync 2>&1) && cmp -s "$1" "$2" && return
-    output=$(cat "$1" 2>&1 >"$2") && cmp -s "$1" "$2" || fail "$locked/$2 could not be written: ${output##*: }"
-}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shlex
 import shutil
 import subprocess
 import threading
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.trust.host_steps import login_command, read_logins, script
+from ipexctl.trust.host_steps import login_command, read_logins, trust_script
 from ipexctl.trust.login_errors import LoginAttempt
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SHELLS = [shell for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) 
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     def call(names: tuple[str, ...], *args: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [*request.param, "-c", script(*names), "ipexctl", *map(str, args)],
+            [*request.param, "-c", trust_script(names, [str(arg) for arg in args], "").script],
             input=stdin,
             capture_output=True,
             env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
@@ -48,6 +48,10 @@ def keys(tmp_path: Path) -> Path:
     return tmp_path / ".ssh" / "authorized_keys"
 
 
+def sha256(text: bytes | None) -> str:
+    return "none" if text is None else hashlib.sha256(text).hexdigest()
+
+
 def edit(
     run: Run,
     home: Path,
@@ -55,8 +59,7 @@ def edit(
     new: bytes | None,
     last: str = "",
 ) -> str:
-    sizes = ["none" if text is None else len(text) for text in (old, new)]
-    done = run(("lock", "keys"), home, *sizes, last, stdin=(old or b"") + (new or b""))
+    done = run(("lock", "keys"), home, sha256(old), sha256(new), last, stdin=new or b"")
     assert not list(home.rglob(".ipexctl-trust*"))
     return done.stdout.decode().strip() if done.returncode == 0 else done.stderr.decode().strip()
 
@@ -86,7 +89,7 @@ def test_a_directory_is_made_whole_and_goes_again(run: Run, tmp_path: Path) -> N
 
 
 def test_a_text_that_comes_in_half_changes_nothing(run: Run, keys: Path) -> None:
-    done = run(("lock", "keys"), keys.parents[1], 3, 100, "", stdin=b"oldnew")
+    done = run(("lock", "keys"), keys.parents[1], sha256(b"old"), sha256(b"the new one"), "", stdin=b"the new")
     assert done.returncode == 1
     assert b"connection was cut" in done.stderr
     assert keys.read_bytes() == b"old"
@@ -109,7 +112,8 @@ def test_many_at_once_one_after_the_other(run: Run, keys: Path) -> None:
     answers = []
 
     def change(number: int) -> None:
-        done = run(("lock", "keys"), home, 3, 4, "", stdin=b"old" + f"new{number}".encode())
+        new = f"new{number}".encode()
+        done = run(("lock", "keys"), home, sha256(b"old"), sha256(new), "", stdin=new)
         answers.append(done.stdout.decode().strip() or done.stderr.decode())
 
     threads = [threading.Thread(target=change, args=(number,)) for number in range(6)]
@@ -185,25 +189,26 @@ def test_a_key_that_is_none_is_named_and_can_be_revoked(run: Run, tmp_path: Path
 def test_a_call_that_lost_its_lock_while_it_was_stopped_changes_nothing(shell: list[str], keys: Path) -> None:
     """Another call took the lock for stale; the first one goes on when the second is at work."""
     lock = keys.parent / ".ipexctl-trust"
+    args = [str(keys.parents[1]), sha256(b"old"), sha256(b"first"), ""]
     first = subprocess.Popen(
-        [*shell, "-c", script("lock", "keys"), "ipexctl", str(keys.parents[1]), "3", "5", ""],
+        [*shell, "-c", trust_script(("lock", "keys"), args, "").script],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"},
     )
     until = time.monotonic() + 20
-    while not (lock / "all").exists():
+    while not (lock / "next").exists():
         assert time.monotonic() < until
         time.sleep(0.02)
     shutil.rmtree(lock.rename(lock.with_name("removed")))
     lock.mkdir()
-    for name in ("holder", "all", "next"):
-        (lock / name).write_bytes(b"oldothe")
-    first.communicate(b"oldfirst", timeout=20)
+    for name in ("holder", "next"):
+        (lock / name).write_bytes(b"other")
+    first.communicate(b"first", timeout=20)
     assert first.returncode != 0
     assert keys.read_bytes() == b"old"
-    assert sorted(path.name for path in lock.iterdir()) == ["all", "holder", "next"]
+    assert sorted(path.name for path in lock.iterdir()) == ["holder", "next"]
 
 
 def _log_in(
@@ -215,7 +220,7 @@ def _log_in(
     names = {node: node for node in nodes}
     command = login_command(names, config, connect=1, seconds=2, at_once=2, last_decides=last_decides)
     done = subprocess.run(
-        [*shell, *shlex.split(command.script)[2:]],
+        [*shell, "-c", command.script],
         capture_output=True,
         env={"HOME": str(folder), "PATH": f"{folder}:/usr/bin:/bin"},
         timeout=60,
