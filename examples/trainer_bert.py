@@ -26,7 +26,7 @@ from transformers import BertConfig, BertForSequenceClassification, HfArgumentPa
 RENAMED = (("no_cuda", "use_cpu"),)
 """The flag up to transformers 4.33, and the one since."""
 IPEX = "intel_extension_for_pytorch"
-"""What it did is in PyTorch now: --use_ipex has no successor."""
+"""Its work is done by PyTorch now: --use_ipex has no successor."""
 CCL = "oneccl_bindings_for_pytorch"
 DEFAULTS: dict[str, Any] = {
     "use_cpu": True,
@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
     "ddp_find_unused_parameters": False,
 }
 BATCH = 32
-"""What all ranks have together, unless the call says what each has: on any number of them it learns the same."""
+"""Sequences of a step over all ranks, unless the call sets those of each: the losses are the same on any number."""
 VOCABULARY = 200
 LENGTH = 32
 
