@@ -154,6 +154,7 @@ def _fix_for(lines: Sequence[str]) -> str:
             "no key that can be read",
             "while ipexctl doctor shows no live run: ipexctl trust --revoke, then ipexctl trust",
         ),
+        ("no sha256sum", "install coreutils there, then run it again"),
         ("ssh-keygen", "install openssh-client (openssh-clients) on node0"),
     ):
         if pattern in text:

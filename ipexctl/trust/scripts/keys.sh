@@ -33,33 +33,41 @@ sum_of() { # file: sets $sum
 receive() { # file that keeps its mode and owner: the new text, which arrives on stdin
     reason="the connection was cut while the text came"
     if ! output=$(dd of="$1" bs=65536 conv=fsync 2>&1); then
-        output=${output%%"$newline"*}
-        reason="$place: ${output##*: }"
-        # An old dd doesn't know fsync; it has read nothing.
-        cat 2>/dev/null >"$1"
+        reason=${output%%"$newline"*}
+        reason="$place: ${reason##*: }"
     fi
     sum_of "$1"
+    [ "$sum" != "$new" ] || return 0
+    case $output in
+    *fsync*) # An old dd doesn't know it, and has read nothing.
+        reason="the connection was cut while the text came"
+        output=$(cat 2>&1 >"$1") || reason="$place: ${output##*: }"
+        sum_of "$1"
+        ;;
+    esac
     [ "$sum" = "$new" ] || fail "$reason"
 }
 end_unchanged() { # "same" or "moved"
     echo "$1"
     exit
 }
+end_unless_old() { # Called last: another program may change the file while the new text comes.
+    sum=none
+    [ ! -e "$real" ] || sum_of "$real"
+    [ "$sum" != "$new" ] || end_unchanged same
+    [ "$sum" = "$old" ] || end_unchanged moved
+}
 
-sum=
-[ ! -f "$real" ] || sum_of "$real"
 if [ -n "$fresh" ] && [ -d "$home/.ssh" ]; then
     end_unchanged moved
-elif [ "$sum" = "$new" ]; then
-    end_unchanged same
-elif [ "$old" = none ]; then
-    [ ! -e "$real" ] || end_unchanged moved
-else
-    [ "$sum" = "$old" ] || end_unchanged moved
+elif [ "$old" != none ]; then
+    [ -f "$real" ] || end_unchanged moved
+    [ "$old" != "$new" ] || end_unless_old
     [ -w "$real" ] || fail "$real is read-only"
 fi
 
 if [ "$new" = none ]; then
+    end_unless_old
     output=$(rm -f "$real" 2>&1) || fail "${output#rm: }"
     unlock
     [ "$4" != rmdir ] || rmdir "$home/.ssh" 2>/dev/null
@@ -73,11 +81,13 @@ elif [ "$old" != none ]; then
     } <<END
 $listed
 END
-    # Ten characters; behind them is a mark for an ACL.
-    [ "${mode1%"${mode1#??????????}"} $owner1 $group1" = "${mode2%"${mode2#??????????}"} $owner2 $group2" ] ||
+    # Ten characters; behind them is a mark for an ACL. Some shells need a file for the text above: then all is empty.
+    [ -n "$group2" ] &&
+        [ "${mode1%"${mode1#??????????}"} $owner1 $group1" = "${mode2%"${mode2#??????????}"} $owner2 $group2" ] ||
         fail "$real belongs to another account or group, which can't be kept"
     receive next
     [ ! -e /sys/fs/selinux/enforce ] || chcon --reference="$real" next 2>/dev/null || :
+    end_unless_old
     output=$(mv -f next "$real" 2>&1) || fail "${output#mv: }"
 elif [ -n "$fresh" ]; then
     mkdir ssh && : >ssh/authorized_keys || fail "$home can't be written to"
@@ -87,13 +97,13 @@ elif [ -n "$fresh" ]; then
         # Another process created ~/.ssh meanwhile, so the new directory was moved into it.
         rm -f "$home/.ssh/ssh/authorized_keys"
         rmdir "$home/.ssh/ssh"
-        echo moved
-        exit
+        end_unchanged moved
     fi
     command -v restorecon >/dev/null && restorecon -R "$home/.ssh" >/dev/null 2>&1
 else
     : >next || fail "$place can't be written to"
     receive next
+    end_unless_old
     output=$(mv next "$real" 2>&1) || fail "${output#mv: }"
     command -v restorecon >/dev/null && restorecon "$real" >/dev/null 2>&1
 fi

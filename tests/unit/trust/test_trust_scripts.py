@@ -95,6 +95,28 @@ def test_a_text_that_comes_in_half_changes_nothing(run: Run, keys: Path) -> None
     assert keys.read_bytes() == b"old"
 
 
+@pytest.mark.parametrize("old", [b"old", None])
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+def test_a_line_added_while_the_new_text_comes_is_kept(shell: list[str], keys: Path, old: bytes | None) -> None:
+    if old is None:
+        keys.unlink()
+    args = [str(keys.parents[1]), sha256(old), sha256(b"new"), ""]
+    editing = subprocess.Popen(
+        [*shell, "-c", trust_script(("lock", "keys"), args, "").script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"},
+    )
+    until = time.monotonic() + 20
+    while not (keys.parent / ".ipexctl-trust" / "next").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    keys.write_bytes(b"old and another")
+    assert editing.communicate(b"new", timeout=20)[0] == b"moved\n"
+    assert keys.read_bytes() == b"old and another"
+    assert list(keys.parent.iterdir()) == [keys]
+
+
 def test_what_stands_in_the_way_is_said(run: Run, keys: Path) -> None:
     home = keys.parents[1]
     keys.unlink()
