@@ -20,7 +20,7 @@ _STRAYS: Final = (
 """Variables of other launchers: a script would take its rank from them."""
 _THREADS: Final = ("OMP_", "KMP_", "GOMP_", "MKL_NUM_THREADS")
 _PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
-_TUNING: Final = ("CCL_", "FI_", "I_MPI_", "OMPI_MCA_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_CONF")
+_TUNING: Final = ("CCL_", "FI_", "I_MPI_", "OMPI_MCA_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "GLIBC_TUNABLES")
 """A site's settings: kept if all hosts have the same; ranks with different ones hang."""
 _LAUNCHER_PREFIXES: Final = ("I_MPI_", "HYDRA_", "MPIEXEC_", "PRTE_MCA_", "OMPI_MCA_")
 

@@ -75,7 +75,8 @@ def _tcmalloc(node: NodeLayout) -> tuple[str, ...]:
 
 def _malloc(context: LaunchContext) -> Iterator[Setting]:
     """Without tcmalloc, glibc's malloc keeps freed memory; every version of it reads these variables."""
-    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in context.wanted):
+    of_logins = (name for node in context.nodes for name in node.facts.environment.variables)
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in (*context.wanted, *of_logins)):
         return
 
     def choose(value: str, why: str) -> Callable[[NodeLayout], Choice | None]:

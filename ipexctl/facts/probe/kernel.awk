@@ -170,7 +170,7 @@ function rules(i) {
 function variables(name, value) {
     for (name in ENVIRON)
         if (name ~ /^(OMP|KMP|GOMP|MKL|CCL|I_MPI|OMPI|FI|PMI|PMIX|GLOO|TP|ONEDNN|DNNL|ATEN|LD|PYTHON)_?[A-Z0-9_]*$/ ||
-            name ~ /^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT|MALLOC_CONF|CONDA_PREFIX|VIRTUAL_ENV)$/ ||
+            name ~ /^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT|MALLOC_[A-Z_]+|GLIBC_TUNABLES|CONDA_PREFIX|VIRTUAL_ENV)$/ ||
             name ~ /^(TMPDIR|SLURM_JOB_ID|PBS_JOBID)$/) {
             value = ENVIRON[name]
             gsub(/[\n\r]/, " ", value)

@@ -89,6 +89,8 @@ def test_malloc_keeps_freed_memory_where_no_other_allocator_does() -> None:
         assert value(plan(machine(SPR), exports=(own,)), "MALLOC_MMAP_MAX_") is None
     tunables = plan(machine(SPR), exports=(Export("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),))
     assert value(tunables, "MALLOC_TRIM_THRESHOLD_") is None
+    of_site = plan(machine(SPR, environment=variables(MALLOC_TRIM_THRESHOLD_="1048576")))
+    assert (value(of_site, "MALLOC_MMAP_MAX_"), value(of_site, "MALLOC_TRIM_THRESHOLD_")) == (None, "1048576")
 
 
 def test_the_whole_tcmalloc_is_preferred_to_the_minimal_one() -> None:
