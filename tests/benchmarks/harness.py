@@ -67,7 +67,16 @@ def clean_environment(home: str) -> dict[str, str]:
     Installed programs are compiled once; a checkout may be told not to be, and would compile itself at every start.
     """
     dropped: tuple[str, ...] = ("SSH_", "ANSIBLE_", "PYINFRA_", "PDSH_", "IPEXCTL_", "_IPEXCTL_", "XDG_", "NO_COLOR")
-    dropped += ("OMP_", "KMP_", "MKL_", "OPENBLAS_", "NVPL_", "MALLOC_", "LD_")  # they reach only some launchers' ranks
+    dropped += (
+        "OMP_",
+        "KMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "NVPL_",
+        "MALLOC_",
+        "GLIBC_",
+        "LD_",
+    )  # they reach only some launchers' ranks
     dropped += ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPROFILEIMPORTTIME")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return {**kept, "HOME": home, "TERM": "dumb", "PYTHONPYCACHEPREFIX": f"{home}/.bytecode"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import shlex
 from functools import partial
@@ -15,6 +17,7 @@ from .report import Goal, Report
 from .rig import all_well, ipexctl_argv
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from .harness import Spent
@@ -25,7 +28,10 @@ FILES, DIRECTORIES, SIZE = 2000, 40, 20_000_000
 COLD, CHANGED, UNCHANGED = "nothing there", "one file changed", "unchanged"
 STATES: Final = (COLD, CHANGED, UNCHANGED)
 PLACE = "bench-sync"
-"""Where the others put the project, in the account's home."""
+"""The project's directory in the account's home: this, the first word of the tool, a number.
+
+"Nothing there" is a directory that never existed: ext4 creates files much slower where others were just deleted.
+"""
 PAUSE = 0.3
 
 
@@ -47,14 +53,18 @@ def measure(rig: Rig) -> Report:
     if rig.peers["rsync"] and rig.peers.playbook:
         names.append(ANSIBLE)
     columns: dict[str, dict[str, list[Spent]]] = {}
+    numbers = itertools.count()
     for count in rig.counts:
+        places: dict[str, str] = {}
         for name in names:
-            _prepare(rig, name, count)
-            spend(_contender(rig, tree, count, name), rig.env)
+            _synced(rig, tree, COLD, count, places, numbers, name)
         for state in STATES:
             column = f"{state}, {counted(count, 'host')}"
             say(f"sync: {column}")
-            columns[column] = in_turns(names, rig.runs, partial(_synced, rig, tree, state, count), PAUSE)
+            synced = partial(_synced, rig, tree, state, count, places, numbers)
+            if state == UNCHANGED:  # the last change was made for one tool after the other
+                in_turns(names, 1, synced)
+            columns[column] = in_turns(names, rig.runs, synced, PAUSE)
     header = (f"{FILES} files: wall s / client CPU s (x ipexctl)", *columns)
     rows = tuple((name, *(cell(figures, name, OURS) for figures in columns.values())) for name in names)
     goals = tuple(_goal(figures, column) for column, figures in columns.items() if RSYNC in names)
@@ -68,20 +78,11 @@ def _goal(figures: dict[str, list[Spent]], column: str) -> Goal:
     return Goal(f"{column}: faster than rsync", f"{reached:.2f}x as fast", reached > 1)
 
 
-def _prepare(rig: Rig, name: str, count: int) -> None:
-    """Nothing of it there."""
-    where = "rm -rf ~/.ipexctl" if name == OURS else f"rm -rf ~/{PLACE}-{_word(name)}"
-    all_well(rig.on_hosts(where, count), "clearing up")
-
-
-def _word(name: str) -> str:
-    return name.split()[0]
-
-
-def _contender(rig: Rig, tree: Path, count: int, name: str) -> Contender:
-    place = f"{rig.lab.hosts[0].home}/{PLACE}-{_word(name)}"
+def _contender(rig: Rig, tree: Path, count: int, name: str, place: str) -> Contender:
+    place = f"{rig.lab.hosts[0].home}/{place}"
     if name == OURS:
-        return Contender(name, (*ipexctl_argv(), "sync", "-H", str(rig.hostfile(count)), str(tree)))
+        where = ("-H", str(rig.hostfile(count)), "--home", place)
+        return Contender(name, (*ipexctl_argv(), "sync", *where, str(tree)))
     if name == ANSIBLE:
         return playbook(rig, name, "sync.yml", {"tree": str(tree), "place": place}, count)
     shell = shlex.join([str(rig.peers["ssh"]), "-F", str(rig.lab.ssh_config)])
@@ -90,20 +91,24 @@ def _contender(rig: Rig, tree: Path, count: int, name: str) -> Contender:
     return Contender(name, (*argv, f"{tree}/", f"{{}}:{place}/"), stdin=hosts)
 
 
-def _synced(rig: Rig, tree: Path, state: str, count: int, name: str) -> Spent:
+def _synced(
+    rig: Rig, tree: Path, state: str, count: int, places: dict[str, str], numbers: Iterator[int], name: str
+) -> Spent:
     changed = tree / "package00" / "module0000.py"
     if state == COLD:
-        _prepare(rig, name, count)
+        places[name] = f"{PLACE}-{name.split()[0]}-{next(numbers)}"
     elif state == CHANGED:
         changed.write_bytes(changed.read_bytes()[1:] + b"!")
-    spent = spend(_contender(rig, tree, count, name), rig.env)
-    _prove(rig, tree, count, name)
+    spent = spend(_contender(rig, tree, count, name, places[name]), rig.env)
+    _prove(rig, tree, count, name, places[name])
+    if state == COLD:
+        os.sync()
     return spent
 
 
-def _prove(rig: Rig, tree: Path, count: int, name: str) -> None:
+def _prove(rig: Rig, tree: Path, count: int, name: str, place: str) -> None:
     """Every host has every file, and the one that changes as it is here."""
-    where = "~/.ipexctl/code/*" if name == OURS else f"~/{PLACE}-{_word(name)}"
+    where = f"~/{place}/code/*" if name == OURS else f"~/{place}"
     sizes_of_all = "find . -path ./.ipexctl -prune -o -type f -printf '%s\\n'"
     command = f"cd {where} && {sizes_of_all}; tail -c 9 package00/module0000.py | od -An -tx1"
     last = (tree / "package00" / "module0000.py").read_bytes()[-9:].hex(" ")

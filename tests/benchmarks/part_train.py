@@ -97,7 +97,7 @@ class Speeds:
     of: dict[str, list[list[float]]]
 
     def median(self, name: str) -> float:
-        return median([speed for turns in self.of[name] for speed in turns])
+        return median([median(turns) for turns in self.of[name]])
 
     def beside(self, name: str) -> Interval:
         """The ratios of the rounds, of which each is the median of the ratios within its turns.
