@@ -19,6 +19,8 @@ from .report import Goal, Report
 from .rig import CONTENDERS, HERE, ipexctl_argv
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from .figures import Interval
     from .frozen import Stopped
     from .rig import Rig
@@ -92,9 +94,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Units a second of the contenders: for each, a list of turns for each round."""
+    """Units a second of each contender, by round and turn."""
 
-    of: dict[str, list[list[float]]]
+    of: Mapping[str, Sequence[Sequence[float]]]
 
     def median(self, name: str) -> float:
         return median([median(turns) for turns in self.of[name]])
@@ -181,13 +183,13 @@ def _contender(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name:
 def _trained(rig: Rig, place: Place, workload: Workload, ranks: int) -> Speeds:
     """In each round every contender is started anew."""
     names = [OURS, BY_HAND, *OTHERS]
-    speeds = Speeds({name: [] for name in names})
+    speeds: dict[str, list[list[float]]] = {name: [] for name in names}
     for number in range(rig.runs):
         say(f"train: {workload.script.name}, {counted(ranks, 'rank')}, round {number + 1} of {rig.runs}")
         for name, turns in _round(rig, place, workload, ranks, rotated(names, number)).items():
-            speeds.of[name].append(turns)
+            speeds[name].append(turns)
             say(f"  {name}: {median(turns):.1f} {workload.unit}/s")
-    return speeds
+    return Speeds(speeds)
 
 
 def _round(rig: Rig, place: Place, workload: Workload, ranks: int, names: list[str]) -> dict[str, list[float]]:

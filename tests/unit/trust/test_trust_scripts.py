@@ -64,6 +64,15 @@ def edit(
     return done.stdout.decode().strip() if done.returncode == 0 else done.stderr.decode().strip()
 
 
+def wait_until_it_reads(keys: Path) -> None:
+    """Until dd has emptied its file, in which cp put the old text, and waits for the new one."""
+    file, seen, until = keys.parent / ".ipexctl-trust" / "next", 0, time.monotonic() + 20
+    while seen < 5:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+        seen = seen + 1 if file.exists() and file.stat().st_size == 0 else 0
+
+
 def test_a_text_is_exchanged_for_another(run: Run, keys: Path) -> None:
     home = keys.parents[1]
     assert edit(run, home, b"old", b"\0new\xff\n") == "done"
@@ -107,10 +116,7 @@ def test_a_line_added_while_the_new_text_comes_is_kept(shell: list[str], keys: P
         stdout=subprocess.PIPE,
         env={"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"},
     )
-    until = time.monotonic() + 20
-    while not (keys.parent / ".ipexctl-trust" / "next").exists():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until_it_reads(keys)
     keys.write_bytes(b"old and another")
     assert editing.communicate(b"new", timeout=20)[0] == b"moved\n"
     assert keys.read_bytes() == b"old and another"
@@ -219,10 +225,7 @@ def test_a_call_that_lost_its_lock_while_it_was_stopped_changes_nothing(shell: l
         stderr=subprocess.PIPE,
         env={"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"},
     )
-    until = time.monotonic() + 20
-    while not (lock / "next").exists():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until_it_reads(keys)
     shutil.rmtree(lock.rename(lock.with_name("removed")))
     lock.mkdir()
     for name in ("holder", "next"):
