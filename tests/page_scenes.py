@@ -165,7 +165,10 @@ SCENES = (
         "docs/tour.md",
         REAL_LAB,
         take={"fails.py": ("python", 0)},
-        before={4: ("until ipexctl logs last -r 0 | grep -q 'step 40'; do sleep 1; done",)},
+        before={
+            4: ("until ipexctl ps | grep -q running; do sleep 1; done",),
+            5: ("until ipexctl logs last -r 0 | grep -q 'step 40'; do sleep 1; done",),
+        },
     ),
     Scene("docs/trust.md", CLUSTER, hosts=4, before={0: ("ipexctl trust --revoke",)}, after=("ipexctl trust",)),
     Scene("docs/uninstall.md", CLUSTER),
