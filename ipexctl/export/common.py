@@ -24,6 +24,9 @@ RANK_OF_MPI: Final = (
 )
 """Sets torch's rank variables from those of Intel MPI, MPICH and Open MPI."""
 
+TAKING_TURNS: Final = "chrt --batch 0"
+"""In front of a command: SCHED_BATCH for its threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exported:

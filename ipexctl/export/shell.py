@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.export.common import (
+    TAKING_TURNS,
     Exported,
     assignment,
     command_line,
@@ -157,9 +158,11 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
                 if setting.host in (None, host.name) and setting.rank in (None, rank.rank)
             ]
             lines += [f"  {assignment(setting)}" for setting in rank_settings]
-            lines += [f"  cores={_cores(rank)}", "  ;;"]
+            turns = f" turns='{TAKING_TURNS}'" if rank.batch else ""
+            lines += [f"  cores={_cores(rank)}{turns}", "  ;;"]
     lines += ["esac", f"cd {shlex.quote(plan.cwd)}"]
-    return [*lines, f'exec ${{cores:+taskset -c "$cores"}} {command_line(plan)}']
+    turns = "$turns " if any(rank.batch for rank in plan.ranks) else ""
+    return [*lines, f'exec ${{cores:+taskset -c "$cores"}} {turns}{command_line(plan)}']
 
 
 def _cores(rank: RankPlan) -> str:

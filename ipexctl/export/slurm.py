@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.export.common import (
     RANK_OF_MPI,
+    TAKING_TURNS,
     Exported,
     command_line,
     commented,
@@ -147,11 +148,12 @@ def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[
 
 
 def _rank_command(plan: LaunchPlan, launcher: Launcher) -> list[str]:
+    turns = f"{TAKING_TURNS} " if all(rank.batch for rank in plan.ranks) else ""
     if launcher == "srun" or plan.flavor == "openmpi":
-        return ['exec "$@"']
+        return [f'exec {turns}"$@"']
     return [
         "# this mpirun would let the others wait for one that failed: the step is ended",
-        '"$@" || {',
+        f'{turns}"$@" || {{',
         "  code=$?",
         '  echo "rank $RANK ended with $code" >&2',
         '  scancel "$SLURM_JOB_ID.$SLURM_STEP_ID"',

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch import comm_env
+from ipexctl.launch import comm_env, threads
 from ipexctl.launch.mpi import NAMES, Launcher
 from ipexctl.text import counted
 
@@ -28,6 +28,12 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:
         notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
+    taking_turns = [node.name for node in context.nodes if threads.by_turns(context, node)]
+    if taking_turns:
+        notes.append(
+            f"ranks on {fold(taking_turns)} have one core each: their threads take turns (SCHED_BATCH), else every "
+            "message of gloo interrupts the one that computes"
+        )
     return (*notes, *_crowded(context), *_unequal(context), *comm_env.notes(context))
 
 

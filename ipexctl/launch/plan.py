@@ -45,6 +45,8 @@ class RankPlan:
     """The CPUs of its oneCCL workers, not among `cores`; empty: chosen by oneCCL."""
     memory: tuple[int, ...] = ()
     """The NUMA nodes whose memory it prefers; empty: any."""
+    batch: bool = False
+    """True if the kernel schedules it by SCHED_BATCH: a thread that wakes up does not interrupt the one that runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,8 +154,9 @@ def _settings(context: LaunchContext) -> tuple[Setting, ...]:
 
 def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
     omp = context.omp or node.binding.threads
+    batch = threads.by_turns(context, node)
     ranks = tuple(
-        RankPlan(node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory)
+        RankPlan(node.first + local_rank, local_rank, node.name, slot.cores, omp, slot.workers, slot.memory, batch)
         for local_rank, slot in enumerate(node.binding.slots)
     )
     tier, cores = node.facts.cpu.tier, node.cores.count

@@ -341,7 +341,7 @@ def job_of(plan: LaunchPlan, host: HostPlan, secrets: Mapping[str, str]) -> JobR
         prepended=tuple(prepended),
         ranks={
             rank.rank: RankJob(
-                host.name, rank.local_rank, len(host.ranks), rank.cores, rank.memory, of_ranks[rank.rank]
+                host.name, rank.local_rank, len(host.ranks), rank.cores, rank.memory, of_ranks[rank.rank], rank.batch
             )
             for rank in host.ranks
         },

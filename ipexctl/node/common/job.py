@@ -35,6 +35,8 @@ class RankJob(NamedTuple):
     """The NUMA nodes whose memory it prefers."""
     variables: Mapping[str, str | None] = {}
     """They override the variables of the job."""
+    batch: bool = False
+    """True for SCHED_BATCH: a thread that wakes up does not interrupt the one that runs."""
 
 
 class JobRecord(NamedTuple):

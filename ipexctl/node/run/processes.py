@@ -48,8 +48,10 @@ def _set_memory(nodes: list[int]) -> str:
 
 @contextlib.contextmanager
 def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
-    """Processes started inside inherit the planned cores and memory; differences are appended to `mismatches`."""
+    """Processes started inside inherit the planned cores, memory and policy; differences are added to `mismatches`."""
     before = os.sched_getaffinity(0)
+    policy = os.sched_getscheduler(0)
+    batch = plan.batch and policy == os.SCHED_OTHER  # who chose another one for the whole run wanted that
     cores, nodes = set(plan.cores), list(plan.memory)
     if cores:
         try:
@@ -64,9 +66,17 @@ def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
         wrong = _set_memory(nodes)
         if wrong:
             mismatches.append(wrong)
+    if batch:
+        try:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        except OSError as error:
+            mismatches.append(f"its threads interrupt each other, as SCHED_BATCH is refused here: {error.strerror}")
     try:
         yield
     finally:
+        if batch:
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, policy, os.sched_param(0))
         if nodes:
             _set_memory([])
         with contextlib.suppress(OSError):

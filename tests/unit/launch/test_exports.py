@@ -55,6 +55,22 @@ def test_each_accelerate_gets_the_keys_it_knows(version: str, has: dict[str, obj
         assert any("oneCCL" in note for note in found.notes)
 
 
+def test_ranks_take_turns_in_scripts_as_in_the_plan() -> None:
+    one_core, more = machine(cpu(2, threads=1), 1), machine(cpu(4, threads=1), 2)
+    hosts = tuple(Host(name, name) for name in ("node1", "node2"))
+    mixed = to_shell(plan(one_core, more, ppn=2), hosts, "/my project", "/tree").text
+    assert re.findall(r"cores=\S+.*", mixed)[:4] == [
+        "cores=0 turns='chrt --batch 0'",
+        "cores=1 turns='chrt --batch 0'",
+        "cores=0,1",
+        "cores=2,3",
+    ]
+    assert "$turns " in mixed
+    assert 'exec chrt --batch 0 "$@"' in to_slurm(plan(one_core, ppn=2), "/w", "t").text
+    for found in (plan(more, ppn=2), plan(one_core, more, ppn=2)):
+        assert "chrt" not in to_slurm(found, "/w", "t").text
+
+
 def test_what_is_exported_for_accelerate_is_read_as_the_same_plan() -> None:
     made = plan(*TWO, env=IPEX, ppn=2, master_port=4000)
     config = read_accelerate(to_accelerate(made, {"accelerate": "1.12.0"}, "hosts").text, "made")

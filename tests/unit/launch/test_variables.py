@@ -155,6 +155,26 @@ def test_ranks_with_a_single_core_each_get_ccl_on_one_host_where_it_is_faster() 
     assert two_hosts.backend == "ccl"
 
 
+@pytest.mark.parametrize(
+    ("cores", "options", "take_turns"),
+    [
+        (2, {"ppn": 2}, True),
+        (4, {"ppn": 2}, False),
+        (2, {"n": 1}, False),
+        (1, {"n": 1}, False),
+        (2, {"ppn": 3}, False),
+        (2, {"ppn": 2, "bind": "none"}, False),
+        (2, {"ppn": 2, "env": IPEX}, False),
+    ],
+)
+def test_threads_of_ranks_with_one_core_take_turns_over_gloo(
+    cores: int, options: dict[str, Any], *, take_turns: bool
+) -> None:
+    found = plan(machine(cpu(cores, threads=1)), **options)
+    assert {rank.batch for rank in found.ranks} == {take_turns}
+    assert any("SCHED_BATCH" in note for note in found.notes) is take_turns
+
+
 def test_the_ranks_with_the_fewest_cores_decide_the_backend() -> None:
     assert plan(machine(SPR, 1), machine(cpu(2, threads=1), 2), env=IPEX, ppn=2).backend == "gloo"
 
