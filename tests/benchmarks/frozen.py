@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .harness import Failed
+from .processes import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,6 +39,12 @@ class Group:
     @property
     def members(self) -> Path:
         return self._path / "cgroup.procs"
+
+    def processor_beside(self, script: str) -> float:
+        """Seconds of processor that all processes but those of this script have used so far."""
+        others = [pid for pid in self.members.read_text().split() if arguments(int(pid))[1:2] != [script.encode()]]
+        threads = [file for pid in others for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+        return sum(int(file.read_text().split()[0]) for file in threads) / 1e9
 
     def freeze(self) -> None:
         self._write("FROZEN" if self._v1 else "1")
@@ -73,12 +80,17 @@ class Group:
 
 
 class Stopped:
-    """A program that writes the time of each step to a file and runs only in its turns."""
+    """A launcher whose script writes the time of each step to a file; it runs only in its turns."""
 
-    def __init__(self, contender: Contender, group: Group, process: subprocess.Popen[bytes], steps: Path) -> None:
+    def __init__(
+        self, contender: Contender, group: Group, process: subprocess.Popen[bytes], steps: Path, script: str
+    ) -> None:
         self._contender, self._group, self._process, self._steps = contender, group, process, steps
+        self._script = script
         self._output = steps.with_suffix(".output")
         self.turns: list[tuple[float, float]] = []
+        self.launcher_shares: list[float] = []
+        """Of each turn but the first, the part that the launcher's own processes used of one processor."""
 
     def steps(self) -> list[float]:
         """When each step ended, by the monotonic clock. Without a line that is half written."""
@@ -100,12 +112,14 @@ class Stopped:
         self.turns.append((self.steps()[0] - 1.0, time.monotonic()))
 
     def run_for(self, seconds: float) -> None:
+        used = self._group.processor_beside(self._script)
         begin = time.monotonic()
         self._group.thaw()
         time.sleep(seconds)
         self.turns.append((begin, time.monotonic()))
         self._group.freeze()
         self._check()
+        self.launcher_shares.append((self._group.processor_beside(self._script) - used) / seconds)
 
     def _check(self) -> None:
         if self._process.poll() is not None:
@@ -113,7 +127,9 @@ class Stopped:
 
 
 @contextmanager
-def stopped_after(contender: Contender, base: Mapping[str, str], steps: Path, warm_up: int) -> Iterator[Stopped]:
+def stopped_after(
+    contender: Contender, base: Mapping[str, str], steps: Path, warm_up: int, script: str
+) -> Iterator[Stopped]:
     """The contender, stopped after this many steps. At the end all its processes are killed."""
     group = Group(steps.name)
     with steps.with_suffix(".output").open("wb") as output:
@@ -127,7 +143,7 @@ def stopped_after(contender: Contender, base: Mapping[str, str], steps: Path, wa
             start_new_session=True,
         )
     try:
-        stopped = Stopped(contender, group, process, steps)
+        stopped = Stopped(contender, group, process, steps, script)
         stopped.start(warm_up)
         yield stopped
     finally:

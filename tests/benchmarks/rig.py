@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 CONTENDERS = HERE / "contenders"
+FEW_HOSTS = 64
+"""They fit into the kernel's table of neighbours: 1,024 by default."""
+NEIGHBOURS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +93,35 @@ def ipexctl_argv() -> tuple[str, ...]:
 def laboratory(hosts: int, *, shared_home: bool = False) -> Iterator[Lab]:
     """A lab that is gone afterwards, also on an error or a signal."""
     name = f"bench-{os.getpid()}{'-shared' * shared_home}"
-    say(f"making the lab {name} with {hosts} hosts")
-    lab = labs.up(labs.LabSpec(hosts=hosts, name=name, shared_home=shared_home))
+    with _room_for_neighbours() if hosts > FEW_HOSTS else nullcontext():
+        say(f"making the lab {name} with {hosts} hosts")
+        lab = labs.up(labs.LabSpec(hosts=hosts, name=name, shared_home=shared_home))
+        try:
+            yield lab
+        finally:
+            say(f"removing the lab {name}")
+            with _undisturbed():
+                labs.down(name)
+
+
+@contextmanager
+def _room_for_neighbours() -> Iterator[None]:
+    """All hosts of a lab share the kernel's tables of neighbours, where each host of a cluster has its own.
+
+    A full table drops packets, which are sent again after a second.
+    """
+    families = ("ipv4", "ipv6")
+    files = [
+        Path(f"/proc/sys/net/{family}/neigh/default/gc_thresh{level}") for family in families for level in (3, 2, 1)
+    ]
+    before = {file: file.read_text() for file in files}
     try:
-        yield lab
+        for file in files:
+            file.write_text(str(max(NEIGHBOURS, int(before[file]))))
+        yield
     finally:
-        say(f"removing the lab {name}")
-        with _undisturbed():
-            labs.down(name)
+        for file, limit in before.items():
+            file.write_text(limit)
 
 
 @contextmanager
