@@ -24,8 +24,9 @@ RANK_OF_MPI: Final = (
 )
 """Sets torch's rank variables from those of Intel MPI, MPICH and Open MPI."""
 
-TAKING_TURNS: Final = "chrt --batch 0"
-"""In front of a command: SCHED_BATCH for its threads."""
+TAKING_TURNS: Final = "chrt -b 0"
+"""In front of a command: SCHED_BATCH for its threads. BusyBox has no long option for it."""
+WHY_TURNS: Final = "# threads of a rank with one core take turns, where the machine allows that"
 
 
 @dataclass(frozen=True, slots=True)

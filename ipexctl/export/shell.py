@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.export.common import (
     TAKING_TURNS,
+    WHY_TURNS,
     Exported,
     assignment,
     command_line,
@@ -146,6 +147,7 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
     lines += ['. "${0%/*}/master.sh"', 'if [ -f "${0%/*}/secrets.sh" ]; then . "${0%/*}/secrets.sh"; fi']
     lines += commented(common_settings(plan))
     differing = [setting for settings in differing_settings(plan).values() for setting in settings]
+    takes_turns = any(rank.batch for rank in plan.ranks)
     lines += ['case "$rank" in']
     for host in plan.hosts:
         for rank in host.ranks:
@@ -158,11 +160,13 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
                 if setting.host in (None, host.name) and setting.rank in (None, rank.rank)
             ]
             lines += [f"  {assignment(setting)}" for setting in rank_settings]
-            turns = f" turns='{TAKING_TURNS}'" if rank.batch else ""
+            turns = f" turns='{TAKING_TURNS if rank.batch else ''}'" if takes_turns else ""
             lines += [f"  cores={_cores(rank)}{turns}", "  ;;"]
     lines += ["esac", f"cd {shlex.quote(plan.cwd)}"]
-    turns = "$turns " if any(rank.batch for rank in plan.ranks) else ""
-    return [*lines, f'exec ${{cores:+taskset -c "$cores"}} {turns}{command_line(plan)}']
+    if takes_turns:
+        lines += [WHY_TURNS, '[ -z "$turns" ] || $turns true 2>/dev/null || turns=']
+    words = ["exec", '${cores:+taskset -c "$cores"}', *(["$turns"] if takes_turns else []), command_line(plan)]
+    return [*lines, " ".join(words)]
 
 
 def _cores(rank: RankPlan) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.export.common import (
     RANK_OF_MPI,
     TAKING_TURNS,
+    WHY_TURNS,
     Exported,
     command_line,
     commented,
@@ -148,12 +149,16 @@ def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[
 
 
 def _rank_command(plan: LaunchPlan, launcher: Launcher) -> list[str]:
-    turns = f"{TAKING_TURNS} " if all(rank.batch for rank in plan.ranks) else ""
+    turns = []
+    if any(rank.batch for rank in plan.ranks):
+        condition = f'[ "${{SLURM_CPUS_PER_TASK:-}}" = 1 ] && {TAKING_TURNS} true 2>/dev/null'
+        turns = [WHY_TURNS, f'if {condition}; then set -- {TAKING_TURNS} "$@"; fi']
     if launcher == "srun" or plan.flavor == "openmpi":
-        return [f'exec {turns}"$@"']
+        return [*turns, 'exec "$@"']
     return [
+        *turns,
         "# this mpirun would let the others wait for one that failed: the step is ended",
-        f'{turns}"$@" || {{',
+        '"$@" || {',
         "  code=$?",
         '  echo "rank $RANK ended with $code" >&2',
         '  scancel "$SLURM_JOB_ID.$SLURM_STEP_ID"',

@@ -32,7 +32,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
     if taking_turns:
         notes.append(
             f"ranks on {fold(taking_turns)} have one core each: their threads take turns (SCHED_BATCH), else every "
-            "message of gloo interrupts the one that computes"
+            "message of gloo interrupts the thread that computes"
         )
     return (*notes, *_crowded(context), *_unequal(context), *comm_env.notes(context))
 

@@ -1,4 +1,4 @@
-"""Variables of OpenMP, the allocator and the instruction sets, each with its reason. Pure."""
+"""Variables of OpenMP, the allocator and the instruction sets, each with its reason; who takes turns. Pure."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
     computes. With more cores it is not measured, and ranks over ccl or MPI wait for messages without sleeping.
     """
     binding = node.binding
-    one_core = binding.alone and all(len(slot.cores) == 1 for slot in binding.slots)
+    one_core = binding.alone and all(len(slot.cores) == 1 for slot in binding.slots) and context.omp in (None, 1)
     return one_core and context.backend == "gloo" and context.world_size > 1
 
 

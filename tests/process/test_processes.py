@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from ipexctl.node.common.job import RankJob
 from ipexctl.node.common.processes import ProcessIdentity, is_caught, own_identity, read_stat
+from ipexctl.node.run.processes import bound
+from message_data import missing
 
 
 @pytest.fixture
@@ -80,3 +84,28 @@ def test_only_children_beside_the_guard_make_it_read_all_processes() -> None:
     code += "print(processes.end_descendants(guard.pid) == [pid], processes.has_children(guard.pid))\nguard.dismiss()\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines() == ["False", "True", "True False"]
+
+
+@pytest.mark.parametrize("policy", [os.SCHED_IDLE, os.SCHED_OTHER | 0x40000000])
+def test_a_policy_that_a_run_was_started_with_stays(monkeypatch: pytest.MonkeyPatch, policy: int) -> None:
+    """The second is SCHED_OTHER that children don't inherit."""
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy)
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("it was changed"))
+    mismatches: list[str] = []
+    with bound(RankJob("node1", 0, 1, batch=True), mismatches):
+        pass
+    assert mismatches == []
+
+
+@pytest.mark.parametrize("refused", ["sched_getscheduler", "sched_setscheduler"])
+def test_a_rank_starts_where_policies_are_refused(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: os.SCHED_OTHER)
+    monkeypatch.setattr(os, refused, refuse)
+    for batch in (True, False):
+        mismatches: list[str] = []
+        with bound(RankJob("node1", 0, 1, batch=batch), mismatches):
+            pass
+        assert [missing(text, "SCHED_BATCH refused") for text in mismatches] == [[]] * batch

@@ -107,22 +107,21 @@ def test_it_runs_on_the_planned_cores_and_tells_of_those_it_could_not_have(make:
 
 
 def test_threads_of_the_command_alone_take_turns_where_the_plan_says_so(make: Callable[..., Run]) -> None:
-    code = "import os\nprint(os.sched_getscheduler(0), os.sched_getscheduler(os.getppid()))"
+    own = os.sched_getscheduler(0)
+    if own != os.SCHED_OTHER:
+        pytest.skip("the tests were started under another policy, which stays")
+    code = """
+import os, time
+for _ in range(100):  # the wrapper takes its own policy back after it has started this
+    if os.sched_getscheduler(os.getppid()) == os.SCHED_OTHER:
+        break
+    time.sleep(0.05)
+print(os.sched_getscheduler(0), os.sched_getscheduler(os.getppid()))
+"""
     run = make(code, 2, plans={"1": {"batch": True}}).start()
     assert run.wait()["state"] == "ok"
     assert run.output(0) == f"{os.SCHED_OTHER} {os.SCHED_OTHER}\n".encode()
     assert run.output(1) == f"{os.SCHED_BATCH} {os.SCHED_OTHER}\n".encode()
-
-
-def test_a_policy_that_the_run_was_started_with_stays(make: Callable[..., Run]) -> None:
-    code = "import os\nprint(os.sched_getscheduler(0))"
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    try:
-        run = make(code, 1, plans={"0": {"batch": True}}).start()
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    run.wait()
-    assert run.output(0) == f"{os.SCHED_IDLE}\n".encode()
 
 
 def test_every_byte_is_kept_as_it_came(make: Callable[..., Run]) -> None:

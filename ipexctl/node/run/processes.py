@@ -50,8 +50,7 @@ def _set_memory(nodes: list[int]) -> str:
 def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
     """Processes started inside inherit the planned cores, memory and policy; differences are added to `mismatches`."""
     before = os.sched_getaffinity(0)
-    policy = os.sched_getscheduler(0)
-    batch = plan.batch and policy == os.SCHED_OTHER  # who chose another one for the whole run wanted that
+    batch = False
     cores, nodes = set(plan.cores), list(plan.memory)
     if cores:
         try:
@@ -66,9 +65,11 @@ def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
         wrong = _set_memory(nodes)
         if wrong:
             mismatches.append(wrong)
-    if batch:
+    if plan.batch:
         try:
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:  # who chose another one for the whole run wanted that
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+                batch = True
         except OSError as error:
             mismatches.append(f"its threads interrupt each other, as SCHED_BATCH is refused here: {error.strerror}")
     try:
@@ -76,7 +77,7 @@ def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
     finally:
         if batch:
             with contextlib.suppress(OSError):
-                os.sched_setscheduler(0, policy, os.sched_param(0))
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         if nodes:
             _set_memory([])
         with contextlib.suppress(OSError):

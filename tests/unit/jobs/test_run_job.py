@@ -37,6 +37,14 @@ def test_a_rank_reads_the_job_that_was_written() -> None:
     assert "t" * 64 not in repr(job)
 
 
+def test_a_rank_reads_whether_its_threads_take_turns() -> None:
+    for options, take_turns in (({"ppn": 2}, True), ({"n": 1}, False)):
+        found = plan(machine(cpu(2, threads=1)), **options)
+        job = job_of(found, found.hosts[0], {})._replace(id="r", rundir="/h/runs/r", token="t" * 64)
+        read = read_job(json.loads(json.dumps(job.to_json())))
+        assert {rank.batch for rank in read.ranks.values()} == {take_turns}
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,16 +60,43 @@ def test_ranks_take_turns_in_scripts_as_in_the_plan() -> None:
     one_core, more = machine(cpu(2, threads=1), 1), machine(cpu(4, threads=1), 2)
     hosts = tuple(Host(name, name) for name in ("node1", "node2"))
     mixed = to_shell(plan(one_core, more, ppn=2), hosts, "/my project", "/tree").text
-    assert re.findall(r"cores=\S+.*", mixed)[:4] == [
-        "cores=0 turns='chrt --batch 0'",
-        "cores=1 turns='chrt --batch 0'",
-        "cores=0,1",
-        "cores=2,3",
+    assert [line for line in mixed.splitlines() if "cores=" in line] == [
+        "  cores=0 turns='chrt -b 0'",
+        "  cores=1 turns='chrt -b 0'",
+        "  cores=0,1 turns=''",
+        "  cores=2,3 turns=''",
     ]
-    assert "$turns " in mixed
-    assert 'exec chrt --batch 0 "$@"' in to_slurm(plan(one_core, ppn=2), "/w", "t").text
-    for found in (plan(more, ppn=2), plan(one_core, more, ppn=2)):
-        assert "chrt" not in to_slurm(found, "/w", "t").text
+    assert '${cores:+taskset -c "$cores"} $turns /' in mixed
+    assert "turns" not in to_shell(plan(more, ppn=2), hosts[:1], "/my project", "/tree").text
+
+
+@pytest.mark.skipif(os.sched_getscheduler(0) != os.SCHED_OTHER, reason="the tests were started under another policy")
+@pytest.mark.parametrize("launcher", ["srun", "mpirun"])
+@pytest.mark.parametrize(
+    ("cores", "chrt", "policy"),
+    [
+        ("1", "exec /usr/bin/chrt", os.SCHED_BATCH),
+        ("4", "exec /usr/bin/chrt", os.SCHED_OTHER),
+        ("1", "exit 1 #", os.SCHED_OTHER),
+    ],
+)
+def test_a_rank_of_slurm_takes_turns_only_with_one_core(
+    tmp_path: Path, launcher: Launcher, cores: str, chrt: str, policy: int
+) -> None:
+    """`cores`: what sbatch gave it, perhaps other than planned; `chrt`: it may be refused."""
+    text = to_slurm(plan(machine(cpu(2, threads=1)), ppn=2), "/w", "t", launcher=launcher).text
+    (tmp_path / "chrt").write_text(f'#!/bin/sh\n{chrt} "$@"\n')
+    (tmp_path / "chrt").chmod(0o755)
+    shown = f"{sys.executable} -c 'import os; print(os.sched_getscheduler(0))'"
+    script = f"{text[text.index('rank() {') : text.index('export -f rank')]}rank {shown}\n"
+    slurm = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
+    env = {**slurm, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": cores}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{policy}\n"
+
+
+def test_slurm_is_not_told_of_turns_for_ranks_with_more_cores() -> None:
+    assert "chrt" not in to_slurm(plan(machine(cpu(4, threads=1)), ppn=2), "/w", "t").text
 
 
 def test_what_is_exported_for_accelerate_is_read_as_the_same_plan() -> None:

@@ -165,13 +165,19 @@ def test_ranks_with_a_single_core_each_get_ccl_on_one_host_where_it_is_faster() 
         (2, {"ppn": 3}, False),
         (2, {"ppn": 2, "bind": "none"}, False),
         (2, {"ppn": 2, "env": IPEX}, False),
+        (2, {"ppn": 2, "backend": "mpi", "env": replace(STOCK, mpi_backend=None)}, False),
+        (2, {"ppn": 2, "omp": 2}, False),
+        (2, {"ppn": 2, "omp": 1}, True),
+        (1, {"ppn": 2}, False),
     ],
 )
 def test_threads_of_ranks_with_one_core_take_turns_over_gloo(
     cores: int, options: dict[str, Any], *, take_turns: bool
 ) -> None:
     found = plan(machine(cpu(cores, threads=1)), **options)
+    limited = plan(machine(cpu(4, threads=1, quota=2)), **options)
     assert {rank.batch for rank in found.ranks} == {take_turns}
+    assert not any(rank.batch for rank in limited.ranks)
     assert any("SCHED_BATCH" in note for note in found.notes) is take_turns
 
 
