@@ -44,7 +44,9 @@ def up(
     ),
     output: Output,
 ) -> None:
-    """Create a lab and print the path of its hostfile.
+    """Create a lab, as root, and print the path of its hostfile.
+
+    `ipexctl lab down` removes it.
 
     \b
     Example: ipexctl exec -H "$(ipexctl lab up --hosts 3)" -- hostname

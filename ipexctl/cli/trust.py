@@ -17,8 +17,8 @@ def trust_command(
     """Let node0, the first host, log in to every node by ssh, as mpirun needs.
 
     The private key is created on node0 and never leaves it. Each
-    authorized_keys gets one line, which accepts the key only from node0's
-    addresses and only for commands. If node0 can log in already, nothing
+    authorized_keys gets one line: the key works only from node0's addresses,
+    without a terminal or tunnels. If node0 can log in already, nothing
     changes.
 
     \b

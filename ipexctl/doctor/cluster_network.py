@@ -106,7 +106,7 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
             "warn",
             f"Packets of {few([str(size) for size in others], 3)} bytes, but {usual} on the others (MTU): ssh "
             "works, but large messages may be lost and training hang",
-            f"as root: ip link set dev {_common_nic(cluster, names)} mtu {usual} (until the next restart)",
+            f"as root, if its switch carries such packets: ip link set dev {_common_nic(cluster, names)} mtu {usual}",
             names,
         )
 

@@ -95,8 +95,7 @@ def swap(facts: Facts) -> Iterator[Finding]:
             "info",
             f"{size(memory.swap)} of swap: a rank too large for memory gets slow instead of failing, and all others "
             "wait",
-            "if this host is for training alone and more memory is free than swap is in use (free -h), as root: "
-            "swapoff -a",
+            "on a host for training only, if its free memory exceeds its used swap (free -h), as root: swapoff -a",
         )
 
 

@@ -22,7 +22,7 @@ def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
         return DEFAULT_HOME
     problems = {
         "is no absolute path": not text.startswith(("/", "~/")),
-        "can't be our home directory": ".." in text.split("/") or not text.strip("/~"),
+        "can't be ipexctl's directory": ".." in text.split("/") or not text.strip("/~"),
         "has a colon, which separates the directories of PATH": ":" in text,
         "has characters that can't be shown": not text.isprintable(),
     }

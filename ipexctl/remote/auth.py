@@ -206,7 +206,7 @@ def auth_refusal(error: paramiko.AuthenticationException, endpoint: Endpoint, lo
     tried, allowed = _tried(error)
     account = f"{endpoint.user}@{endpoint.hostname}"
     reason = f"user {endpoint.user}: "
-    reason += f"none of our keys is accepted (tried {', '.join(tried)})" if tried else "there is no key to offer"
+    reason += f"no offered key was accepted (tried {', '.join(tried)})" if tried else "there is no key to offer"
     if login.problems:
         reason += f"; {'; '.join(login.problems)}"
     if allowed:

@@ -154,11 +154,14 @@ def _rejected_key(
         option = "then name a file for it: --known-hosts FILE --host-keys accept-new"
     elif endpoint.jump or endpoint.proxy or endpoint.key_alias:
         advice = f"compare it with {expected}"
-        option = "if it is the same, run this command once with --host-keys accept-new"
+        option = "if it is the same, run this command once with -l HOST --host-keys accept-new"
     else:
         options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
         scan = f"ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
-        advice, option = f"if it is {expected}, then: {scan}", "or --host-keys accept-new"
+        advice, option = (
+            f"if it is {expected}, then: {scan}",
+            "or this command once with -l HOST --host-keys accept-new",
+        )
     known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if has_authority else ""
     return Unreachable(f"its host key {print_} is unknown{known_by}", advice, option=option)
 

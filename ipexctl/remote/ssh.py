@@ -165,7 +165,7 @@ class SshSession(Session):
             raise _lost(self._transport.get_exception())
         output = reader.noise.decode(errors="replace").strip().splitlines()
         raise HostError(
-            f"the login shell never ran our command (exit code {channel.exit_status}"
+            f"the login shell never ran the command (exit code {channel.exit_status}"
             + (f"; its output: {output[-1].strip()})" if output else ")"),
             "is a shell set for this account? does it end early for commands without a terminal?",
         )
@@ -305,7 +305,7 @@ def _refused(*, opened: bool) -> HostError:
     if opened:
         return HostError("sshd there refuses to run commands", "is this account allowed more than sftp or forwarding?")
     return _NoChannel(
-        "sshd there opens no session on our connection", "MaxSessions of its sshd_config, or its process limit"
+        "its sshd opens no session on this connection", "raise MaxSessions of its sshd_config, or its process limit"
     )
 
 

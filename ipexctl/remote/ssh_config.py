@@ -121,16 +121,14 @@ class Resolver:
             code, out, err = _run(argv, timeout)
         except subprocess.TimeoutExpired:
             raise Unreachable(
-                f"ssh didn't say within {timeout:g} s where it is: does a `Match exec` of its configuration hang?",
+                f"`ssh -G` gave no answer within {timeout:g} s: does a `Match exec` in the ssh config hang?",
                 _try_ssh_g(host),
             ) from None
         except OSError as error:
             raise Unreachable(f"ssh can't be started: {error.strerror or error}", _try_ssh_g(host)) from None
         if code != 0:
             lines = [line.strip() for line in err.splitlines() if not line.startswith("Pseudo-terminal")]
-            raise Unreachable(
-                f"ssh can't say where it is: {lines[0] if lines else f'exit code {code}'}", _try_ssh_g(host)
-            )
+            raise Unreachable(f"`ssh -G` failed: {lines[0] if lines else f'exit code {code}'}", _try_ssh_g(host))
         return parse_ssh_g(out)
 
 

@@ -152,7 +152,7 @@ class Destination:
             size = status.st_size
             if size < at:
                 os.unlink(part, dir_fd=directory)
-                raise WriteRefused("what was here of it has changed; fetch it again")
+                raise WriteRefused("the part of it that was here has changed; fetch it again")
             if size > at:
                 os.ftruncate(number, at)
             os.lseek(number, at, os.SEEK_SET)
@@ -189,7 +189,7 @@ class Destination:
             if file.crc != known or file.at != entry.size:
                 with contextlib.suppress(OSError):
                     os.unlink(file.part, dir_fd=file.directory)
-                raise WriteRefused("what arrived isn't what was sent; fetch it again")
+                raise WriteRefused("it was damaged on the way; fetch it again")
             os.fchmod(file.number, entry.mode)
             os.utime(file.number, ns=(entry.mtime, entry.mtime))
             if not file.in_place:

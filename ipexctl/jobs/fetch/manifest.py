@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["d", "f", "l"]
 
-_UNREADABLE: Final = "what it says of a file can't be read"
+_UNREADABLE: Final = "its list of files can't be read"
 _LONGEST_PATH: Final = 4096
 _LARGEST: Final = 1 << 80
 """Maximum nanoseconds that os.utime accepts."""

@@ -88,7 +88,7 @@ class Receiver:
         """Receive a line, which may arrive in parts; returns the position after it."""
         end = data.find(b"\n", at)
         if (end if end >= 0 else len(data)) - at + len(self._line) > _LONGEST:
-            raise HostError("what it says can't be read")
+            raise HostError("its answer can't be read", "run it again with -vv")
         if end < 0:
             self._line += data[at:]
             return len(data)
@@ -98,7 +98,7 @@ class Receiver:
             message = json.loads(line.decode())  # for bytes, json looks for the encoding first
             event = message["event"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise HostError("what it says can't be read") from None
+            raise HostError("its answer can't be read", "run it again with -vv") from None
         self._on_message(event, message)
         return end + 1
 
@@ -110,7 +110,7 @@ class Receiver:
                 self._chunk_left = int.from_bytes(self._line, "big")
                 self._line.clear()
                 if self._chunk_left > _PIECE:
-                    raise HostError("what it says can't be read")
+                    raise HostError("its answer can't be read", "run it again with -vv")
                 self._chunk_left = self._chunk_left or -1
             return end
         chunk = memoryview(data)[at : at + self._chunk_left]
@@ -141,7 +141,7 @@ class Receiver:
         elif event in ("done", "failed"):
             self.last = message
         else:
-            raise HostError("what it says can't be read")
+            raise HostError("its answer can't be read", "run it again with -vv")
 
     def _listed(self, source: str, single: bool, since: int) -> None:
         self.source = source
@@ -185,7 +185,7 @@ class Receiver:
             return
         size = _integer(message, "n")
         if not 0 <= size <= _PIECE:
-            raise HostError("what it says can't be read")
+            raise HostError("its answer can't be read", "run it again with -vv")
         self._small, self._chunk_left = message, size
         if size == 0:
             self._finish_small(message)

@@ -59,7 +59,7 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
         return Result("ok", f"there is no {src}", data={"src": src})
     match = _STATUS_LINE.fullmatch(status_line)
     if match is None or is_contents(encode_name(src)) or (match[1] == b"s" and not local_hash):
-        return failed("what it says of the file can't be read", "look at that machine before you trust it", src=src)
+        return failed("its answer about the file can't be read", "look at that machine before you trust it", src=src)
     data: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(match[2])}
     if match[1] == b"s" or call.check:
         return Result("ok" if match[1] == b"s" else "changed", data=data)
