@@ -91,7 +91,7 @@ def measure(rig: Rig) -> Report:
     grown = max(much[kind].growth() for kind in KINDS.values())
     goal = Goal(f"memory does not grow with the log (< {GROWTH:.0f} MB)", f"{grown:.1f} MB", grown < GROWTH)
     pace = f"{LINES / end.spent.wall / 1000:.0f} thousand lines a second, from the rank to a pipe of the client's."
-    return Report(1, header, rows, (goal,), (f"The day's log came at {pace}",))
+    return Report(1, header, rows, (goal,), (f"The lines of the one rank came at {pace}",))
 
 
 def _percent(watched: Watched) -> float:
