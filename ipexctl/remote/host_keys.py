@@ -112,6 +112,8 @@ class HostKeys:
                 del self._matching[cached]
 
 
+_ACCEPT: Final = "ipexctl exec -l HOST --host-keys accept-new -- true (with your -H or --hosts)"
+"""Stores the key of one host: with `accept-new` alone, those of all others would be stored unseen."""
 _HOST_KEY = {
     "ssh-ed25519": "/etc/ssh/ssh_host_ed25519_key.pub",
     "ssh-rsa": "/etc/ssh/ssh_host_rsa_key.pub",
@@ -154,14 +156,11 @@ def _rejected_key(
         option = "then name a file for it: --known-hosts FILE --host-keys accept-new"
     elif endpoint.jump or endpoint.proxy or endpoint.key_alias:
         advice = f"compare it with {expected}"
-        option = "if it is the same, run this command once with -l HOST --host-keys accept-new"
+        option = f"if it is the same: {_ACCEPT}"
     else:
         options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
         scan = f"ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
-        advice, option = (
-            f"if it is {expected}, then: {scan}",
-            "or this command once with -l HOST --host-keys accept-new",
-        )
+        advice, option = f"if it is {expected}, then: {scan}", f"or: {_ACCEPT}"
     known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if has_authority else ""
     return Unreachable(f"its host key {print_} is unknown{known_by}", advice, option=option)
 

@@ -107,8 +107,7 @@ def test_it_runs_on_the_planned_cores_and_tells_of_those_it_could_not_have(make:
 
 
 def test_threads_of_the_command_alone_take_turns_where_the_plan_says_so(make: Callable[..., Run]) -> None:
-    own = os.sched_getscheduler(0)
-    if own != os.SCHED_OTHER:
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
         pytest.skip("the tests were started under another policy, which stays")
     code = """
 import os, time

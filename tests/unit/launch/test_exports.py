@@ -75,8 +75,8 @@ def test_ranks_take_turns_in_scripts_as_in_the_plan() -> None:
 @pytest.mark.parametrize(
     ("cores", "chrt", "policy"),
     [
-        ("1", "exec /usr/bin/chrt", os.SCHED_BATCH),
-        ("4", "exec /usr/bin/chrt", os.SCHED_OTHER),
+        ("1", f"exec {shutil.which('chrt')}", os.SCHED_BATCH),
+        ("4", f"exec {shutil.which('chrt')}", os.SCHED_OTHER),
         ("1", "exit 1 #", os.SCHED_OTHER),
     ],
 )

@@ -90,7 +90,7 @@ def test_keyscan_is_not_advised_where_it_would_not_help(at: Endpoint, changes: d
     with pytest.raises(Unreachable) as caught:
         HostKeys("strict").check(at._replace(**changes), "ssh-ed25519", KEY)
     assert "keyscan" not in caught.value.fix
-    assert "--host-keys accept-new" in caught.value.fix
+    assert "ipexctl exec -l HOST --host-keys accept-new -- true" in caught.value.fix
 
 
 @pytest.mark.parametrize("policy", ["strict", "accept-new"])
