@@ -193,7 +193,7 @@ if {end!r} == "kill the wrapper":
     mine = tmp_path / f"__KMP_REGISTERED_LIB_{os.getpid()}_{os.getuid()}"
     foreign.touch()
     mine.touch()
-    beats = ("BEAT_INTERVAL = 2.0", "BEAT_INTERVAL = 0.2")
+    beats = ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.2")
     files = ('DIRECTORY = "/dev/shm"', f'DIRECTORY = "{tmp_path}"')
     run = make(code, patches={"run.rank": beats, "run.processes": files}).start()
     run.wait_for(b"registered")

@@ -128,7 +128,7 @@ def test_a_run_that_is_not_to_be_watched_for_silence_is_not(make: Callable[..., 
 
 
 def test_a_clock_that_jumps_by_days_decides_nothing(make: Callable[..., Run]) -> None:
-    constants = {"run.supervisor": "MAX_MISMATCHES = 64\n", "run.rank": "BEAT_INTERVAL = 2.0\n"}
+    constants = {"run.supervisor": "MAX_MISMATCHES = 64\n", "run.rank": "BEAT_INTERVAL = 4.0\n"}
     patches = {module: (line, line + JUMPS) for module, line in constants.items()}
     code = "import time\nfor n in range(20):\n print(n, flush=True)\n time.sleep(0.1)"
     go = {"time_limit": 60, "hang_after": 30}

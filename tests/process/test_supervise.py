@@ -243,7 +243,11 @@ def test_a_disk_that_stays_full_ends_no_training_and_what_is_lost_is_counted(
 ) -> None:
     place = mounted("size=1m")
     code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
-    run = make(code, 1, patches={"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")})
+    patches = {
+        "run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0"),
+        "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5"),
+    }
+    run = make(code, 1, patches=patches)
     run.listen()
     run.write_job()
     (run.rundir / "ranks").symlink_to(place)

@@ -35,10 +35,10 @@ READ_INTERVAL = 0.03
 IDLE_INTERVAL = 0.08
 LONGEST_INTERVAL = 0.25
 """After ten seconds without output or another status."""
-NOTIFIED_INTERVAL = 1.0
+NOTIFIED_INTERVAL = 3.0
 """Where the kernel reports changes: then only the end of the caller is found by looking."""
 SETTLE_TIME = 0.002
-"""Seconds for changes that belong together."""
+"""Seconds for changes that belong together: a new status is two of them."""
 TICK_INTERVAL = 10.0
 CHUNK_SIZE = 48 << 10
 MAX_BYTES = 1 << 20
@@ -144,9 +144,11 @@ class ChangeSignal:
     def wait(self, seconds: float) -> None:
         if not self.is_sent:
             time.sleep(seconds)
-        elif signal.sigtimedwait({signal.SIGIO}, NOTIFIED_INTERVAL) is not None:
+            return
+        began = time.monotonic()
+        signal.sigtimedwait({signal.SIGIO}, NOTIFIED_INTERVAL)
+        if time.monotonic() - began < SETTLE_TIME:
             time.sleep(SETTLE_TIME)
-            signal.sigtimedwait({signal.SIGIO}, 0)
 
 
 class StatusWatcher:
@@ -291,10 +293,7 @@ def forward_run(
             raise AgentError("the caller has exited")
         if sender.is_caught_up:
             idle = min(LONGEST_INTERVAL, max(IDLE_INTERVAL, LONGEST_INTERVAL / 10 * (now - sent_at)))
-            if has_output:
-                time.sleep(READ_INTERVAL)
-            else:
-                changes.wait(READ_INTERVAL if status.state == "starting" else idle)
+            changes.wait(READ_INTERVAL if has_output or status.state == "starting" else idle)
 
 
 def main(action: str, stdin: BinaryIO | None = None) -> int:

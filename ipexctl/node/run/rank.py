@@ -34,7 +34,7 @@ CONNECT = 20.0
 """Seconds for the first connection."""
 LOST = 50.0
 """Seconds without a message of the supervisor until it counts as lost; then the command is ended."""
-BEAT_INTERVAL = 2.0
+BEAT_INTERVAL = 4.0
 REFUSED_LIMIT = 8.0
 """Seconds without a message if its port is closed: a dead supervisor is not replaced."""
 EXIT_WAIT = 3.0

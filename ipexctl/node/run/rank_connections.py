@@ -29,7 +29,7 @@ MAX_UNAUTHENTICATED = 512
 MAX_OF_ONE_ADDRESS = 32
 """Connections from one address that have not proven it, beside one for each rank of the run."""
 SILENT = 25.0
-"""Seconds without a message until a rank counts as lost: it sends one every two seconds."""
+"""Seconds without a message until a rank counts as lost: it sends one every four seconds."""
 RECONNECT_TIME = 3.0
 """Seconds for a rank whose connection has broken to reconnect; one that announced it has SILENT."""
 DISK_CHECK_INTERVAL = 1.0
@@ -37,7 +37,7 @@ DISK_CHECK_INTERVAL = 1.0
 CATCH_UP_TIME = 5.0
 """Seconds for held-back output to arrive once a disk that was full has free space."""
 ACKNOWLEDGE_SIZE = 1 << 18
-"""Bytes of output after which a rank gets an acknowledgement, between those for its messages of every two seconds."""
+"""Bytes of output after which a rank gets an acknowledgement, between those for its messages of every four seconds."""
 CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECONNRESET), os.strerror(errno.EPIPE))
 
 

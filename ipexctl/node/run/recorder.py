@@ -21,7 +21,7 @@ from ipexctl.node.run.output_times import TimesWriter
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest, SupervisorRequest
 
-SAVE = 1.0
+SAVE = 2.0
 """Seconds between two writes of the status when only figures changed."""
 EVENTS = 4096
 """Maximum number of events held while the disk is full."""

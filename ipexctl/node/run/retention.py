@@ -29,7 +29,7 @@ DAY = 86400.0
 SILENCE_LIMIT = 30 * DAY
 """Seconds without a new status after which a run on another machine counts as ended.
 
-A supervisor writes its status every second; ranks without one write nothing.
+A supervisor writes its status every few seconds; ranks without one write nothing.
 """
 REMEMBERED = 1000
 MAX_NAME = 256

@@ -15,7 +15,7 @@ from ipexctl.node.common.records import FINAL, RunStatus, read_status
 UNHEARD = 120.0
 """Seconds without a new status until a supervisor on another machine with this home counts as dead.
 
-Only its file shows that it lives; it is written every second or two."""
+Only its file shows that it lives; it is written every few seconds."""
 WATCHED = 10.0
 """Seconds without a new status that confirm this to a follower: the clocks of the machines may differ by minutes."""
 

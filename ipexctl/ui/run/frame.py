@@ -33,7 +33,7 @@ _STATE_STYLE: Final = {
     "stopped": "yellow", "unknown": "dim",
 }  # fmt: skip
 _ROWS_PER_ENTRY: Final = 4
-_SILENT: Final = 8.0
+_SILENT: Final = 12.0
 _LATE: Final = 1000
 """Lines behind the run before the view says so; fewer, or less than two seconds of output, are just in transit."""
 _TABLE_FROM: Final = 10

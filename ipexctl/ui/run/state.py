@@ -230,7 +230,7 @@ class RunState:
         return now - min(self.status.started, self.began or now)
 
     def silent(self, now: float) -> float:
-        """Seconds since the last event from node0, which sends one every two seconds while ranks run."""
+        """Seconds since the last event from node0, which sends one every four seconds while ranks run."""
         sends_status = self.status.state in {"starting", "running"} and any(
             row.status.state == "running" for row in self.rows.values()
         )

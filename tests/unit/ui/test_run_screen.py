@@ -139,14 +139,15 @@ def test_who_is_far_behind_the_run_is_told_so_until_it_isnt_true_any_more() -> N
     assert "behind" not in "\n".join(plain(screen))
 
 
-def test_a_node0_that_is_not_heard_any_more_is_no_longer_said_to_be_all_right() -> None:
+def test_a_node0_that_gives_no_answer_any_more_is_not_said_to_be_all_right() -> None:
     screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"hello\n"))
-    assert "not heard" not in plain(screen, now=100.0)[1]
+    assert "no answer" not in plain(screen, now=100.0)[1]
     screen.feed(Notice("trying to reach it again"))
-    assert "no answer from node0 for 0:12" in plain(screen, now=112.0)[1]
+    assert "no answer" not in plain(screen, now=109.0)[1]  # a rank reports every four seconds
+    assert "no answer from node0 for 0:15" in plain(screen, now=115.0)[1]
     screen.feed(status(2))
-    assert "not heard" not in plain(screen, now=113.0)[1]
+    assert "no answer" not in plain(screen, now=116.0)[1]
 
 
 def test_a_flood_is_counted_true_and_shown_in_part() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipexctl.remote.cancel import Cancel
 from ipexctl.text import neutralise, without_colors
+from ipexctl.ui.safe_output import Pipe
 from terminals import Shown
 
 HOSTILE = b"\x1b[2J\x1b]52;c;aGk=\x07\x1b]0;title\x1b\\\xc2\x9b2J\x9b3J\x1bc\x08\x1bP1\x1b\\ bad \x1b[31mred\x1b[0m"
@@ -105,3 +108,30 @@ def test_a_pipe_and_a_file_get_the_bytes_as_they_came(body: str, tmp_path: Path)
     with (tmp_path / "file").open("wb") as file:
         subprocess.run(program(body), stdout=file, check=True, timeout=30)
     assert HOSTILE in (tmp_path / "file").read_bytes()
+
+
+def test_a_reader_that_stops_blocks_no_write_and_gets_all_in_order() -> None:
+    reader, writer = os.pipe()
+    with open(reader, "rb") as received, open(writer, "w", encoding="utf-8") as stream:
+        pipe = Pipe(stream, Cancel())
+        pieces = [bytes([65 + number % 26]) * (10, 3000, 9000)[number % 3] for number in range(60)]
+        for piece in pieces:
+            pipe.write(piece)  # more than a pipe holds: one that blocked would never return
+        expected = b"".join(pieces)
+        assert received.read(len(expected)) == expected
+        pipe.write(b"last\n")
+        pipe.finish(None)
+        assert received.read(5) == b"last\n"
+        assert pipe.broken is None
+
+
+def test_a_reader_that_is_gone_cancels_the_call() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as stream:
+        cancel = Cancel()
+        pipe = Pipe(stream, cancel)
+        pipe.write(b"line\n")
+        pipe.finish(None)
+        assert isinstance(pipe.broken, BrokenPipeError)
+        assert cancel.thrown
