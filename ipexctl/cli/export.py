@@ -34,6 +34,8 @@ WITHOUT = {
     "--max-restarts": (("accelerate", "shell", "slurm"), "nothing begins it again"),
     "--checkpoint": (("accelerate", "mpijob", "shell", "slurm"), "only files on a shared disk are on all hosts"),
     "--time-limit": (("accelerate", "shell"), "nothing ends it"),
+    "--hang-after": (("accelerate", "mpijob", "shell", "slurm"), "nothing reports a stall"),
+    "--on-hang": (("accelerate", "mpijob", "shell", "slurm"), "nothing reports a stall"),
 }
 """Option → the exports that cannot express it, and the consequence."""
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
@@ -168,6 +170,8 @@ def _job_name(call: LaunchCall) -> str:
 
 def _lost_options(ctx: typer.Context, call: LaunchCall) -> list[str]:
     """Notes about options of the call that the other launcher cannot express."""
+    from ipexctl.jobs.submit.request import HANG_AFTER
+
     limit, request = call.request.options.time_limit, call.request
     values = {
         "--include": " ".join(map(shlex.quote, request.includes)) or None,
@@ -175,6 +179,8 @@ def _lost_options(ctx: typer.Context, call: LaunchCall) -> list[str]:
         "--max-restarts": str(request.restarts) if request.restarts else None,
         "--checkpoint": request.checkpoint or None,
         "--time-limit": f"{limit:g}" if limit else None,
+        "--hang-after": f"{request.hang_after:g}" if request.hang_after not in (0, HANG_AFTER) else None,
+        "--on-hang": request.on_hang if request.on_hang != "report" else None,
     }
     return [
         f"{option} {values[option]} is not in it: {consequence}"

@@ -53,7 +53,7 @@ RUN: Final = argument(
 NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=complete.runs)
 """The argument RUN of commands that can end the run: without it the call is refused, and the last run is named."""
 RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: all).", "all")
-PACKAGES: Final = option("--with PKG", "Further package, such as 'peft>=0.17'; repeatable.")
+PACKAGES: Final = option("--with PKG", "Further package to install, such as 'peft>=0.17'; repeatable.")
 REQUIREMENTS: Final = option(
     "--requirement -r FILE", "Requirements file of further packages; torch stays as it is. Repeatable."
 )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import sys
 import threading
 from collections import deque
@@ -46,7 +45,7 @@ def guard_stdout() -> None:
 
 
 class Pipe:
-    """One stream. What may block is written by its own thread, so that no other thread blocks in a write.
+    """One stream, written by its own thread, so that no other thread blocks in a write.
 
     A pager that is not scrolled stops the hosts' output, but not Ctrl-C: after cancellation, `write` drops data that
     does not fit. If writing fails, it cancels, and `broken` is the error.
@@ -70,21 +69,9 @@ class Pipe:
             self._changed.wait_for(lambda: self._size < MOST or self.broken or self._cancel.thrown)
             if self.broken or self._size >= MOST:
                 return
-            data = data[self._write_at_once(data) :]
-            if data:
-                self._waiting.append(data)
-                self._size += len(data)
-                self._changed.notify_all()
-
-    def _write_at_once(self, data: bytes) -> int:
-        """Write what can't block, which saves a switch to the thread and back; returns the number of bytes."""
-        try:
-            number = self._stream.fileno()
-            if self._size or len(data) > select.PIPE_BUF or os.isatty(number):  # a terminal takes a part, then blocks
-                return 0
-            return os.write(number, data) if select.select([], [number], [], 0)[1] else 0
-        except OSError:  # the thread gets it too, and reports it
-            return 0
+            self._waiting.append(data)
+            self._size += len(data)
+            self._changed.notify_all()
 
     def finish(self, patience: float | None) -> None:
         """Wait until everything is written, at most `patience` seconds, and only briefly after cancellation."""

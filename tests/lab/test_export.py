@@ -166,10 +166,10 @@ def test_an_inventory_reaches_the_same_hosts(cluster: Cluster, tmp_path: Path) -
 
 def test_what_has_no_place_in_an_export_is_said(cluster: Cluster) -> None:
     cluster.write("who.py", WHO)
-    asked = ("-H", cluster.lab.hostfile, "--max-restarts", "3", "--time-limit", "90", "who.py")
+    asked = ("-H", cluster.lab.hostfile, "--max-restarts", "3", "--time-limit", "90", "--on-hang", "stop", "who.py")
     ran = cluster.call("export", "shell", *asked)
     assert ran.rc == 0
-    assert missing(ran.err, "--max-restarts 3 --time-limit 90") == []
+    assert missing(ran.err, "--max-restarts 3 --time-limit 90 --on-hang stop") == []
     ran = cluster.call("export", "mpijob", *asked)
     assert (ran.rc, "--max-restarts" in ran.err, "--time-limit" in ran.err) == (0, False, False)
     policy = yaml.safe_load(ran.out)["spec"]["runPolicy"]

@@ -131,6 +131,7 @@ def submit_run(
         record = _record(run, context, plan, request, pool.connector.options, host_options)
         on_failure.callback(registry.remove, run)
         launch = Launch(record.nodes, _launch_spec(record, context, plan, request, retention), pool)
+        launch.start_supervisor()
         on_failure.callback(launch.abandon)
         tree = _upload(sync, project, context, notify, preflight)
         if isinstance(tree, StartFailure):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
 
+HANG_AFTER: Final = 600.0
+"""Seconds without output after which a stall is reported, unless the call says otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
@@ -51,7 +54,7 @@ class RunRequest:
     restarts: int = 0
     checkpoint: str = ""
     """The path of a file or directory below the working directory of the ranks, without `..`."""
-    hang_after: float = 600.0
+    hang_after: float = HANG_AFTER
     """Seconds without output of any rank until a stall is reported; 0: never."""
     on_hang: str = "report"
     """Then also `dump` all stacks, or dump them and `stop` the run."""

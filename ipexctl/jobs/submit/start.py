@@ -135,6 +135,11 @@ class Launch:
         self._on_frame: Callable[[Frame], None] = _ignore
         self._listening: Future[None] = Future()
         self._started: Future[None] = Future()
+        self._supervisor: Future[Reply] = Future()
+        """Of the supervisor's call."""
+
+    def start_supervisor(self) -> None:
+        """Call it first. The supervisor on node0 listens and waits for its job while the rest is made ready."""
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
     def upload_jobs(self, jobs: Mapping[str, JobRecord], plan: str) -> StartFailure | None:

@@ -149,7 +149,9 @@ def launch_on(pool: Crew, **more: Any) -> Launch:
     given: dict[str, Any] = {"start": start, "stores": stores, **more}
     record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
     spec = LaunchSpec(record, bind="10.0.0.1", **given)
-    return Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
+    launch = Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
+    launch.start_supervisor()
+    return launch
 
 
 def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
