@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_helpers import FOR_EVER, Run
+from run_helpers import FOR_EVER, SOON_LOST, Run
 
 from tiny_wheels import STAND_INS
 
@@ -324,7 +324,7 @@ def test_a_frozen_supervisor_stalls_no_rank_and_gets_everything_later(make: Call
 
 
 def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_good(make: Callable[..., Run]) -> None:
-    run = make(FOR_EVER, 2, patches={"run.rank": ("LOST = 50.0", "LOST = 3.0")}).start()
+    run = make(FOR_EVER, 2, patches={"run.rank": SOON_LOST}).start()
     run.wait_for_all(b"here")
     supervisor, mpirun = run.status["supervisor"]["pid"], run.status["mpirun"]["pid"]
     os.kill(supervisor, signal.SIGSTOP)
@@ -337,8 +337,8 @@ def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_goo
 
 def test_a_host_that_was_suspended_continues_its_run(make: Callable[..., Run]) -> None:
     patches = {
-        "run.rank": ("LOST = 50.0", "LOST = 3.0"),
-        "run.protocol": ("SUSPENDED = 5.0", "SUSPENDED = 2.5"),
+        "run.rank": SOON_LOST,
+        "run.protocol": ("SUSPENDED = 8.0", "SUSPENDED = 2.5"),
     }
     run = make("import time\nprint('here', flush=True)\ntime.sleep(9)", patches=patches).start()
     run.wait_for_all(b"here")
@@ -355,7 +355,7 @@ def test_a_host_that_was_suspended_continues_its_run(make: Callable[..., Run]) -
 
 @pytest.mark.parametrize("ending", ["", "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"])
 def test_a_rank_that_gave_up_a_suspended_supervisor_is_no_success(make: Callable[..., Run], ending: str) -> None:
-    run = make(ending + FOR_EVER, patches={"run.rank": ("LOST = 50.0", "LOST = 3.0")}).start()
+    run = make(ending + FOR_EVER, patches={"run.rank": SOON_LOST}).start()
     run.wait_for_all(b"here")
     supervisor, wrapper = run.status["supervisor"]["pid"], run.status["ranks"][0]["wrapper"]
     os.kill(supervisor, signal.SIGSTOP)

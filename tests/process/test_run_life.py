@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_helpers import Run
+from run_helpers import SOON_LOST, Run
 
 from agent_helpers import all_pythons
 from message_data import missing
@@ -153,7 +153,7 @@ def test_a_setup_that_takes_its_time_is_no_lost_rank(make: Callable[..., Run], t
     setup = tmp_path / "setvars.sh"
     setup.write_text("sleep 5\nexport FROM_SETUP=yes\n")
     both = {"setup": str(setup)}
-    patches = {"run.rank_connections": ("SILENT = 25.0", "SILENT = 3.0"), "run.rank": ("LOST = 50.0", "LOST = 3.0")}
+    patches = {"run.rank_connections": ("SILENT = 25.0", "SILENT = 3.0"), "run.rank": SOON_LOST}
     run = make("import os; print(os.environ['FROM_SETUP'])", job=both, go=both, patches=patches).start()
     status = run.wait()
     assert (status["state"], status["reason"]) == ("ok", "")
