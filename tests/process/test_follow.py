@@ -19,9 +19,11 @@ from run_helpers import FOR_EVER, Run
 
 from agent_helpers import agent_argv, all_pythons, read_events
 from env_helpers import said, start
-from ipexctl.node.common.frames import SUFFIXES, Chunk
+from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter
 from ipexctl.node.common.processes import ProcessIdentity
-from ipexctl.node.run.follow import StatusWatcher
+from ipexctl.node.run.follow import MAX_BYTES, FollowedFile, OutputReader, OutputSender, StatusWatcher
+from ipexctl.node.run.output_filter import OutputFilter
+from ipexctl.node.run.output_times import TimesReader
 from ipexctl.node.run.status_file import UNHEARD, WATCHED, read_status_file
 from message_data import missing
 
@@ -197,6 +199,20 @@ def test_a_line_is_told_when_it_is_printed_and_not_with_the_next_ones(make: Call
     assert sorted(delays)[20] < 0.7  # some 60 ms where nothing else runs
 
 
+def test_output_that_one_pass_does_not_send_is_sent_without_waiting(tmp_path: Path) -> None:
+    file = FollowedFile(str(tmp_path / "0000.out"), 0, "stdout", 0)
+    times = TimesReader(str(tmp_path / "output.times"), 1)
+    received: list[bytes] = []
+    output = OutputReader({(0, "stdout"): file}, times, is_live=True)
+    sender = OutputSender(output, OutputFilter("", None), CompressedFrameWriter(received.append))
+    assert (sender.send_some(), sender.is_caught_up) == (False, True)
+    (tmp_path / "0000.out").write_bytes(b"x" * 3 * MAX_BYTES)
+    assert (sender.send_some(), sender.is_caught_up, file.offset < 2 * MAX_BYTES) == (True, False, True)
+    while sender.send_some():
+        assert sender.is_caught_up == (file.offset == 3 * MAX_BYTES)
+    assert file.offset == 3 * MAX_BYTES
+
+
 def test_a_run_whose_supervisor_died_is_lost_and_not_running_for_ever(make: Callable[..., Run]) -> None:
     run = make(FOR_EVER).start()
     run.wait_for(b"here")
@@ -222,7 +238,7 @@ def test_a_supervisor_on_another_machine_of_this_home_is_judged_by_when_it_wrote
 def test_a_follower_does_not_end_by_the_clock_of_another_machine(
     clock: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The supervisor's machine writes every two seconds, for 20 minutes, and then no more."""
+    """The supervisor's machine writes every four seconds, for 40 minutes, and then no more."""
     path = tmp_path / "status.json"
     supervisor = {"pid": 1, "start": 0, "machine": "login7"}
     watcher, now = StatusWatcher(str(tmp_path), 0.0), 1e9
@@ -230,7 +246,7 @@ def test_a_follower_does_not_end_by_the_clock_of_another_machine(
 
     def state(*, writes: bool) -> str:
         nonlocal now
-        now += 2.5
+        now += 5
         if writes:
             path.write_text(json.dumps({"state": "running", "supervisor": supervisor, "ranks": []}))
             os.utime(path, (0, now + clock))

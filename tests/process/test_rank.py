@@ -338,7 +338,8 @@ def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_goo
 def test_a_host_that_was_suspended_continues_its_run(make: Callable[..., Run]) -> None:
     patches = {
         "run.rank": SOON_LOST,
-        "run.protocol": ("SUSPENDED = 8.0", "SUSPENDED = 2.5"),
+        "run.protocol": ("SUSPENDED = 5.0", "SUSPENDED = 2.5"),
+        "run.supervisor_client": ("SUSPENDED = 8.0", "SUSPENDED = 2.5"),
     }
     run = make("import time\nprint('here', flush=True)\ntime.sleep(9)", patches=patches).start()
     run.wait_for_all(b"here")

@@ -67,6 +67,17 @@ def test_each_attempt_has_a_port_of_its_own_and_its_output_behind_a_line_of_ours
     assert run.left() == []
 
 
+def test_a_rank_that_was_told_to_end_waits_for_the_slow_ones_before_a_restart(make: Callable[..., Run]) -> None:
+    code = "import os, signal, time\nattempt, rank = os.environ['RESTART_COUNT'], os.environ['RANK']\n"
+    code += "if (attempt, rank) == ('0', '1'): signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    code += "print('here', attempt, flush=True)\nif attempt == '0': time.sleep(600)"
+    run = make(code, 2, go={"restarts": 1, "grace": 5.0}).start()
+    run.wait_for_all(b"here 0")
+    os.kill(run.status["ranks"][0]["wrapper"], signal.SIGTERM)
+    status = run.wait(40)
+    assert (status["state"], status["attempt"], [rank["exit_code"] for rank in status["ranks"]]) == ("ok", 1, [0, 0])
+
+
 def test_a_silent_run_is_told_with_what_each_rank_is_at_and_not_ended(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('step', os.environ['RANK'], flush=True)\nwhile not os.path.exists('speak'):\n"
     code += " time.sleep(0.1)\nprint('again', flush=True)\ntime.sleep(1)"
@@ -128,8 +139,11 @@ def test_a_run_that_is_not_to_be_watched_for_silence_is_not(make: Callable[..., 
 
 
 def test_a_clock_that_jumps_by_days_decides_nothing(make: Callable[..., Run]) -> None:
-    constants = {"run.supervisor": "MAX_MISMATCHES = 64\n", "run.rank": "BEAT_INTERVAL = 4.0\n"}
-    patches = {module: (line, line + JUMPS) for module, line in constants.items()}
+    often = "BEAT_INTERVAL = 0.3\n"
+    patches = {
+        "run.supervisor": ("MAX_MISMATCHES = 64\n", "MAX_MISMATCHES = 64\n" + JUMPS),
+        "run.rank": ("BEAT_INTERVAL = 4.0\n", often + JUMPS),
+    }
     code = "import time\nfor n in range(20):\n print(n, flush=True)\n time.sleep(0.1)"
     go = {"time_limit": 60, "hang_after": 30}
     run = make(code, go=go, patches=patches).start()

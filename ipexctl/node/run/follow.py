@@ -31,11 +31,13 @@ from ipexctl.node.run.stack_dumps import encode_dump
 from ipexctl.node.run.status_file import StoredStatus, read_status_file
 
 READ_INTERVAL = 0.03
-"""Seconds between two reads while output arrives, or before the first output."""
+"""Seconds between two reads while output arrives often, or before the first output."""
+OFTEN = 0.2
+"""Seconds since the output before; `output.times` names new output after at most half of that."""
 IDLE_INTERVAL = 0.08
 LONGEST_INTERVAL = 0.25
 """After ten seconds without output or another status."""
-NOTIFIED_INTERVAL = 3.0
+NOTIFIED_INTERVAL = 1.0
 """Where the kernel reports changes: then only the end of the caller is found by looking."""
 SETTLE_TIME = 0.002
 """Seconds for changes that belong together: a new status is two of them."""
@@ -196,7 +198,7 @@ class OutputSender:
 
     def __init__(self, output: OutputReader, chosen: OutputFilter, writer: CompressedFrameWriter) -> None:
         self.is_caught_up = False
-        """All output that was there at the beginning is sent."""
+        """All output that was there when it was last looked for is sent."""
         self._output, self._chosen, self._writer = output, chosen, writer
         self._chunks = output.new_chunks()
         self._at: float | None = None
@@ -208,6 +210,7 @@ class OutputSender:
             size += len(chunk.data)
             self._send(self._chosen.feed(chunk))
             if size >= MAX_BYTES:
+                self.is_caught_up = False
                 return True
         self._chunks = self._output.new_chunks()
         self.is_caught_up = True
@@ -278,6 +281,7 @@ def forward_run(
                 writer.send(frame)
         output.is_live = not status.is_over
         has_output = sender.send_some()
+        is_frequent = has_output and now - sent_at < OFTEN
         if status.is_over:
             while sender.send_some():
                 writer.flush()
@@ -293,7 +297,10 @@ def forward_run(
             raise AgentError("the caller has exited")
         if sender.is_caught_up:
             idle = min(LONGEST_INTERVAL, max(IDLE_INTERVAL, LONGEST_INTERVAL / 10 * (now - sent_at)))
-            changes.wait(READ_INTERVAL if has_output or status.state == "starting" else idle)
+            if is_frequent:
+                time.sleep(READ_INTERVAL)
+            else:
+                changes.wait(READ_INTERVAL if has_output or status.state == "starting" else idle)
 
 
 def main(action: str, stdin: BinaryIO | None = None) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Iterator
 from ipexctl.node.common.frames import Frame, FrameReader, encode_json
 
 MAX_UNAUTHENTICATED_FRAME = 4096
-SUSPENDED = 8.0
+SUSPENDED = 5.0
 """Seconds between two checks after which a process was itself suspended: then the others do not count as silent."""
 _buffer = bytearray(1 << 18)
 """For all connections of this process: one of its own for each read costs 20 us, because it is mapped and unmapped."""

@@ -35,6 +35,8 @@ CONNECT = 20.0
 LOST = 50.0
 """Seconds without a message of the supervisor until it counts as lost; then the command is ended."""
 BEAT_INTERVAL = 4.0
+EXITED_BEAT_INTERVAL = 1.0
+"""After its command has ended, a rank soon gives up a supervisor that does not answer: see EXIT_WAIT."""
 REFUSED_LIMIT = 8.0
 """Seconds without a message if its port is closed: a dead supervisor is not replaced."""
 EXIT_WAIT = 3.0
@@ -305,7 +307,7 @@ class Rank:
 
     def check_timeouts(self, now: float) -> None:
         if now >= self.beat_at:
-            self.beat_at = now + BEAT_INTERVAL
+            self.beat_at = now + (BEAT_INTERVAL if self.exit is None else EXITED_BEAT_INTERVAL)
             cpu, rss = self.measure()
             lost = sum(stream.buffer.lost for stream in self.streams)
             ends = {stream.name: stream.buffer.end for stream in self.streams}
@@ -383,6 +385,7 @@ class Rank:
         is_own = self.stop_signal is None or (by == signal.SIGKILL and not self.killed)
         oom = self.oom.verdict() if self.oom is not None and is_own and by == signal.SIGKILL else None
         self.exit = {"code": code, "signal": by, "own": is_own, "oom": oom}
+        self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)
         self.drain_until = time.monotonic() + (DRAIN if self.stop_signal is None else 0.3)
         self.client.send_message("exit", **self.exit)
 

@@ -16,7 +16,7 @@ UNHEARD = 120.0
 """Seconds without a new status until a supervisor on another machine with this home counts as dead.
 
 Only its file shows that it lives; it is written every few seconds."""
-WATCHED = 10.0
+WATCHED = 20.0
 """Seconds without a new status that confirm this to a follower: the clocks of the machines may differ by minutes."""
 
 

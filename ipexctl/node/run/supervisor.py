@@ -443,6 +443,7 @@ class Supervisor:
             for sink in peer.sinks.values():
                 sink.note(line)
             peer.reset()
+        self.record.times.write_all(time.time())  # a setup file may take long to source
         try:
             self.start()
         except OSError as error:

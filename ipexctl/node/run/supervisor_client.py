@@ -24,6 +24,8 @@ SILENCE_LIMIT = 12.0
 """Seconds of silence until the rank reconnects."""
 CONNECT_LIMIT = 5.0
 """Seconds to connect and authenticate."""
+SUSPENDED = 8.0
+"""Like `protocol.SUSPENDED`, for a rank: it may look at the time only when it reports, every four seconds."""
 RETRY_INTERVAL = 0.5
 READ_INTERVAL = 0.015
 """Seconds between two reads of a stream with little output: one read per line would use a whole core."""
@@ -80,7 +82,7 @@ class SupervisorClient:
 
     def notice_suspension(self, now: float) -> None:
         """While this process was itself suspended, it could not receive what the supervisor sent."""
-        if now - self._checked_at > protocol.SUSPENDED:
+        if now - self._checked_at > SUSPENDED:
             self.last_received = now
         self._checked_at = now
 

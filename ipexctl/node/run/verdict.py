@@ -37,7 +37,7 @@ SETTLE_TIME = 2.0
 """Seconds in which a rank that died of a signal replaces an exit code of another rank as the first failure."""
 SIGNAL_TIME = 1.0
 """Seconds to find out what sent the ranks a signal that the supervisor did not send."""
-SILENCE_TOLERANCE = 5.0
+SILENCE_TOLERANCE = 7.0
 """Seconds by which the last messages of ranks of one node may differ."""
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
