@@ -156,13 +156,14 @@ def names(cluster: Cluster) -> Iterator[Finding]:
     answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.nodes}
     lost: defaultdict[str, list[str]] = defaultdict(list)
     for node in cluster.nodes:
+        own = node.name
         for name, addresses in node.facts.network.peers.items():
-            if name == node.name or name not in answers:
+            if name == own or name not in answers:
                 continue
             if addresses:
-                answers[name][addresses].append(node.name)
+                answers[name][addresses].append(own)
             else:
-                lost[node.name].append(name)
+                lost[own].append(name)
     owners = {
         address.address: node.name
         for node in cluster.nodes

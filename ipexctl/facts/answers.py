@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _KEY = re.compile(r"[A-Za-z][\w.]*")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def read_answers(text: str) -> Answers:
             block_lines.append(line)
         else:
             key, _, value = line.partition(" ")
-            if value and _KEY.fullmatch(key):
+            if value and (key in result or _KEY.fullmatch(key)):
                 result[key].append(value.strip())
     return Answers({key: tuple(values) for key, values in result.items()})
 
@@ -67,7 +68,7 @@ def read_answers(text: str) -> Answers:
 def number(text: str | None) -> int | None:
     """An integer of at most 19 digits: no kernel prints more."""
     text = (text or "").strip()
-    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,19}", text) else None
+    return int(text) if _NUMBER.fullmatch(text) else None
 
 
 def natural(text: str | None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import product
 from string import ascii_letters
 from typing import TYPE_CHECKING, Final
@@ -50,10 +51,16 @@ def fold(names: Iterable[str]) -> str:
     foldable = [name for name in unique if _FOLDABLE.fullmatch(name)]
     others = [name for name in unique if not _FOLDABLE.fullmatch(name)]
     if len(foldable) > 1:
-        from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
-        foldable = [str(NodeSet.fromlist(foldable, resolver=RESOLVER_NOGROUP))]
+        foldable = [_node_set(tuple(foldable))]
     return ",".join(foldable + others)
+
+
+@lru_cache(maxsize=64)
+def _node_set(names: tuple[str, ...]) -> str:
+    """Cached: most findings and results are about the same hosts."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+
+    return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 
 
 def _split_parts(text: str) -> Iterator[tuple[int, str]]:

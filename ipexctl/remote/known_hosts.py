@@ -93,12 +93,14 @@ def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
 def entries_for(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
     """The entries of this host. Call it once per host: each hashed name costs an HMAC."""
     encoded, lower = name.encode(errors="surrogatepass"), name.lower()
-    return tuple(entry for entry in entries if _is_about(entry, name, lower, encoded))
+    return tuple(
+        entry
+        for entry in entries
+        if (lower in entry.plain if entry.plain else _matches(entry, name, encoded))  # the first for each host and line
+    )
 
 
-def _is_about(entry: KnownHostsEntry, name: str, lower: str, encoded: bytes) -> bool:
-    if entry.plain:
-        return lower in entry.plain
+def _matches(entry: KnownHostsEntry, name: str, encoded: bytes) -> bool:
     return entry.hashed.matches(encoded) if entry.hashed else list_matches(entry.names, name)
 
 

@@ -133,6 +133,7 @@ def _make_zip(folders: tuple[str, ...]) -> bytes:
     return packed.getvalue()
 
 
+@functools.cache
 def script_text(module: str) -> str:
     """The source of a module below `ipexctl.node` that runs alone, also on a Python older than the agent needs."""
     folder, _, name = module.partition(".")
@@ -149,6 +150,7 @@ def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
     archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)  # a fixed date: equal text gives an equal zip
 
 
+@functools.cache
 def _copy_name(archive: bytes) -> str:
     return hashlib.sha256(archive).hexdigest()[:16]
 
@@ -174,6 +176,7 @@ def script_command(module: str, *, python: str = "", label: str) -> Command:
     return Command(_find_python(python, "", "-I -S", _RUN_SOURCE, shlex.quote(script_text(module))), label)
 
 
+@functools.lru_cache(maxsize=64)
 def _find_python(python: str, home_path: str, options: str, boot: str, arguments: str) -> str:
     return _FIND_PYTHON.format(
         first=shlex.quote(python) if python else "",
