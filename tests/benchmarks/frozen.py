@@ -22,6 +22,7 @@ _V1: Final = Path("/sys/fs/cgroup/freezer")
 _V2: Final = Path("/sys/fs/cgroup")
 _STOP_WAIT = 10.0
 _START_WAIT = 120.0
+_SETTLE_TIME = 1.0
 _JOIN_AND_EXEC: Final = 'echo $$ >"$0" && exec "$@"'
 
 
@@ -40,11 +41,10 @@ class Group:
     def members(self) -> Path:
         return self._path / "cgroup.procs"
 
-    def processor_beside(self, script: str) -> float:
-        """Seconds of processor that all processes but those of this script have used so far."""
-        others = [pid for pid in self.members.read_text().split() if arguments(int(pid))[1:2] != [script.encode()]]
-        threads = [file for pid in others for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-        return sum(int(file.read_text().split()[0]) for file in threads) / 1e9
+    def beside(self, script: str) -> list[int]:
+        """All processes but those of this script."""
+        pids = map(int, self.members.read_text().split())
+        return [pid for pid in pids if arguments(pid)[1:2] != [script.encode()]]
 
     def freeze(self) -> None:
         self._write("FROZEN" if self._v1 else "1")
@@ -79,6 +79,12 @@ class Group:
         self._path.rmdir()
 
 
+def processor_of(pids: list[int]) -> float:
+    """Seconds of processor that these processes have used so far."""
+    threads = [file for pid in pids for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(int(file.read_text().split()[0]) for file in threads) / 1e9
+
+
 class Stopped:
     """A launcher whose script writes the time of each step to a file; it runs only in its turns."""
 
@@ -89,8 +95,6 @@ class Stopped:
         self._script = script
         self._output = steps.with_suffix(".output")
         self.turns: list[tuple[float, float]] = []
-        self.launcher_shares: list[float] = []
-        """Of each turn but the first, the part that the launcher's own processes used of one processor."""
 
     def steps(self) -> list[float]:
         """When each step ended, by the monotonic clock. Without a line that is half written."""
@@ -112,14 +116,29 @@ class Stopped:
         self.turns.append((self.steps()[0] - 1.0, time.monotonic()))
 
     def run_for(self, seconds: float) -> None:
-        used = self._group.processor_beside(self._script)
         begin = time.monotonic()
         self._group.thaw()
         time.sleep(seconds)
         self.turns.append((begin, time.monotonic()))
         self._group.freeze()
         self._check()
-        self.launcher_shares.append((self._group.processor_beside(self._script) - used) / seconds)
+
+    def launcher_share(self, seconds: float) -> float:
+        """Run for so long; returns the part that the launcher's own processes use of one processor meanwhile.
+
+        It begins when they have made up for what they could not do while they were stopped.
+        """
+        launcher = self._group.beside(self._script)
+        begin = time.monotonic()
+        self._group.thaw()
+        time.sleep(_SETTLE_TIME)
+        used, began = processor_of(launcher), time.monotonic()
+        time.sleep(seconds)
+        share = (processor_of(launcher) - used) / (time.monotonic() - began)
+        self.turns.append((begin, time.monotonic()))
+        self._group.freeze()
+        self._check()
+        return share
 
     def _check(self) -> None:
         if self._process.poll() is not None:

@@ -34,6 +34,8 @@ AIM, AIM_WATCHED = 0.98, 0.995
 """Beside the other launchers; beside the same line without our programs."""
 AIM_SHARE: Final = 1 - AIM_WATCHED
 """Of the time: had every rank to wait whenever our programs run, it would lose this much."""
+UNDISTURBED: Final = 8.0
+"""Seconds in which the processor time of our programs is measured, in each round."""
 FIRST_PORT = 29511
 LAUNCHER: Final = "timed_script.py"
 CONFIG: Final = """\
@@ -218,11 +220,11 @@ def _round(
             contender = _contender(rig, place, words, ranks, name)
             trainings[name] = stack.enter_context(stopped_after(contender, rig.env, steps, workload.warm_up, LAUNCHER))
         in_turns(names, turns, lambda name: trainings[name].run_for(workload.turn))
+        share = trainings[OURS].launcher_share(UNDISTURBED)
         speeds: dict[str, list[float]] = {}
         for name, training in trainings.items():
             if f"ranks: {ranks}," not in training.output():
                 raise Failed(f"{name} did not train with {ranks} ranks:\n{training.output()}")
-            # The first is the start and the warm-up.
-            speeds[name] = [workload.per_step * rate for rate in turn_rates(training.steps(), training.turns)[1:]]
-        shares = trainings[OURS].launcher_shares
-        return speeds, sum(shares) / len(shares)
+            _, *rates = turn_rates(training.steps(), training.turns)  # the first is the start and the warm-up
+            speeds[name] = [workload.per_step * rate for rate in rates[:turns]]
+        return speeds, share
