@@ -82,15 +82,14 @@ class NodeCheck:
 
     def classify(self, ready: Json, back: Json, seconds: float) -> NodeResult:
         """The connection back is known; test the one from node0, while the node still listens."""
-        kind, attempt, port = "back", ports.ConnectResult(back["kind"], back["text"]), self.port
+        direction, port, result, text = "back", self.port, back["kind"], back["text"]
         # without a port its address is that of another machine, as behind NAT: nothing can be tested
-        if attempt.kind == "ok" and ready["port"]:
-            kind, port = "there", ready["port"]
-            attempt = ports.connect(self.node["address"], port, self.token, seconds)
-        if attempt.kind == "ok":
+        if result == "ok" and ready["port"]:
+            direction, port = "there", ready["port"]
+            result, text = ports.connect(self.node["address"], port, self.token, seconds)
+        if result == "ok":
             return NodeResult("ok")
-        text = _PROBLEMS.get(attempt.kind) or attempt.text
-        return NodeResult(kind, f"{text} on port {port}")
+        return NodeResult(direction, f"{_PROBLEMS.get(result) or text} on port {port}")
 
 
 def read_events(stdout: Any) -> Iterator[Json]:
