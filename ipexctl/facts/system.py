@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import decimal, kilobytes, limit, natural
@@ -335,12 +334,8 @@ def parse_mounts(answers: Answers) -> tuple[Mount, ...]:
     return tuple(mount for row in answers.all("mount") if (mount := parse_mount(row)))
 
 
-@lru_cache(maxsize=4096)
 def parse_mount(row: str) -> Mount | None:
-    """A row of mountinfo: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
-
-    Cached: hosts of one image have equal rows.
-    """
+    """A row of mountinfo: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`."""
     head, dash, tail = row.partition(" - ")
     left, right = head.split(), tail.split()
     if not dash or len(left) < 6 or len(right) < 2:
