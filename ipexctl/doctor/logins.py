@@ -27,20 +27,25 @@ _TRUST: Final = "ipexctl trust, with the same -H, --hosts and --limit"
 _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
 
 
+def for_many(seconds: float, hosts: int) -> float:
+    """A limit of the check, for so many hosts: node0 alone starts an ssh for each of them."""
+    return seconds * max(1.0, hosts / 64)
+
+
 def got_no_answer(login: LoginAttempt) -> bool:
     """True if the network did not answer; a slow or refused login is none of that."""
     return login.code == 255 and bool(_NO_ANSWER.search(login.output))
 
 
 def diagnose_login(
-    name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None, address: str
+    name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None
 ) -> LoginDiagnosis | None:
     """The reason if trust was not set up for this node or was undone; None if trust explains it better."""
     if login.code == 124:
         return LoginDiagnosis(
-            f"a login from node0 to {address} took longer than the few seconds it had",
-            f"time a login by hand on node0 (time ssh {address} true); check the login shell's start-up files and sshd"
-            " on that host",
+            "a login from node0 took longer than the few seconds it had",
+            "time a login by hand on node0 (time ssh ADDRESS true); check the login shell's start-up files and sshd on"
+            " that host",
         )
     config = node0.config if node0 else ""
     if config and name not in names_in(config):
@@ -102,7 +107,7 @@ def log_in(
 ) -> dict[str, LoginAttempt]:
     """Log in from node0 to all nodes at once; code 124 for a login without a result in time."""
     names = list(ssh_names)
-    connect = max(1, min(5, int(seconds) - 2))
+    connect = max(1, min(int(for_many(5.0, len(names))), int(seconds) - 2))
     command = login_command(ssh_names, config, connect=connect, seconds=connect + 1, at_once=len(ssh_names))
     output = OutputCollector()
     with contextlib.suppress(TimedOut):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.logins import diagnose_login, got_no_answer, log_in, login_findings, unknown_state
+from ipexctl.doctor.logins import diagnose_login, for_many, got_no_answer, log_in, login_findings, unknown_state
 from ipexctl.doctor.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 
 CONNECT: Final = 3.0
-"""Seconds for one connection between two hosts."""
+"""Seconds for one connection between two hosts; more for many hosts."""
+_BUDGET: Final = 8.0
+"""Seconds for the check; more for many hosts."""
 _NO_ANSWER: Final = "it no longer answers"
 _ALIVE: Final = 0.35
 """The share of the budget after which a host without an answer is lost."""
@@ -63,12 +65,11 @@ def check_network(
 ) -> NetworkReport:
     """Log in from node0 to every node, and try a high port between every two hosts, both at once.
 
-    It ends within `budget` seconds; what has no result by then is reported as not tested. By default it has 8 seconds
-    for up to 64 hosts, and more for more: node0 alone starts an ssh for each.
+    It ends within `budget` seconds; what has no result by then is reported as not tested.
     """
     started = time.monotonic()
     if budget is None:
-        budget = 8.0 * max(1.0, len(hosts) / 64)
+        budget = for_many(_BUDGET, len(hosts))
     cancel = Cancel()
     try:
         with pool.cancel.waking(cancel.throw):
@@ -197,7 +198,7 @@ class _NetworkCheck:
             if login.code == 0 and (state is None or login.reached(state)):
                 continue
             address = self.internal[name]
-            failed[name] = diagnose_login(name, login, self.node0_state, state, address) or explain(
+            failed[name] = diagnose_login(name, login, self.node0_state, state) or explain(
                 login, state or unknown_state(by_name[name]), address, addresses if state else {}
             )
         silent = {name for name in failed if got_no_answer(logins[name])}
@@ -265,7 +266,7 @@ class _NetworkCheck:
         for source, target in ports.pairs_to_try([host.name for host in self.hosts]):
             if source in listeners and target in listeners and listeners[target].port is not None:
                 targets[source].append(target)
-        seconds = max(0.2, min(CONNECT, self.at(0.88) - time.monotonic()))
+        seconds = max(0.2, min(for_many(CONNECT, len(self.hosts)), self.at(0.88) - time.monotonic()))
         for source, names in targets.items():
             order = [(self.internal[name], tokens[name], listeners[name]) for name in names]
             dialog.send(source, ports.connect_order(order, seconds))

@@ -254,7 +254,7 @@ def a_host(**changes: object) -> HostState:
 
 
 def fix(login: LoginAttempt, node0: HostState | None, there: HostState | None = None) -> str:
-    why = diagnose_login("b", login, node0, there, "10.1.0.2")
+    why = diagnose_login("b", login, node0, there)
     return "" if why is None else why.fix
 
 
