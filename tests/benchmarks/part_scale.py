@@ -39,7 +39,7 @@ AIM_HOSTS: Final = 128
 AIMS: Final = {EXEC: 2.0, DOCTOR: 4.0, CHECK: 4.0, TRUST: 6.0}
 """Seconds."""
 AIM_CPU: Final = 8.0
-"""Milliseconds a host on the control machine."""
+"""Milliseconds on the control machine for each of up to AIM_HOSTS hosts."""
 OPEN_FILES: Final = 1 << 16
 """To which ipexctl raises its own limit, where it may."""
 STARTUP_LIMIT: Final = 120.0
@@ -183,9 +183,12 @@ def _goals(costs: Costs) -> tuple[Goal, ...]:
         reached = _values(costs, name, "wall").get(AIM_HOSTS)
         if reached is not None:
             goals.append(Goal(f"{name} on {AIM_HOSTS} hosts in ≤ {aim:g} s", f"{reached:.2f} s", reached <= aim))
-    slopes = {name: 1000 * _line(costs, name, "cpu").slope for name in (EXEC, DOCTOR, NETWORK, TRUST, SYNC, RUN)}
+    slopes = {}
+    for name in (EXEC, DOCTOR, NETWORK, TRUST, SYNC, RUN):
+        seconds = {count: cpu for count, cpu in _values(costs, name, "cpu").items() if count <= AIM_HOSTS}
+        slopes[name] = 1000 * fit_line(seconds).slope
     worst = max(slopes, key=lambda name: slopes[name])
-    aim_of_cpu = f"CPU of the control machine ≤ {AIM_CPU:g} ms a host"
+    aim_of_cpu = f"CPU of the control machine ≤ {AIM_CPU:g} ms for each of up to {AIM_HOSTS} hosts"
     return (*goals, Goal(aim_of_cpu, f"{slopes[worst]:.1f} ms, {worst}", slopes[worst] <= AIM_CPU))
 
 
