@@ -93,10 +93,9 @@ def parse(text: str, file: str) -> tuple[KnownHostsEntry, ...]:
 def entries_for(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
     """The entries of this host. Call it once per host: each hashed name costs an HMAC."""
     encoded, lower = name.encode(errors="surrogatepass"), name.lower()
+    # Most lines have plain names. They are compared here, because every host is compared with every line.
     return tuple(
-        entry
-        for entry in entries
-        if (lower in entry.plain if entry.plain else _matches(entry, name, encoded))  # the first for each host and line
+        entry for entry in entries if (lower in entry.plain if entry.plain else _matches(entry, name, encoded))
     )
 
 

@@ -35,7 +35,10 @@ AIM, AIM_WATCHED = 0.98, 0.995
 AIM_SHARE: Final = 1 - AIM_WATCHED
 """Of the time: had every rank to wait whenever our programs run, it would lose this much."""
 UNDISTURBED: Final = 8.0
-"""Seconds in which the processor time of our programs is measured, in each round."""
+"""Seconds in which the processor time of our programs is measured, in each of the first rounds."""
+SHARE_ROUNDS: Final = 7
+FEWEST_ROUNDS: Final = 7
+"""With which most differences of two ranks are decided."""
 FIRST_PORT = 29511
 LAUNCHER: Final = "timed_script.py"
 CONFIG: Final = """\
@@ -118,14 +121,22 @@ class Speeds:
 
 def measure(workload: Workload, rig: Rig) -> Report:
     place = _prepare(rig)
-    found = {ranks: _trained(rig, place, workload, ranks) for ranks in RANKS}
+    found = {ranks: _trained(rig, place, workload, ranks, _rounds(rig.runs, ranks)) for ranks in RANKS}
     unit = f"{workload.unit}/s (ipexctl run is as fast: median, interval)"
     header = (unit, *(counted(ranks, "rank") for ranks in RANKS))
     rows = tuple((name, *(_cell(found[ranks], name) for ranks in RANKS)) for name in (OURS, BY_HAND, *OTHERS))
     goals = tuple(goal for ranks in RANKS for goal in _goals(found[ranks], counted(ranks, "rank")))
-    coverage = found[RANKS[0]].beside(BY_HAND).coverage
-    note = f"The intervals cover the median of the rounds' ratios with a probability of {coverage:.1%}."
+    rounds = ", ".join(f"{counted(_rounds(rig.runs, ranks), 'round')} with {counted(ranks, 'rank')}" for ranks in RANKS)
+    coverage = min(speeds.beside(BY_HAND).coverage for speeds in found.values())
+    note = (
+        f"{rounds}. The intervals cover the median of the rounds' ratios with a probability of at least {coverage:.1%}."
+    )
     return Report(rig.runs, header, rows, goals, (note,))
+
+
+def _rounds(runs: int, ranks: int) -> int:
+    """With one rank almost all launchers start the same work: it takes more rounds to tell them apart."""
+    return runs if ranks == 1 else min(runs, max(FEWEST_ROUNDS, runs // 4))
 
 
 def _cell(speeds: Speeds, name: str) -> str:
@@ -191,25 +202,25 @@ def _contender(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name:
     return Contender(name, ("env", "-C", where, *argv[name]), env)
 
 
-def _trained(rig: Rig, place: Place, workload: Workload, ranks: int) -> Speeds:
+def _trained(rig: Rig, place: Place, workload: Workload, ranks: int, rounds: int) -> Speeds:
     """In each round every contender is started anew."""
     names = [OURS, BY_HAND, *OTHERS]
     speeds: dict[str, list[list[float]]] = {name: [] for name in names}
     shares: list[float] = []
-    for number in range(rig.runs):
-        say(f"train: {workload.script.name}, {counted(ranks, 'rank')}, round {number + 1} of {rig.runs}")
-        turns_of, share = _round(rig, place, workload, ranks, rotated(names, number))
+    for number in range(rounds):
+        say(f"train: {workload.script.name}, {counted(ranks, 'rank')}, round {number + 1} of {rounds}")
+        turns_of, share = _round(rig, place, workload, ranks, rotated(names, number), share=number < SHARE_ROUNDS)
         for name, turns in turns_of.items():
             speeds[name].append(turns)
             say(f"  {name}: {median(turns):.1f} {workload.unit}/s")
-        shares.append(share)
+        shares += share
     return Speeds(speeds, median(shares))
 
 
 def _round(
-    rig: Rig, place: Place, workload: Workload, ranks: int, names: list[str]
-) -> tuple[dict[str, list[float]], float]:
-    """Units a second of each contender in each of its turns, and the part of the time in which our programs run."""
+    rig: Rig, place: Place, workload: Workload, ranks: int, names: list[str], *, share: bool
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Units a second of each contender in each of its turns; if wanted, the part of the time our programs run."""
     turns = math.ceil((rig.steady or workload.steady) / workload.turn)
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=rig.scratch)))
@@ -220,11 +231,11 @@ def _round(
             contender = _contender(rig, place, words, ranks, name)
             trainings[name] = stack.enter_context(stopped_after(contender, rig.env, steps, workload.warm_up, LAUNCHER))
         in_turns(names, turns, lambda name: trainings[name].run_for(workload.turn))
-        share = trainings[OURS].launcher_share(UNDISTURBED)
+        shares = [trainings[OURS].launcher_share(UNDISTURBED)] if share else []
         speeds: dict[str, list[float]] = {}
         for name, training in trainings.items():
             if f"ranks: {ranks}," not in training.output():
                 raise Failed(f"{name} did not train with {ranks} ranks:\n{training.output()}")
             _, *rates = turn_rates(training.steps(), training.turns)  # the first is the start and the warm-up
             speeds[name] = [workload.per_step * rate for rate in rates[:turns]]
-        return speeds, share
+        return speeds, shares
