@@ -322,6 +322,14 @@ def test_logins_cut_short_are_those_heard_of() -> None:
     assert found == {"b": LoginAttempt(124, ""), "c": LoginAttempt(0, "ok"), "d": LoginAttempt(255, "")}
 
 
+@pytest.mark.parametrize(("nodes", "connect"), [(3, 5), (64, 5), (128, 10), (256, 20)])
+def test_beyond_64_nodes_a_login_has_more_time(nodes: int, connect: int) -> None:
+    session = FakeSession(Host("a", "a"))
+    log_in(session, {f"n{number}": f"n{number}" for number in range(nodes)}, None, seconds=60, cancel=Cancel())
+    (script,) = session.commands
+    assert f" {connect} {connect + 1} {nodes} " in script
+
+
 class _LateToProbe(FakeSession):
     """node0, whose login to b is refused, and b, which has no time left to say what trust left there."""
 
