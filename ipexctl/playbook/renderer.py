@@ -269,7 +269,7 @@ class Worker:
             if len(text) > MAX_CHARACTERS:
                 raise BadTemplate(f"it comes to more than {MAX_CHARACTERS:,} characters")
         except (Exception, _TimeUp) as error:  # noqa: BLE001  # any exception of a template becomes a reply
-            return json.dumps({"error": _explained(error, scope)})
+            return json.dumps({"error": _explained(error, scope), "secrets": sorted(self._renderer.secrets)})
         else:
             return text
 

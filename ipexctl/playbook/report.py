@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.files import make_private_directory, write_atomically
@@ -76,9 +76,11 @@ class TaskDone:
 
 @dataclass(frozen=True, slots=True)
 class RunOutput:
-    """Output of a rank while a run is followed; `event` is an event of `jobs`."""
+    """Whole lines of a rank while a run is followed, without secrets."""
 
-    event: Any
+    rank: int
+    stream: str
+    text: str
 
 
 Event = PlayStarted | TaskStarted | TaskDone | Notice | RunOutput

@@ -181,8 +181,8 @@ class Templater:
         reply = self._read()
         if reply is None:
             return None
+        self.secrets.update(reply.pop("secrets"))
         if "error" not in reply:
-            self.secrets.update(reply.pop("secrets"))
             return Filled(**reply)
         error = reply["error"]
         position = _NOWHERE if error["at"] is None else self._templates[error["at"]].spot(error["line"], error["word"])

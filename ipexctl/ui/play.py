@@ -170,13 +170,12 @@ class PlayView:
                 print_message(f"  {name}: {printable(line)}")
 
     def _rank(self, event: RunOutput) -> None:
-        data = getattr(event.event, "data", None)
-        if isinstance(data, bytes) and not self._quiet:
+        if not self._quiet:
             lines = PrefixedLines(b"")  # of a progress bar, only the last state is shown
-            text = (lines.feed(data) + lines.flush()).decode(errors="replace")
-            stream = sys.stderr if self._json or event.event.stream == "stderr" else sys.stdout
+            text = (lines.feed(event.text.encode(errors="replace")) + lines.flush()).decode(errors="replace")
+            stream = sys.stderr if self._json or event.stream == "stderr" else sys.stdout
             self._head()
-            stream.write("".join(f"[{event.event.rank}] {printable(line)}\n" for line in text.split("\n")[:-1]))
+            stream.write("".join(f"[{event.rank}] {printable(line)}\n" for line in text.split("\n")[:-1]))
             stream.flush()
 
     def _recap(self, report: PlayReport) -> None:

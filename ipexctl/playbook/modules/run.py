@@ -15,6 +15,7 @@ from ipexctl.jobs.submit.project import ProjectLocation, locate_project
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_request, run_request
 from ipexctl.launch.request import Export
 from ipexctl.node.common.frames import Chunk
+from ipexctl.playbook.masks import masked
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path, script_argv
 from ipexctl.playbook.report import RunOutput
@@ -23,6 +24,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
 from ipexctl.sync.root import owner_here, tree_name
+from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,7 +114,8 @@ def _start(
     record, plan = started.record, started.plan
     for note in started.notes:
         context.watch(Notice(f"note: {note}"))
-    context.watch(Notice(f"run {record.id}: {plan.world_size} ranks on {len(plan.hosts)} hosts, over {plan.backend}"))
+    size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
+    context.watch(Notice(f"run {record.id}: {size}, over {plan.backend}"))
     data: dict[str, Any] = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if call.args["detach"]:
         return Result("changed", f"run {record.id} goes on by itself", data=data)
@@ -122,7 +125,7 @@ def _start(
         return Result("changed", f"run {record.id} ended well", data=data)
     pipeline.remove_job_files(hosts, record, context.pool)
     reason = f"run {record.id} failed with exit code {code}" + (f": {reason}" if reason else "")
-    return Result("failed", reason, f"ipexctl why {record.id}", data)
+    return Result("failed", reason, f"ipexctl why {record.id}", data | {"changed": True})
 
 
 def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, Result]:
@@ -140,12 +143,12 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
     open_lines: dict[tuple[int, str], bytes] = {}
 
     def emit(rank: int, stream: Any, lines: bytes) -> None:
+        text = lines.decode(errors="replace")
         if sizes[stream] < _MAX_KEPT:
-            text = lines.decode(errors="replace")
             output[stream].append(text)
             sizes[stream] += len(text)
         if not no_log:
-            context.watch(RunOutput(Chunk(rank, stream, lines)))
+            context.watch(RunOutput(rank, stream, masked(text, context.templater.secrets)))
 
     def watch(event: Any) -> None:
         if isinstance(event, Chunk):

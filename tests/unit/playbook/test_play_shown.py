@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from ipexctl.node.common.frames import Chunk
 from ipexctl.playbook.model import parts_of
+from ipexctl.playbook.modules.run import _follow as follow
 from ipexctl.playbook.report import Event, RunOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.play import PlayView
@@ -60,23 +63,35 @@ def test_tasks_know_which_part_of_a_block_they_are_in(tmp_path: Path) -> None:
 
 
 def test_of_a_progress_bar_the_last_state_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = said(
-        capsys, [RunOutput(Chunk(3, "stdout", b"1%\r50%\r100%\nend\n")), RunOutput(Chunk(3, "stderr", b"5%\r6%"))]
-    )
+    out, err = said(capsys, [RunOutput(3, "stdout", "1%\r50%\r100%\nend\n"), RunOutput(3, "stderr", "5%\r6%")])
     assert (out.strip().splitlines(), err) == (["[3] 100%", "[3] end"], "[3] 6%\n")
 
 
 def test_the_head_of_a_task_comes_before_the_stderr_of_its_ranks() -> None:
     code = """
-from ipexctl.node.common.frames import Chunk
 from ipexctl.playbook.report import PlayStarted, RunOutput, TaskStarted
 from ipexctl.ui.play import PlayView
 view = PlayView()
 view.watch(TaskStarted("train", "run", "p.yml:3"))
-view.watch(RunOutput(Chunk(0, "stderr", b"Traceback\\n")))
-view.watch(RunOutput(Chunk(0, "stdout", b"step 1\\n")))
+view.watch(RunOutput(0, "stderr", "Traceback\\n"))
+view.watch(RunOutput(0, "stdout", "step 1\\n"))
 """
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     argv, pipe = [sys.executable, "-c", code], subprocess.PIPE
     done = subprocess.run(argv, stdout=pipe, stderr=subprocess.STDOUT, text=True, check=True, env=environ)
     assert done.stdout.split("\n") == ["", "TASK [train]", "[0] Traceback", "[0] step 1", ""]
+
+
+def test_a_value_of_the_environment_is_masked_in_the_lines_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = [Chunk(0, "stdout", data) for data in (b"token=s3cr3t-", b"value\n", b"s3cr3t-value")]
+
+    def follower(_record: Any, _session: Any, watch: Callable[[Any], None], *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(follow=lambda: [*map(watch, chunks), SimpleNamespace(status=None, exit_code=0)][-1])
+
+    shown: list[Event] = []
+    templater = SimpleNamespace(secrets={"s3cr3t-value"})
+    context: Any = SimpleNamespace(templater=templater, watch=shown.append, cancel=None)
+    monkeypatch.setattr("ipexctl.playbook.modules.run.Follower", follower)
+    _, _, output = follow(context, cast("Any", SimpleNamespace(id="r")), no_log=False)
+    assert [event.text for event in shown if isinstance(event, RunOutput)] == ["token=********\n", "********"]
+    assert "s3cr3t-value" in output["stdout"]  # for register: what is shown of it is masked at the task's end
