@@ -42,7 +42,7 @@ class InheritedKeywords:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`loop` with its `loop_control`."""
+    """`loop` with its `loop_control`, or `with_items`."""
 
     items: Value
     position: Position
@@ -50,6 +50,8 @@ class Loop:
     label: Templated | None = None
     index_var: str | None = None
     pause: float = 0.0
+    is_flattened: bool = False
+    """with_items: the items of a list in the list are items themselves, as in Ansible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class Task:
     loop: Loop | None = None
     register: str | None = None
     until: tuple[Templated, ...] = ()
-    retries: int = 3
+    retries: int | None = None
+    """Without `until`: until it does not fail."""
     delay: float = 5.0
     changed_when: tuple[Templated, ...] | bool | None = None
     failed_when: tuple[Templated, ...] | bool | None = None

@@ -182,7 +182,12 @@ def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
             raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")
         return None
     path = source_path(module, base, str(arg.value))
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except PermissionError as error:
+        reason = f"{module}: {quoted(str(arg.value))}: {error.strerror}"
+        raise arg.position.error(reason, fix="name a file that you can read") from None
+    if not exists:
         raise arg.position.error(
             f"{module}: there is no {quoted(str(arg.value))} on this machine",
             fix=f"its path is from {base} on, or from {module.replace('copy', 'file')}s/ there",

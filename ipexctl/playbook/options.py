@@ -6,16 +6,16 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.playbook.playbook_file import Position, Value, templates_in
-from ipexctl.text import is_variable_name
+from ipexctl.text import expanded, is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from ipexctl.playbook.model import Arg
 
@@ -246,7 +246,7 @@ _KINDS: Final[Mapping[Kind, tuple[str, Callable[[Value], Any]]]] = {
 
 def local_path(base: Path, text: str) -> Path:
     """A path on the control machine, relative to the playbook's directory."""
-    return base / Path(text).expanduser()
+    return base / expanded(text)
 
 
 def source_path(module: str, base: Path, text: str) -> Path:

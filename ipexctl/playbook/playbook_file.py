@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null, kind
+from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,8 +106,12 @@ def shipped() -> dict[str, Path]:
 
 def find_playbook(name: str, cwd: Path) -> tuple[Path, str]:
     """The path of a file or of a shipped playbook, and its name in messages."""
-    path = cwd / Path(name).expanduser()
-    if path.is_file():
+    path = cwd / expanded(name)
+    try:
+        is_file = path.is_file()
+    except PermissionError as error:
+        raise UserError(f"{quoted(name)}: {error.strerror}", fix="name a playbook that you can read") from None
+    if is_file:
         return path, name
     known = shipped()
     if name in known:

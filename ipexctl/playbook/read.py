@@ -382,4 +382,5 @@ def _loop(file: PlaybookFile, entries: Mapping[str, Entry]) -> Loop | None:
         raise file.error(entry.value, f"'loop' must be a list, not {kind(entry.value)}", fix="[one, two]")
     options = {entry.key: entry for entry in file.entries(control.value, "'loop_control'")} if control else {}
     report_unknown(file, options, frozenset(_LOOP_CONTROL), "loop_control")
-    return Loop(items, file.position(entry.value), **read_keywords(file, options, _LOOP_CONTROL))
+    keywords = read_keywords(file, options, _LOOP_CONTROL)
+    return Loop(items, file.position(entry.value), **keywords, is_flattened="with_items" in entries)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _NOT_BEGUN = failed("it was not begun")
+_RETRIES = 3
+"""With `until` and without `retries`."""
 
 
 @dataclass
@@ -103,6 +105,8 @@ class TaskRunner:
                 result = failed_by(loop.position.error(what, fix="[one, two]"))
                 self._items[host.name] = [_WorkItem(host, result=result)]
                 continue
+            if loop.is_flattened:
+                items = [item for entry in items for item in (entry if isinstance(entry, list) else [entry])]
             self._items[host.name] = []
             for index, item in enumerate(items):
                 item_vars = {loop.loop_var: item, **({loop.index_var: index} if loop.index_var else {})}
@@ -196,10 +200,11 @@ class TaskRunner:
     # Run the calls
 
     def _call_with_retries(self, work_items: Sequence[_WorkItem]) -> None:
-        """Call the module; retry where `until` does not hold, up to `retries` times."""
+        """Call the module; retry where `until` does not hold or, without one, it failed, up to `retries` times."""
         task = self._task
         pending = list(work_items)
-        max_attempts = (task.retries + 1) if task.until else 1
+        retries = (_RETRIES if task.until else 0) if task.retries is None else task.retries
+        max_attempts = retries + 1
         for attempt in range(1, max_attempts + 1):
             self._call(pending)
             for work_item in pending:
@@ -208,9 +213,8 @@ class TaskRunner:
             if not unfinished or attempt == max_attempts or self._context.cancel.thrown:
                 break
             names = fold(dict.fromkeys(work_item.host.name for work_item in unfinished))
-            self._context.watch(
-                Notice(f"{names}: {self._report.name}: until doesn't hold yet; {max_attempts - attempt} more")
-            )
+            why = "until doesn't hold yet" if task.until else "it failed"
+            self._context.watch(Notice(f"{names}: {self._report.name}: {why}; {max_attempts - attempt} more"))
             self._context.sleep(task.delay)
             pending = unfinished
         if task.until:
@@ -300,6 +304,8 @@ class TaskRunner:
                 unfinished.append(work_item)
                 reason = f"until did not hold: {' and '.join(template.text for template in task.until)}"
                 work_item.result = replace(work_item.result, status="failed", reason=work_item.result.reason or reason)
+            elif task.retries and not task.until and work_item.result.status == "failed":
+                unfinished.append(work_item)
         return unfinished
 
     def _apply_truths(self, result: Result, truths: Mapping[str, bool]) -> Result:
@@ -310,7 +316,7 @@ class TaskRunner:
             data = {**result.data, "changed": result.changed if changes is None else changes}
             return replace(result, status="failed", reason=result.reason or "failed_when holds", data=data)
         if fails is False and result.status == "failed":
-            result = replace(result, status="changed", reason="", fix="")
+            result = replace(result, status="changed" if result.changed else "ok", reason="", fix="")
         if changes is not None and result.status in ("ok", "changed"):
             result = replace(result, status="changed" if changes else "ok")
         elif changes is not None and result.status == "failed":

@@ -14,7 +14,7 @@ from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.playbook.modules import runner
 from ipexctl.playbook.play_context import PlayContext
 from ipexctl.playbook.report import PlayReport
-from ipexctl.playbook.result import Call, Result
+from ipexctl.playbook.result import Call, Result, failed
 from ipexctl.remote.progress import Notice
 from message_data import missing
 from playbook_helpers import HOSTS, play_of, played
@@ -293,3 +293,25 @@ def test_no_value_of_a_task_with_no_log_is_in_an_event_or_the_report(tmp_path: P
     for value in ("19283746", "s hidden", "S HIDDEN", "of-the-loop"):
         assert value not in shown
     assert [task.name for task in report.tasks][:2] == ["set {{ word }}", "use {{ item }}"]
+
+
+def test_retries_without_until_repeat_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [failed("no"), failed("no"), Result("changed"), failed("no")]
+    monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: lambda *_: results.pop(0))
+    report, _ = played(tmp_path, play_of("- run: {cmd: hostname}\n  retries: 4\n  delay: 0\n"))
+    assert ({result.status for result in report.tasks[0].hosts.values()}, len(results)) == ({"changed"}, 1)
+
+
+@pytest.mark.parametrize(("data", "status"), [({}, "ok"), ({"changed": True}, "changed")])
+def test_a_failure_that_counts_as_none_changed_only_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: dict[str, Any], status: str
+) -> None:
+    monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: lambda *_: failed("no", **data))
+    report, _ = played(tmp_path, play_of("- run: {cmd: hostname}\n  failed_when: false\n"))
+    assert {result.status for result in report.tasks[0].hosts.values()} == {status}
+
+
+def test_with_items_takes_the_items_of_lists(tmp_path: Path) -> None:
+    text = "- debug: {msg: '{{ item }}'}\n  with_items: ['{{ more }}', c]\n"
+    report, _ = played(tmp_path, play_of(text, "  vars: {more: [a, b]}\n"))
+    assert [entry["msg"] for entry in report.tasks[0].hosts["node1"].data["results"]] == ["a", "b", "c"]

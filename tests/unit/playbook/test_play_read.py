@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from typing import TYPE_CHECKING
 
@@ -267,6 +268,16 @@ def test_a_file_with_the_other_ending_is_named(tmp_path: Path, there: str, typed
     with pytest.raises(UserError) as caught:
         find_playbook(typed, tmp_path)
     assert f"did you mean '{there}'?" in caught.value.fix
+
+
+def test_a_playbook_that_may_not_be_reached_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.is_file", refuse)
+    with pytest.raises(UserError) as caught:
+        find_playbook("~nosuch/site.yml", tmp_path)
+    assert "'~nosuch/site.yml'" in caught.value.message
 
 
 def test_a_bundled_playbook_is_imported_by_its_name_with_variables(tmp_path: Path) -> None:
