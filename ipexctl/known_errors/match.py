@@ -134,7 +134,7 @@ class FailureContext:
     def install(self, package: str) -> str:
         """The command that adds that package to the environment of the run, with its stack."""
         if self.plan.get("install") == "":
-            return f"ipexctl exec -- {self.python} -m pip install {shlex.quote(package)}"
+            return f"ipexctl exec -- {shlex.quote(self.python)} -m pip install {shlex.quote(package)}"
         return f"{self.plan.get('install') or 'ipexctl install'} --with {shlex.quote(package)}"
 
     def outputs_with(self, pattern: re.Pattern[str]) -> tuple[RankOutput, ...]:
@@ -210,9 +210,14 @@ class KnownError:
         if self.explain is not None:
             return self.explain(found)
         fields = found.fields()
-        in_command = _Fields({name: shlex.quote(str(value)) for name, value in fields.items()})
+        in_command = _Fields({name: _quoted(str(value)) for name, value in fields.items()})
         in_command["install"] = found.context.install(self.package)
         return self.cause.format_map(fields), self.fix.format_map(in_command)
+
+
+def _quoted(text: str) -> str:
+    """The word for a shell. It has no `; `, at which `ipexctl why` divides a fix into lines."""
+    return shlex.quote(text).replace("; ", ";'' ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 from functools import cache
 from pathlib import Path
@@ -92,7 +93,7 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     fix = f"if {top} is a file of yours: put it into the project, ipexctl sync uploads it; "
     fix += f"if it is a package: {install}" if known else f"if it is a package, check its name on PyPI, then: {install}"
     if found.quiet_hosts:
-        fix += f"; to see which hosts lack it: ipexctl exec -- {found.context.python} -c 'import {top}'"
+        fix += f"; to see which hosts lack it: ipexctl exec -- {shlex.quote(found.context.python)} -c 'import {top}'"
     return "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields()), fix
 
 

@@ -134,9 +134,9 @@ def test_ranks_without_time_to_answer_are_not_taken_for_killed_ones(
 @pytest.mark.parametrize(
     ("printed", "argument"),
     [
-        ("ipexctl: node2: ./my train; reboot: Permission denied", "ls -l './my train; reboot' "),
+        ("ipexctl: node2: ./my train; reboot: Permission denied", "ls -l './my train;'' reboot' "),
         ("ipexctl: node2: /opt/$(reboot).sh could not be sourced: no", "'/opt/$(reboot).sh'"),
-        ("sh: 1: x'; reboot; ': not found", """ 'x'"'"'; reboot; '"'"'';"""),
+        ("sh: 1: x'; reboot; ': not found", """ 'x'"'"';'' reboot;'' '"'"'';"""),
         ("ipexctl: node2: ./train: Permission denied", "ipexctl exec -- ls -l ./train "),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
@@ -50,3 +51,12 @@ def test_the_document_has_what_the_contract_promises() -> None:
     well = as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
     assert well["first_failure"] is None
     assert well["cause"] is None
+
+
+def test_a_name_that_a_rank_printed_stays_one_word_of_one_command() -> None:
+    name = "a; touch b #c"
+    said = f"Traceback (most recent call last):\nFileNotFoundError: [Errno 2] No such file or directory: '{name}'"
+    verdict = judged([(STOPPED, ""), (FAILED, said)])
+    shown = [line.strip() for line in lines_of(answer(verdict)) if "ls -d" in line]
+    (command,) = [line[line.index("ipexctl exec") :] for line in shown]
+    assert shlex.split(command)[-1] == name
