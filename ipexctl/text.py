@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _ABOUT_HOSTS: Final = re.compile(r"\bipexctl (?:doctor|envs|exec|install|run|sync|trust)\b")
 
@@ -79,6 +79,11 @@ def tilde_path(path: Path) -> str:
     text = os.fspath(path)
     inside = home != "/" and (text == home or text.startswith(f"{home}/"))
     return printable(f"~{text[len(home) :]}" if inside else text)
+
+
+def expanded(path: Path | str) -> Path:
+    """The path with the home of this account or another for `~`; as it is if there is no such account."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises for an unknown account
 
 
 def readable(size: float) -> str:

@@ -72,12 +72,15 @@ def project_file() -> Path | None:
 
 def config_files(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
     """The project's file, then the user's, if they exist. Raises a UserError."""
-    files = []
+    files, is_there = [], False
     with contextlib.suppress(PermissionError):  # a directory above that may not be searched has no file for this call
         if (path := project_file()) is not None:
             files.append(_read(path, is_found=True))
-    if (path := user_file(environ)).is_file():
-        files.append(_read(path, is_found=False))
+    user = user_file(environ)
+    with contextlib.suppress(PermissionError):  # the home of another account, as after su
+        is_there = user.is_file()
+    if is_there:
+        files.append(_read(user, is_found=False))
     return tuple(files)
 
 

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 from ipexctl.cli.config_file import PROJECT_FILE, ConfigFile, config_files, user_file
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
-from ipexctl.text import printable, tilde_path
+from ipexctl.text import expanded, printable, tilde_path
 
 
 class ConfiguredValue(NamedTuple):
@@ -358,7 +358,7 @@ class _FileReader:
             fix = (
                 error.fix
                 if isinstance(error, UserError)
-                else f"as on the command line: ipexctl {table or 'run'} --help"
+                else f"as on the command line: ipexctl {_command_of(table)} --help"
             )
             raise UserError(f"{key}: {error.message}", fix=fix) from None
         if self._file.is_found and (reason := refusal(param, value)):
@@ -377,9 +377,13 @@ def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
     having = [f"[{name}]" for name in COMMANDS if any(key in spec.params for _, spec in command_specs(name))]
     fix = f"{key} belongs under {' or '.join(having)}: move it below such a line"
     if not having:
-        command = table if table and not table.startswith(CLUSTER) else "doctor"
-        fix = did_you_mean(key, known, f"the names of the options without dashes: ipexctl {command} --help")
+        fix = did_you_mean(key, known, f"the names of the options without dashes: ipexctl {_command_of(table)} --help")
     return UserError(f"{f'[{table}]' if table else 'the top of the file'} has no option {key!r}", fix=fix)
+
+
+def _command_of(table: str) -> str:
+    """A command whose help has the options of this table."""
+    return table if table and not table.startswith(CLUSTER) else "run"
 
 
 def _check_type(param: Param, value: object) -> None:
@@ -422,5 +426,5 @@ def _resolved(param: Param, value: Any, base: Path) -> Any:
     if not is_local or value == "none":  # --ssh-config none
         return value
     if isinstance(value, list):
-        return [str(base / Path(item).expanduser()) for item in value]
-    return str(base / Path(value).expanduser())
+        return [str(base / expanded(item)) for item in value]
+    return str(base / expanded(value))

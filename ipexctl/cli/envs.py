@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from ipexctl.cli import complete
 from ipexctl.cli.options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
@@ -41,7 +43,8 @@ def envs_command(
     if not verify and any(value and name not in targets.defaults for name, value in named.items()):
         raise UserError("--env, --python and --setup need --verify", fix="ipexctl envs --verify …")
     if setup and not python:
-        raise UserError("--setup needs --python PATH", fix=f"ipexctl envs --verify --python PATH --setup {setup}")
+        fix = f"ipexctl envs --verify --python PATH --setup {shlex.quote(setup)}"
+        raise UserError("--setup needs --python PATH", fix=fix)
     for name, path in (("--python", python), ("--setup", setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(

@@ -17,7 +17,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, OnStep
 from ipexctl.remote.control_machine import with_own_address
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.text import printable
+from ipexctl.text import expanded, printable
 from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _request(targets: Targets, accelerate_hostfile: str | None = None) -> HostRe
         hostfile=targets.hostfile,
         hostfile_found=targets.is_found("hostfile"),
         limit=targets.limit,
-        accelerate_hostfile=Path(accelerate_hostfile).expanduser() if accelerate_hostfile else None,
+        accelerate_hostfile=expanded(accelerate_hostfile) if accelerate_hostfile else None,
         user=targets.user,
         port=targets.port,
         identity=targets.identity,

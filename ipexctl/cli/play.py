@@ -13,6 +13,7 @@ import typer
 from ipexctl.cli import complete
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ def play_command(
     \b
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
+    from ipexctl.cli.hosts import check_home, choose_hosts, current_directory, session_pool
     from ipexctl.playbook.playbook_file import raise_all, templates_in
     from ipexctl.playbook.prepare import TaskSelection, check_facts, check_projects, prepare, read, unknown_tags
     from ipexctl.playbook.templater import Templater
@@ -60,7 +61,7 @@ def play_command(
     choice = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
     if step and not sys.stdin.isatty():
         raise UserError("--step asks before each task, and stdin is no terminal", fix="take --step out")
-    cwd = Path.cwd()
+    cwd = current_directory()
     with Templater() as templater:
         templater.start()
         playbook_model = read(playbook, cwd, templater)
@@ -154,7 +155,7 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Any) -> lis
     result: list[dict[str, Any]] = []
     for word in arguments:
         if word.startswith("@"):
-            values: Any = dict(read_variables(cwd / Path(word[1:]).expanduser(), word[1:]))
+            values: Any = dict(read_variables(cwd / expanded(word[1:]), word[1:]))
             raise_all(templater.check(templates_in(values)))
         elif word.lstrip().startswith("{"):
             try:

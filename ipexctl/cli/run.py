@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
+    from ipexctl.cli.interrupt import Interrupt
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.plan import LaunchPlan
@@ -70,7 +71,7 @@ def run_command(
     from ipexctl.launch.plan import SCHEMA
 
     output, targets = line.output, line.targets
-    called = ctx.with_resource(_noting_failed_call(line, needs_note=not dry_run))
+    called = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
     install = install or bool(packages or requirements)
     if line.launch.python is not None and (packages or requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
@@ -79,7 +80,6 @@ def run_command(
     hosts, request = launch_call.hosts, launch_call.request
     for note in launch_call.notes:
         output.print_note(f"note: {note}")
-    start_time = time.monotonic()
     # Signals are handled to the end: a Ctrl-C between the start of a run and the first follow stops that run.
     with session_pool(targets, output) as (pool, interrupt):
         pool.warm(hosts)
@@ -91,11 +91,9 @@ def run_command(
             files = pipeline.start_reading(request, launch_call.project, output.print_note)
             outcome = _install_first(launch_call, pool, output, files, packages or (), requirements or ())
             if isinstance(outcome, StartFailure):
-                failure, seconds = outcome.with_host_options(launch_call.host_options), time.monotonic() - start_time
-                called.reason = failure.reason
-                raise typer.Exit(_print_not_started(failure, interrupt.code, summary, seconds))
+                raise called.not_started(outcome.with_host_options(launch_call.host_options), interrupt)
             if outcome:
-                raise interrupt.or_exit(outcome)
+                raise called.ended("the install failed", outcome if interrupt.code is None else interrupt.code)
         if dry_run:
             _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA).plan, output)
             raise interrupt.or_exit(0)
@@ -109,9 +107,7 @@ def run_command(
             host_options=launch_call.host_options,
         )
         if isinstance(submitted, StartFailure):
-            failure, seconds = submitted.with_host_options(launch_call.host_options), time.monotonic() - start_time
-            called.reason, called.needs_note = failure.reason, not failure.is_unsure
-            raise typer.Exit(_print_not_started(failure, interrupt.code, summary, seconds))
+            raise called.not_started(submitted.with_host_options(launch_call.host_options), interrupt)
         from ipexctl.cli.watch import watch_run  # imported while the ranks start
 
         called.needs_note = False
@@ -132,22 +128,46 @@ def run_command(
     if code not in NO_CLEANUP:
         with session_pool(targets) as (pool, _):
             pipeline.remove_job_files(hosts, submitted.record, pool)
-    if summary is not None and not _write_summary(summary, submitted.record, code, time.monotonic() - start_time):
+    if summary is not None and not _write_summary(summary, submitted.record, code, called.seconds):
         code = code or 1
     raise typer.Exit(code)
 
 
 @dataclass
-class _Called:
-    """Whether this call has to be noted as one that began no run, and why it began none."""
+class RunCall:
+    """Whether this call has to be noted as one that began no run, why it began none, and where its outcome goes."""
 
     needs_note: bool
+    summary: Path | None
     reason: str = ""
+    _start_time: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start_time
+
+    def not_started(self, failure: StartFailure, interrupt: Interrupt) -> typer.Exit:
+        """Print why the run was not started, unless the user interrupted it."""
+        from ipexctl.ui.messages import print_message, print_refusal
+
+        if interrupt.code is None or failure.is_unsure:
+            print_refusal(failure.reason, failure.fix)
+        else:
+            print_message("interrupted before the run was started: nothing runs")
+        self.needs_note = not failure.is_unsure
+        return self.ended(failure.reason, failure.exit_code if interrupt.code is None else interrupt.code)
+
+    def ended(self, reason: str, code: int) -> typer.Exit:
+        """The end of a call that started no run."""
+        self.reason = reason
+        if self.summary is not None:
+            _write_summary(self.summary, None, code, self.seconds)
+        return typer.Exit(code)
 
 
 @contextmanager
-def _noting_failed_call(line: LaunchLine, *, needs_note: bool) -> Iterator[_Called]:
-    called = _Called(needs_note)
+def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: bool) -> Iterator[RunCall]:
+    called = RunCall(needs_note, summary)
     try:
         yield called
     finally:
@@ -179,29 +199,15 @@ def _refuse_ignored_options(
 
 
 def _unwritable(path: Path) -> str:
-    if path.is_dir():
-        return "it is a directory"
-    if not path.parent.is_dir():
-        return f"there is no directory {path.parent}"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return os.strerror(errno.EACCES)
-    return ""
-
-
-def _print_not_started(
-    failure: StartFailure, interrupted: int | None, summary: Path | None = None, seconds: float = 0.0
-) -> int:
-    """Print why the run was not started, and return the exit code. An interruption is not reported as a failure."""
-    from ipexctl.ui.messages import print_message, print_refusal
-
-    if interrupted is None or failure.is_unsure:
-        print_refusal(failure.reason, failure.fix)
-    else:
-        print_message("interrupted before the run was started: nothing runs")
-    code = failure.exit_code if interrupted is None else interrupted
-    if summary is not None:
-        _write_summary(summary, None, code, seconds)
-    return code
+    try:
+        if path.is_dir():
+            return "it is a directory"
+        if not path.parent.is_dir():
+            return f"there is no directory {path.parent}"
+        is_writable = os.access(path if path.exists() else path.parent, os.W_OK)
+    except PermissionError:
+        is_writable = False
+    return "" if is_writable else os.strerror(errno.EACCES)
 
 
 def _show_plan(plan: LaunchPlan, output: Output) -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from fnmatch import translate
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import WordError, quoted
 from ipexctl.hosts.nodeset import expand, fold, split_specs
+from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -60,7 +60,7 @@ def _from_file(part: str) -> list[str]:
     """`@FILE`: the names in it, one per line, such as a playbook's list of failed hosts."""
     if not part.startswith("@"):
         return [part]
-    path = Path(part[1:]).expanduser()
+    path = expanded(part[1:])
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import MAX_PORT, WordError, check_user
 from ipexctl.hosts.source import naming
-from ipexctl.text import printable, tilde_path
+from ipexctl.text import expanded, printable, tilde_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,17 +119,7 @@ def _is_hostfile(path: Path) -> bool:
 def _read(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
     from ipexctl.hosts.detect import read_hosts_file
 
-    return read_hosts_file(cwd / _expand_home(path), shown=shown or str(path), found=found)
-
-
-def _expand_home(path: Path) -> Path:
-    # `--hostfile=~/hosts` may arrive unexpanded: not every shell expands a tilde there.
-    if not str(path).startswith("~"):
-        return path
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        return path
+    return read_hosts_file(cwd / expanded(path), shown=shown or str(path), found=found)
 
 
 def _overrides_for(host: Host, changes: Mapping[str, Any], *, has_remote: bool) -> dict[str, Any]:
@@ -153,9 +143,9 @@ def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:
     for key in ("identity", "known_hosts"):
         path: Path | None = getattr(request, key)
         if path is not None:
-            changes[key] = cwd / _expand_home(path)
+            changes[key] = cwd / expanded(path)
     if request.ssh_config is not None:
         # As in ssh, `none` means no config.
         none = str(request.ssh_config) == "none"
-        changes["ssh_config"] = Path(os.devnull) if none else cwd / _expand_home(request.ssh_config)
+        changes["ssh_config"] = Path(os.devnull) if none else cwd / expanded(request.ssh_config)
     return changes

@@ -16,6 +16,7 @@ from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.lab.state import LABS, directories
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.remote.control_machine import is_this_machine
+from ipexctl.text import expanded
 from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
         names = fold(list(dict.fromkeys(name for record in records for name in record.hosts)))
         fix = f"to remove everything there and the records: ipexctl uninstall --hosts {shlex.quote(names)}"
         yield FileGroup("records", len(records), 0, str(directory), fix)
-    home = Path(DEFAULT_HOME).expanduser()
+    home = expanded(DEFAULT_HOME)
     if home.is_dir() and not any(map(is_this_machine, hosts)):
         fix = "this machine was a host of some calls; to remove it: ipexctl uninstall --hosts localhost"
         yield FileGroup("home", 1, disk_usage(home), str(home), fix)

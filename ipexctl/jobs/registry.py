@@ -21,6 +21,7 @@ from ipexctl.node.common.files import make_private_directory, write_atomically, 
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
+from ipexctl.text import expanded
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _host_to_json(host: Host) -> dict[str, Any]:
     paths: dict[str, Path | None] = {name: getattr(host, name) for name in _HOST_PATHS}
     return {
         **{name: getattr(host, name) for name in _HOST_FIELDS},
-        **{name: None if path is None else str(path.expanduser().absolute()) for name, path in paths.items()},
+        **{name: None if path is None else str(expanded(path).absolute()) for name, path in paths.items()},
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlTree, is_null
+from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -86,7 +87,7 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
 def read_accelerate_file(path: Path) -> AccelerateConfig:
     """Read the file that `accelerate config` wrote."""
     try:
-        with path.expanduser().open("rb") as file:
+        with expanded(path).open("rb") as file:
             read = file.read(LARGEST + 1)
         text = read.decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -119,7 +120,7 @@ def options_of(config: AccelerateConfig, options: LaunchOptions, hosts: int) -> 
 def default_file(environ: Mapping[str, str]) -> Path | None:
     """The default file of `accelerate launch`, if it exists."""
     cache = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    place = Path(environ.get("HF_HOME") or cache, "accelerate").expanduser()
+    place = expanded(Path(environ.get("HF_HOME") or cache, "accelerate"))
     return next((file for name in DEFAULTS if (file := place / name).is_file()), None)
 
 

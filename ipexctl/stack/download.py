@@ -22,6 +22,7 @@ from ipexctl.stack.install_context import (
     summary_of,
 )
 from ipexctl.stack.lock.pipeline import LockedStack, announce_stack, lock_stack
+from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ def download(
     hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, directory: Path, watch: Watch = ignore_event
 ) -> InstallReport:
     """Download a stack into the directory; if hosts are named, the stack that fits them."""
-    directory = directory.expanduser().absolute()
+    directory = expanded(directory).absolute()
     if not request.dry_run:
         _make_directory(directory)
     context = InstallContext(hosts, _for_some_python(request, hosts, watch), pool, watch)

@@ -27,7 +27,7 @@ def requested_schema(argv: Sequence[str]) -> str | None:
         has_json = has_json or word == "--json"
         if not word.startswith("-") and len(command) < 2:
             command.append(word)
-        if word.endswith(".py"):
+        if word.endswith(".py") and command[:1] in (["run"], ["export"]):
             break
     if not has_json or not command:
         return None

@@ -14,7 +14,7 @@ from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import CommandKind, Export, LaunchOptions
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
-from ipexctl.text import is_variable_name, on_same_hosts
+from ipexctl.text import expanded, is_variable_name, on_same_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -161,7 +161,7 @@ def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mappi
 def _read_env_file(path: Path) -> dict[str, str]:
     """`NAME=VALUE` lines, as docker reads them: no shell expansion; quotes around a whole value are removed."""
     try:
-        text = path.expanduser().read_text(encoding="utf-8")
+        text = expanded(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UserError(f"--env-file {path}: {problem}", fix="a file of NAME=VALUE lines") from None

@@ -19,6 +19,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.stack.catalog.table import StackSpec, newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
+from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -242,7 +243,7 @@ check_row: Final = _keys(ROW_KEYS, ("name",))
 def rows_file(environ: Mapping[str, str]) -> Path | None:
     """The user's file: $IPEXCTL_ROWS, else rows.json in their configuration if it exists."""
     if named := environ.get(VARIABLE):
-        return Path(named).expanduser()
+        return expanded(named)
     import platformdirs
 
     usual = Path(platformdirs.user_config_dir("ipexctl", appauthor=False)) / "rows.json"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -19,9 +18,11 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.stack.lock.indexes import directory_of
 from ipexctl.stack.resolve.model import Sources, StackPlan
+from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")
@@ -62,7 +63,7 @@ class _Line:
 
 def read_requirements(path: Path | str) -> PackageRequest:
     """Read a requirements file and the files it includes. Raises FileError or UserError."""
-    return _read(Path(path).expanduser(), (), constraining=False)
+    return _read(expanded(path), (), constraining=False)
 
 
 def requirement(text: str) -> str:
@@ -179,7 +180,7 @@ def _option(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> Pack
     if name in _FILES:
         if "://" in value:
             raise line.error("a requirements file cannot be a URL", value, "download it beside this file")
-        second = line.path.parent / Path(value).expanduser()
+        second = line.path.parent / expanded(value)
         return _read(second, above, constraining=constraining or name in ("-c", "--constraint"))
     if name in _SOURCES:
         if not value:
@@ -188,7 +189,7 @@ def _option(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> Pack
             return PackageRequest(sources=Sources(index_url=value))
         if name == "--extra-index-url":
             return PackageRequest(sources=Sources(extra_index_urls=(value,)))
-        links = value if "://" in value else str((line.path.parent / Path(value).expanduser()).resolve())
+        links = value if "://" in value else str((line.path.parent / expanded(value)).resolve())
         return PackageRequest(sources=Sources(find_links=(links,)))
     if name in ("-e", "--editable"):
         raise line.error("an editable project cannot be installed on hosts", line.text, _MAKE_WHEEL)
@@ -299,7 +300,7 @@ def _absolute(location: str, option: str) -> str:
     path = directory_of(location)
     if path is None:
         return location
-    place = Path(path).expanduser().absolute()
+    place = expanded(path).absolute()
     if not place.is_dir():
         what = "is not a directory" if place.exists() else "does not exist"
         raise UserError(

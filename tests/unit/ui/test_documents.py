@@ -63,6 +63,8 @@ def test_uninstall_of_the_control_machine_and_fetch_have_these_names() -> None:
         ("install --json", "ipexctl.install/1"),
         ("lab up --json --hosts 999", "ipexctl.lab-up/1"),
         ("run --dry-run --json train.py", "ipexctl.run/1"),
+        ("fetch run-1:train.py ./out --json", "ipexctl.fetch/1"),
+        ("sync --exclude a.py --json", "ipexctl.sync/1"),
         ("doctor", None),
         ("exec -- ls --json", None),
         ("run train.py --json", None),
