@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 import tarfile
+import threading
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +24,7 @@ MAX_BYTES: Final = 256 << 20
 _SMALL_FILE: Final = 256 << 10
 """A file up to this size is sent along with the check whether it differs: one round trip."""
 _MAX_DIFF: Final = 200_000
+_READING: Final = threading.Lock()
 
 # Another account may change a directory such as /tmp at any moment: an existing file is opened once and handled through
 # that descriptor; a new one has a random name that must not exist yet (set -C: O_EXCL).
@@ -111,10 +114,17 @@ def _copy(context: PlayContext, call: Call, session: Session) -> Result:
     try:
         if size_of(source) > MAX_BYTES:
             return failed(f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off")
-        data = source.read_bytes()
+        with _READING:
+            data = _content(source, source.stat().st_mtime_ns)
     except OSError as error:
         return failed(f"{source} on this machine: {error.strerror or error}", "its path is from the playbook on")
     return _put(context, call, session, data, source.name)
+
+
+@lru_cache(maxsize=1)
+def _content(path: Path, _modified: int) -> bytes:
+    """The file, read once for all hosts."""
+    return path.read_bytes()
 
 
 def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: str) -> Result:
@@ -159,7 +169,7 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
         files = _files_below(source)
     except OSError as error:
         return failed(f"{error.filename} on this machine: {error.strerror or error}")
-    if sum(len(data) for data, _ in files.values()) > MAX_BYTES:
+    if files is None:
         return failed(f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off")
     unsupported = next((name for name in files if "\n" in name or "\\" in name), None)
     if unsupported is not None:
@@ -184,7 +194,8 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     return Result("changed", message, data=outcome, diff=diff)
 
 
-def _files_below(source: Path) -> dict[str, tuple[bytes, int]]:
+def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:
+    """Content and mode of each file; None if they are too large."""
     contents: dict[str, tuple[bytes, int]] = {}
     size = 0
     for directory, names, files in os.walk(source):
@@ -194,7 +205,7 @@ def _files_below(source: Path) -> dict[str, tuple[bytes, int]]:
             if path.is_file():
                 size += path.stat().st_size
                 if size > MAX_BYTES:
-                    return {"": (b"\0" * (MAX_BYTES + 1), 0)}
+                    return None
                 contents[str(path.relative_to(source))] = (path.read_bytes(), path.stat().st_mode & 0o777)
     return contents
 
