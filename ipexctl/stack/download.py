@@ -100,12 +100,13 @@ def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Whe
     if not wheels:
         return
     control, parts = context.control, directory / _PARTS
-    location = StoreLocation(control.session.host, control.python, str(parts))
+    store = parts / "wheels"  # a store closes the directory above it to others
+    location = StoreLocation(control.session.host, control.python, str(store))
     failed = download_wheels(
         context, control.session, location, wheels, locked.index_answer, cancel=context.pool.cancel
     )
     for wheel in wheels:
-        path = parts / wheel.sha256 / wheel.filename
+        path = store / wheel.sha256 / wheel.filename
         if wheel.url and wheel.sha256 not in failed:
             path.chmod(0o644)
             path.replace(directory / wheel.filename)

@@ -95,7 +95,8 @@ class Relay:
                 f"no temporary directory can be made on this machine: {error.strerror or error}",
                 "name a directory with free space: TMPDIR=DIR",
             ) from None
-        self._arriving = ArrivingFiles(self._directory.name, self._cancel)
+        self._store = f"{self._directory.name}/store"  # a store closes the directory above it to others
+        self._arriving = ArrivingFiles(self._store, self._cancel)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -156,7 +157,7 @@ class Relay:
     def _receive(self, request: Json, read_end: int) -> Json:
         try:
             with os.fdopen(read_end, "rb", buffering=_BUFFER) as stream:
-                return receive({**request, "store": self._directory.name}, stream, self._on_event)
+                return receive({**request, "store": self._store}, stream, self._on_event)
         except AgentError as error:
             raise HostError(f"on this machine: {error.reason}", "use another directory: TMPDIR=DIR") from None
 

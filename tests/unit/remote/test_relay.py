@@ -58,12 +58,14 @@ def test_each_file_is_read_once_and_nothing_stays(directory: Path) -> None:
     def opened() -> Iterator[Session]:
         yield session
 
+    directory.chmod(0o1777)  # as /tmp, which belongs to another account
     with Relay(StoreLocation(HOST, "python3", "/store"), opened, Cancel()) as relay:
         for _ in range(3):
             files = {file.name: path.read_bytes() for file, path in relay.files([file_of(TWO), file_of(ONE)])}
             assert files == {"f14.whl": ONE, "f10.whl": TWO}
     assert len(session.commands) == 1
     assert list(directory.iterdir()) == []
+    assert directory.stat().st_mode & 0o7777 == 0o1777
 
 
 @pytest.mark.parametrize(
