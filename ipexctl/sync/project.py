@@ -67,15 +67,16 @@ def read_project(
     root = real_path(root)
     if problem := root_problem(root):
         raise UserError(problem, fix="name the project's directory: ipexctl sync DIR")
-    scanned = scan_project(root, (*excludes, *_own(root, home)), includes, fetched_below(root))
+    left_out = (*excludes, *_own(root, home))
+    scanned = scan_project(root, left_out, includes, fetched_below(root), is_limited=not allow_big)
     if not allow_big:
         check_size(root, scanned)
     name = tree_name(root, owner_here())
     cache = cache_directory() / "sync" / name
     hashes = Hashes(cache / "hashes.json")
     manifest = manifest_of(scanned, hashes)
-    left_out, fetched = tuple(sorted(scanned.credentials)), tuple(sorted(scanned.fetched))
-    return Project(root, name, manifest, cache, _notes(scanned), left_out, fetched, hashes.read)
+    credentials, fetched = tuple(sorted(scanned.credentials)), tuple(sorted(scanned.fetched))
+    return Project(root, name, manifest, cache, _notes(scanned), credentials, fetched, hashes.read)
 
 
 def _own(root: Path, home: str) -> tuple[str, ...]:

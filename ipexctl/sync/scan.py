@@ -82,8 +82,13 @@ def scan_project(
     excludes: Sequence[str] = (),
     includes: Sequence[str] = (),
     fetched: frozenset[str] = frozenset(),
+    *,
+    is_limited: bool = True,
 ) -> ScanResult:
-    """Scan everything below the root that is not left out. Raises a UserError if a directory can't be read."""
+    """Scan everything below the root that is not left out, or as much as shows that it is too large.
+
+    Raises a UserError if a directory can't be read.
+    """
     real = real_path(root)
     if problem := path_problem(real, "directory"):
         raise UserError(f"{root} {problem}", fix="name the directory of your project")
@@ -92,7 +97,7 @@ def scan_project(
     base = os.fsencode(real)
     pending: list[_Directory] = [_Directory("", ignored.outer)]
     while pending:
-        if len(result.found) > MAX_SCANNED:
+        if is_limited and len(result.found) > MAX_SCANNED:
             result.complete = False
             break
         pending += reversed(_scan_directory(result, base, pending.pop(), ignored, output))

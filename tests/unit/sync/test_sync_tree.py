@@ -361,14 +361,15 @@ def test_a_project_that_is_too_big_is_refused_before_a_host_is_touched(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ipexctl.sync.scan.MAX_FILES", 5)
-    for index in range(8):
-        put(place.root, f"data/set/{index}")
+    monkeypatch.setattr("ipexctl.sync.scan.MAX_SCANNED", 6)
+    for index in range(9):
+        put(place.root, f"data/set{index // 3}/{index}")
     with pytest.raises(UserError) as refused:
         place.sync()
-    assert "data/set/" in refused.value.message
+    assert "data/set" in refused.value.message
     assert "--allow-big" in refused.value.fix
     assert place.ran == []
-    assert place.synced(allow_big=True).files_sent == 8
+    assert place.synced(allow_big=True).files_sent == 9
 
 
 def test_our_own_home_inside_the_project_is_not_sent(place: Place) -> None:
