@@ -31,7 +31,7 @@ import zlib
 from typing import Any, Iterator, Tuple
 
 from ipexctl.node.common.answer import AgentError, Json
-from ipexctl.node.common.files import decode_name, encode_name, home_of, read_json
+from ipexctl.node.common.files import decode_name, encode_name, explain_os_error, home_of, read_json
 
 CHUNK_SIZE = 1 << 18
 LIST_CHUNK_SIZE = 1 << 14
@@ -214,7 +214,10 @@ def list_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
     since = start_of_run(request, status)
     synced = synced_to(cwd)
     for name, path in files_below(cwd):
-        stat_result = os.lstat(path)
+        try:
+            stat_result = os.lstat(path)
+        except OSError:  # the run has removed or renamed it meanwhile
+            continue
         identity = [stat_result.st_size, stat_result.st_mtime_ns, stat_result.st_ino]
         if stat_result.st_mtime >= since and synced.get(path) != identity:
             listing.add(run + b"/files/" + name, path)
@@ -351,6 +354,9 @@ def main(_: str = "") -> int:
         output.emit("failed", reason=error.reason, fix=error.fix)
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        explained = explain_os_error(error, request.get("home", ""), "see: ipexctl doctor")
+        output.emit("failed", reason=explained.reason, fix=explained.fix)
     with contextlib.suppress(BrokenPipeError):
         output.flush()
     return 0

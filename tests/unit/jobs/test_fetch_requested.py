@@ -22,7 +22,7 @@ from ipexctl.jobs.fetch.manifest import (
     wildcards_of,
 )
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.file_sender import Listing, list_path, matching
+from ipexctl.node.files.file_sender import Listing, list_path, list_run, matching
 from ipexctl.remote.outcome import HostError
 
 RUN = "train-1120-120000-abcd"
@@ -231,3 +231,13 @@ def test_no_chain_of_accepted_links_leads_out(links: list[tuple[str, str]]) -> N
 def test_paths_that_stand_for_contents(path: bytes) -> None:
     assert is_contents(path)
     assert not is_contents(path + b"x" if path.endswith((b"/", b".")) else b"/x" + path)
+
+
+def test_a_file_that_a_live_run_removes_meanwhile_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "last.pt").touch()
+    below = [(name, os.fsencode(tmp_path / os.fsdecode(name))) for name in (b"last.pt.tmp", b"last.pt")]
+    monkeypatch.setattr("ipexctl.node.files.file_sender.files_below", lambda _: below)
+    listing = Listing(Out())  # type: ignore[arg-type]
+    list_run(listing, {"run": RUN, "home": str(tmp_path / "home"), "cwd": str(tmp_path), "since": 0.0})
+    assert below[1][1] in listing.paths
+    assert below[0][1] not in listing.paths
