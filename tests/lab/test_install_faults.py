@@ -129,6 +129,20 @@ def test_a_shared_home_is_filled_once_and_proved_on_every_host(
     assert set(statuses(shared.report("--wheelhouse", wheelhouse, "--offline")).values()) == {"ok"}
 
 
+def test_an_environment_that_another_host_of_the_home_uses_stays(
+    make_lab: Callable[[LabSpec], Lab], wheelhouse: Path
+) -> None:
+    shared = Cluster(make_lab(LabSpec(hosts=3, shared_home=True, name=f"install-nfs-{os.getpid()}")), "~/ours")
+    home = shared.report("--wheelhouse", wheelhouse, "--offline")["path"].rpartition("/envs/")[0]
+    program = f"(sleep 300 | {home}/envs/default/bin/python -c 'input()') >/dev/null 2>&1 & echo $!"
+    shell = ask(shared.hosts[2], program).out.strip()
+    refused = shared.report("--remove", "default", verb="envs", rc=1)["hosts"]
+    assert {host["status"] for host in refused} == {"failed"}
+    assert "node3" in refused[0]["reason"]
+    assert ask(shared.hosts[2], f"pkill -P {shell}").rc == 0
+    assert set(statuses(shared.report("--remove", "default", verb="envs")).values()) == {"changed"}
+
+
 def test_homes_at_different_paths_are_refused_with_one_that_would_do(
     make_lab: Callable[[LabSpec], Lab], wheelhouse: Path
 ) -> None:

@@ -174,11 +174,11 @@ def remove(request: Json) -> Json:
 
 
 def is_used(request: Json) -> Json:
-    """Whether an environment has a name, or is used by a process of this host, also by a name that it had."""
+    """Whether a process of this host uses an environment, also by one of `names`, or, if wanted, it has a name."""
     envs, env = Path(home_of(request), "envs"), env_of(request)
-    links = [link for link in list_directory(envs) if link_target(link) == env.name]
-    former = [str(envs / name) for name in request["former"]]
-    return {"used": bool(links) or bool(find_users([str(env), os.path.realpath(str(env)), *former]))}
+    links = [link for link in list_directory(envs) if link_target(link) == env.name] if request["or_named"] else []
+    paths = [str(envs / name) for name in request["names"]]
+    return {"used": bool(links) or bool(find_users([str(env), os.path.realpath(str(env)), *paths]))}
 
 
 def remove_one(home: Path, env: Path, name: str) -> list[str]:

@@ -184,7 +184,7 @@ class EnvInstaller:
         hosts = [host for host in context.hosts if host.name in context.facts and self._has_env(name, host)]
 
         def is_used(host: Host, session: Session) -> bool:
-            return self._client(host, session).is_used(name, [context.request.name])
+            return self._client(host, session).is_used(name, [context.request.name], or_named=True)
 
         def remove(host: Host, session: Session) -> None:
             self._client(host, session).remove([name])

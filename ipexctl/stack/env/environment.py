@@ -242,9 +242,9 @@ class EnvClient:
         _raise_failed(reply)
         return Removed(reply.texts("removed"))
 
-    def is_used(self, name: str, former: Sequence[str]) -> bool:
-        """Whether an environment has a name, or is used by a process of this host, also by a name that it had."""
-        return self._call("used", name=name, former=list(former)).flag("used")
+    def is_used(self, name: str, names: Sequence[str], *, or_named: bool) -> bool:
+        """Whether a process of this host uses an environment, also by one of `names`, or, if wanted, it has a name."""
+        return self._call("used", name=name, names=list(names), or_named=or_named).flag("used")
 
     def prune(self) -> Removed:
         """Remove leftovers, wheels, and environments without a name."""

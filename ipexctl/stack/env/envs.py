@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.facts.gather import HostFacts, gather
 from ipexctl.remote.outcome import HostError, HostResult, Report, Status
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.facts.software import Env
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
+
+
+_LATER: Final = "ipexctl ps shows the runs; when that has ended, the same command again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,12 @@ def remove_envs(
         reason = f"no such environment: {', '.join(missing)}" if missing else ""
         return target.result("changed" if outcome.removed else "ok", reason, removed=outcome.removed)
 
-    return _on_hosts(hosts, pool, remove_one, home=home, timeout=timeout, verb="remove", once_per_store=True)
+    def removed(target: _Target) -> list[Env]:
+        """The environments that lose their last name."""
+        envs = target.facts.software.envs
+        return [env for env in envs if env.name in names or (env.names and {*env.names} <= {*names})]
+
+    return _on_hosts(hosts, pool, remove_one, home=home, timeout=timeout, verb="remove", removed=removed)
 
 
 def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: float | None = None) -> EnvsReport:
@@ -89,7 +98,10 @@ def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: 
         status: Status = "changed" if outcome.removed or outcome.bytes else "ok"
         return target.result(status, reason, removed=outcome.removed)
 
-    return _on_hosts(hosts, pool, prune_one, home=home, timeout=timeout, verb="prune", once_per_store=True)
+    def removed(target: _Target) -> list[Env]:
+        return [env for env in target.facts.software.envs if not env.names]
+
+    return _on_hosts(hosts, pool, prune_one, home=home, timeout=timeout, verb="prune", removed=removed)
 
 
 def verify_envs(
@@ -135,9 +147,12 @@ def _on_hosts(
     home: str,
     timeout: float | None,
     verb: str,
-    once_per_store: bool = False,
+    removed: Callable[[_Target], Sequence[Env]] | None = None,
 ) -> EnvsReport:
-    """Do the work on every host, or on the first host of each shared home, with one result for all its hosts."""
+    """Do the work on every host, or on the first host of each shared home, with one result for all its hosts.
+
+    The latter where the work removes environments: `removed` names them, and no other host of the home may use one.
+    """
     began = time.monotonic()
     done: dict[str, EnvsResult] = {}
     targets: dict[str, _Target] = {}
@@ -150,9 +165,13 @@ def _on_hosts(
     leaders: dict[str, Host] = {}
     for host in hosts:
         if host.name in targets:
-            leaders.setdefault(targets[host.name].store if once_per_store else host.name, host)
+            leaders.setdefault(targets[host.name].store if removed else host.name, host)
     started = time.monotonic()
-    for ended in pool.each(list(leaders.values()), lambda host, session: work(targets[host.name], session)):
+    users = _users(targets, pool, leaders, removed) if removed else {}
+    for store, reason in users.items():
+        done[leaders[store].name] = targets[leaders[store].name].result("failed", reason, _LATER)
+    free = [leader for store, leader in leaders.items() if store not in users]
+    for ended in pool.each(free, lambda host, session: work(targets[host.name], session)):
         seconds = time.monotonic() - started
         if ended.result is not None:
             done[ended.host.name] = replace(ended.result, seconds=seconds)
@@ -166,6 +185,29 @@ def _on_hosts(
             reason = outcome.reason or f"shares the home of {leader.name}"
             done[name] = EnvsResult(target.host, outcome.status, reason, outcome.fix)
     return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
+
+
+def _users(
+    targets: Mapping[str, _Target],
+    pool: SessionPool,
+    leaders: Mapping[str, Host],
+    removed: Callable[[_Target], Sequence[Env]],
+) -> dict[str, str]:
+    """Of each shared home where another host than the leader uses one of the environments: which, and where."""
+    others = [target.host for target in targets.values() if leaders[target.store] != target.host and removed(target)]
+
+    def used(host: Host, session: Session) -> list[str]:
+        client = targets[host.name].client(session, pool)
+        envs = removed(targets[host.name])
+        return [env.name for env in envs if client.is_used(env.name, env.names, or_named=False)]
+
+    found = {}
+    for ended in pool.each(others, used):
+        if ended.error is not None:
+            found[targets[ended.host.name].store] = f"{ended.host.name}, of the same home: {ended.error.reason}"
+        elif ended.result:
+            found[targets[ended.host.name].store] = f"{', '.join(ended.result)} is in use on {ended.host.name}"
+    return found
 
 
 def _target_of(answer: HostFacts) -> _Target | EnvsResult:
