@@ -42,6 +42,11 @@ _UNSUPPORTED = {
     "setenv": "SetEnv",
 }
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:%-]*")
+_LINE = re.compile(r'\s*"?(\w+)"?\s*=?\s*(.*)')
+"""A line of an ssh config: `Host n1`, `Host=n1` or `"Host" n1`."""
+_QUOTING = re.compile(r"""["'\\]""")
+_NEEDS_SSH = re.compile(r"""["'\\$%]""")
+"""Characters of an Include that ssh unquotes or expands, depending on its version."""
 
 
 class Endpoint(NamedTuple):
@@ -205,7 +210,10 @@ def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str
 
 
 def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | None:
-    """Every `Host` pattern of these files and their includes; None if only ssh can distinguish hosts (`Match`)."""
+    """Every `Host` pattern of these files and their includes.
+
+    None if only ssh can distinguish hosts: a `Match`, or an `Include` that needs its quoting, variables or tokens.
+    """
     patterns: list[str] = []
     for file in files:
         try:
@@ -213,12 +221,12 @@ def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | No
         except OSError:
             continue
         for line in text.splitlines():
-            word, _, rest = line.strip().replace("=", " ", 1).replace("\t", " ").partition(" ")
-            keyword, rest = word.lower(), rest.strip().strip('"')
-            if keyword == "match":
+            found = _LINE.match(line)
+            keyword, rest = (found[1].lower(), found[2]) if found else ("", "")
+            if keyword == "match" or (keyword == "include" and _NEEDS_SSH.search(rest)):
                 return None
             if keyword == "host":
-                patterns += [p.strip('"').lstrip("!") for p in rest.split()]
+                patterns += [p.lstrip("!") for p in _QUOTING.sub("", rest).split()]
             elif keyword == "include":
                 inner = host_patterns(_included(rest, file), depth + 1) if depth < 16 else None
                 if inner is None:
@@ -231,7 +239,7 @@ def _included(rest: str, file: Path) -> list[Path]:
     base = SYSTEM_CONFIG.parent if SYSTEM_CONFIG.parent in file.parents else ssh_home() / ".ssh"
     result: list[Path] = []
     for word in rest.split():
-        path = Path(_expand_tilde(word.strip('"')))
+        path = Path(_expand_tilde(word))
         result += [Path(name) for name in sorted(glob.glob(str(path if path.is_absolute() else base / path)))]  # noqa: PTH207
     return result
 

@@ -171,6 +171,34 @@ def test_a_match_block_or_a_circle_of_includes_leaves_it_to_ssh(tmp_path: Path) 
     assert host_patterns([config]) is None
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["Host n1 '!n2'", 'HOST = "n1"\t!n2', '"Host" n1 "n2"', 'Host="n1" n2', "\tHost\tn\\1 n2"],
+)
+def test_the_patterns_of_a_line_are_found_however_it_is_written(tmp_path: Path, line: str) -> None:
+    (tmp_path / "config").write_text(f"{line}\n  User me\n")
+    assert host_patterns([tmp_path / "config"]) == ("n1", "n2")
+
+
+@pytest.mark.parametrize("name", ['"{0}/my hosts/*"', "'{0}/my hosts/*'", "{0}/my\\ hosts/*", "${{HOSTS}}/*", "%d/*"])
+def test_an_include_that_needs_quoting_or_expansion_leaves_it_to_ssh(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config").write_text(f"Include {name.format(tmp_path)}\n")
+    assert host_patterns([tmp_path / "config"]) is None
+
+
+@needs_ssh
+@pytest.mark.parametrize("name", ['"{0}/my hosts/*"', "{0}/a=b.conf"])
+def test_hosts_of_an_include_have_their_own_addresses(tmp_path: Path, name: str) -> None:
+    (tmp_path / "my hosts").mkdir()
+    for file in (tmp_path / "my hosts" / "all", tmp_path / "a=b.conf"):
+        file.write_text("Host n1\n  HostName 10.0.0.1\nHost n2\n  HostName 10.0.0.2\n")
+    config = tmp_path / "config"
+    config.write_text(f"Include {name.format(tmp_path)}\n")
+    resolver = Resolver(os.environ)
+    found = [resolver.resolve(Host(n, n, ssh_config=config)).hostname for n in ("n1", "n2")]
+    assert found == ["10.0.0.1", "10.0.0.2"]
+
+
 @pytest.fixture
 def ssh_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Puts a script in ssh's place; returns a file with a line for each time it was called."""
