@@ -76,7 +76,10 @@ class HostState:
 
 
 def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -> HostState:
-    """Parse the reply. `port` is that of the control machine's connection, for a host that doesn't know its own."""
+    """Parse the reply. `port` is that of the control machine's connection, for a host that doesn't know its own.
+
+    The keys it lists count for the control machine only (`server_key` is None): a host could list another's key.
+    """
     values: dict[str, bytes] = {}
     host_keys = [] if server_key is None else [server_key]
     for record in reply.split(b"\0")[:-1]:
@@ -88,7 +91,7 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
                 continue
         if name == b"hostkey":
             key = b" ".join(content.split()[:2]).decode(errors="replace")
-            host_keys += [key] if is_public_key(key) else []
+            host_keys += [key] if server_key is None and is_public_key(key) else []
         else:
             values.setdefault(name.decode(errors="replace"), content)
     if values.get("end") != b"ok" or not values.get("user"):

@@ -175,6 +175,13 @@ def test_this_machines_host_keys_are_checked_to_be_keys() -> None:
     assert there.host_keys == (KEY,)
 
 
+def test_a_host_cannot_add_keys_to_the_one_it_proved() -> None:
+    other = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"o" * 32).decode()
+    reply = answer(hostkey=f"{other}\n")
+    assert read_host_state(reply, server_key=None, port=None).host_keys == (other,)
+    assert read_host_state(reply, server_key=KEY, port=None).host_keys == (KEY,)
+
+
 @pytest.mark.parametrize("user", ["me\n  ProxyCommand evil", "-oProxyCommand=x", "a b", "%h"])
 def test_an_account_that_would_be_a_line_of_configuration_is_refused(user: str) -> None:
     with pytest.raises(HostError, match="account"):
