@@ -37,11 +37,16 @@ def got_no_answer(login: LoginAttempt) -> bool:
     return login.code == 255 and bool(_NO_ANSWER.search(login.output))
 
 
+def is_slow(login: LoginAttempt) -> bool:
+    """True if it was ended at the limit of the check; with more time it may succeed."""
+    return login.code == 124
+
+
 def diagnose_login(
     name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None
 ) -> LoginDiagnosis | None:
     """The reason if trust was not set up for this node or was undone; None if trust explains it better."""
-    if login.code == 124:
+    if is_slow(login):
         return LoginDiagnosis(
             "a login from node0 took longer than the few seconds it had",
             "time a login by hand on node0 (time ssh ADDRESS true); check the login shell's start-up files and sshd on"
@@ -81,6 +86,18 @@ def login_findings(failed: Mapping[str, LoginDiagnosis]) -> tuple[Finding, ...]:
     )
     fixes = "; ".join(dict.fromkeys(why.fix for why in failed.values() if why.fix))
     return (Finding("network.login", "fail", message, fixes or _TRUST, tuple(failed)),)
+
+
+def slow_login_finding(slow: Mapping[str, LoginDiagnosis]) -> tuple[Finding, ...]:
+    """One finding for all nodes whose login had no result in the time of this check, which is shorter than mpirun's."""
+    if not slow:
+        return ()
+    message = (
+        "A login from node0 had no result in the few seconds of this check, so it is unknown whether it works. mpirun"
+        " waits longer, but a run starts and restarts that much later."
+    )
+    fixes = "; ".join(dict.fromkeys(why.fix for why in slow.values()))
+    return (Finding("network.login_untested", "warn", message, fixes, tuple(slow)),)
 
 
 def unknown_state(host: Host) -> HostState:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.doctor import ports
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.logins import diagnose_login, for_many, got_no_answer, log_in, login_findings, unknown_state
+from ipexctl.doctor.logins import (
+    diagnose_login,
+    for_many,
+    got_no_answer,
+    is_slow,
+    log_in,
+    login_findings,
+    slow_login_finding,
+    unknown_state,
+)
 from ipexctl.doctor.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
@@ -115,12 +124,15 @@ class _NetworkCheck:
         self._try_ports()
         logins = results_until({"logins": background}, self.at(0.97))["logins"]
         failed_logins: dict[str, LoginDiagnosis] = {}
+        slow_logins: dict[str, LoginDiagnosis] = {}
         silent = frozenset[str]()
         if not isinstance(logins, HostError):
             failed_logins, silent = self._diagnose_logins(logins)
+            slow_logins = {name: failed_logins.pop(name) for name in logins if is_slow(logins[name])}
         findings = [*_lost_hosts(self.lost)]
         # a lost host has its own finding, and no second one about its login
         findings += login_findings({name: why for name, why in failed_logins.items() if name not in self.lost})
+        findings += slow_login_finding({name: why for name, why in slow_logins.items() if name not in self.lost})
         findings += ports.port_findings(self.results, self.untested, silent, self.internal, self.facts)
         if isinstance(logins, HostError) and self.hosts[0].name not in self.lost:
             findings.append(_logins_untested(logins, self.hosts[0]))
@@ -129,7 +141,7 @@ class _NetworkCheck:
         reasons = {} if isinstance(logins, HostError) else dict.fromkeys(logins, "ok")
         return NetworkReport(
             findings=tuple(findings),
-            logins=reasons | {name: why.reason for name, why in failed_logins.items()},
+            logins=reasons | {name: why.reason for name, why in (failed_logins | slow_logins).items()},
             pairs_tested=len(tested),
             pairs_failed=sum(result.kind != "ok" for result in tested),
             pairs_not_tested=planned - len(tested),
@@ -179,7 +191,7 @@ class _NetworkCheck:
         return log_in(self.sessions[node0.name], ssh_names, config, seconds=seconds, cancel=self.cancel)
 
     def _diagnose_logins(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, LoginDiagnosis], frozenset[str]]:
-        """The failed logins with their reasons, and the hosts whose network gave no answer.
+        """The failed and the slow logins with their reasons, and the hosts whose network gave no answer.
 
         Only if a login fails, or reaches another machine than the session does, the hosts are probed for the reason.
         """

@@ -57,6 +57,7 @@ from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ipexctl.doctor.network_check import NetworkReport
     from ipexctl.doctor.ports import Pair
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Readable, Stream
@@ -331,7 +332,11 @@ def test_beyond_64_nodes_a_login_has_more_time(nodes: int, connect: int) -> None
 
 
 class _LateToProbe(FakeSession):
-    """node0, whose login to b is refused, and b, which has no time left to say what trust left there."""
+    """node0, whose login to b fails, and b, which has no time left to say what trust left there."""
+
+    def __init__(self, host: Host, code: int, output: bytes) -> None:
+        super().__init__(host)
+        self.login = b"0 %d %s\n" % (code, output.hex().encode())
 
     def run(
         self,
@@ -343,18 +348,37 @@ class _LateToProbe(FakeSession):
         cancel: Cancel | None = None,
     ) -> Ended:
         if command.label.startswith("log in to"):
-            sink("stdout", b"0 255 " + b"connect to host b port 22: Connection refused".hex().encode() + b"\n")
+            sink("stdout", self.login)
             return Ended(0)
         if self.host.name == "b" and "ports" not in command.label:
             raise TimedOut("not finished within 0.1 s")
         raise HostError("no such program")
 
 
-def test_a_host_that_is_late_to_explain_its_login_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SessionPool, "session", lambda _, host: _LateToProbe(host))
-    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
-        hosts, internal = [Host("a", "a"), Host("b", "b")], {"a": "10.1.0.1", "b": "10.1.0.2"}
-        report = check_network(pool, hosts, internal, facts={}, home="~")
+@pytest.fixture
+def check_with_login(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bytes], NetworkReport]:
+    def check(code: int, output: bytes) -> NetworkReport:
+        monkeypatch.setattr(SessionPool, "session", lambda _, host: _LateToProbe(host, code, output))
+        with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
+            hosts, internal = [Host("a", "a"), Host("b", "b")], {"a": "10.1.0.1", "b": "10.1.0.2"}
+            return check_network(pool, hosts, internal, facts={}, home="~")
+
+    return check
+
+
+def test_a_login_that_only_takes_long_is_no_failure(check_with_login: Callable[[int, bytes], NetworkReport]) -> None:
+    report = check_with_login(124, b"")
+    (slow,) = (found for found in report.findings if found.id.startswith("network.login"))
+    assert (slow.id, slow.level, slow.hosts) == ("network.login_untested", "warn", ("b",))
+    assert "time ssh" in slow.fix
+    assert "took longer" in report.logins["b"]
+    assert not [found for found in report.findings if found.level == "fail"]
+
+
+def test_a_host_that_is_late_to_explain_its_login_is_not_lost(
+    check_with_login: Callable[[int, bytes], NetworkReport],
+) -> None:
+    report = check_with_login(255, b"connect to host b port 22: Connection refused")
     assert {found.id: found.hosts for found in report.findings if found.level == "fail"} == {"network.login": ("b",)}
     assert "refuses" in report.logins["b"]
 

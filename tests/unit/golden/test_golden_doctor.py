@@ -9,7 +9,7 @@ from test_doctor_network import INTERNAL, a_host, facts_with, outcome
 from test_doctor_smoke import cluster
 from test_doctor_smoke import facts as smoke_facts
 
-from ipexctl.doctor.logins import diagnose_login, login_findings
+from ipexctl.doctor.logins import diagnose_login, login_findings, slow_login_finding
 from ipexctl.doctor.ports import ConnectionResult, port_findings
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke, smoke_findings
 from ipexctl.remote.node_call import NO_PYTHON
@@ -48,6 +48,7 @@ def network() -> list[Case]:
         *port_findings({("a", "b"): ConnectionResult("mute")}, {}, (), INTERNAL, {}),
         *port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, (), INTERNAL, {}),
         *login_findings({f"n{i}": LoginDiagnosis(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}),
+        *slow_login_finding({"a": LoginDiagnosis("REASON", "FIX")}),
     ]
     return finding_cases(found)
 
