@@ -101,11 +101,14 @@ for python in {first} {pythons} {envs}; do
   command -v "$python" >/dev/null 2>&1 || continue
   "$python" {options} -c {boot} {arguments}
   code=$?
-  [ $code -eq {too_old} ] || exit $code
+  case $code in {too_old} | 126 | 127) ;; *) exit $code ;; esac
 done
 printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl doctor says more"}}'
 """
-"""Finding a Python and running the agent is one round trip."""
+"""Finding a Python and running the agent is one round trip.
+
+The shell's codes 126 and 127 mean that the file can't be started: its interpreter is gone, or it is for another libc.
+"""
 
 
 _MORE_FOLDERS: Final = {"smoke": ("network",), "uninstall": ("env", "files", "run")}

@@ -138,6 +138,15 @@ def test_a_call_that_only_reads_writes_nothing_and_ignores_the_copy(home: Path) 
     assert not is_copied(home, cached=False)
 
 
+@pytest.mark.parametrize("interpreter", ["/nonexistent/python3", "/"], ids=["missing", "not executable"])
+def test_a_python_that_cannot_start_leaves_the_call_to_the_next(home: Path, tmp_path: Path, interpreter: str) -> None:
+    broken = tmp_path / "python3"
+    broken.write_text(f"#!{interpreter}\n")
+    broken.chmod(0o755)
+    assert not is_copied(home, python=str(broken))
+    assert is_copied(home, python=str(broken))
+
+
 def test_a_missing_home_is_not_made_for_a_copy(tmp_path: Path) -> None:
     home = tmp_path / "none"
     session = LocalSession(Host("localhost", "localhost"))
