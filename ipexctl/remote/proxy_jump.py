@@ -103,7 +103,8 @@ class ProxyJumps:
 
     def _options(self, host: Host) -> list[str]:
         options = ["-o", f"StrictHostKeyChecking={_OPENSSH_VALUES[self._policy]}"] if self._policy else []
-        options += ssh_options(replace(host, user=None, port=None, identity=None))
+        # The host's known_hosts doesn't name the bastion; ssh doesn't pass its -o UserKnownHostsFile to a jump either.
+        options += ssh_options(replace(host, user=None, port=None, identity=None, known_hosts=None))
         return [*options, "-i", str(host.identity)] if host.identity else options
 
     def _master(self, host: Host, jump: str, deadline: Deadline) -> list[str]:
