@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -12,7 +13,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_count, read_path, read_port, read_ssh_config
 from ipexctl.hosts.names import WordError, check_user, quoted
 from ipexctl.hosts.nodeset import expand_ranges
-from ipexctl.hosts.source import SourceFile, refused_argument
+from ipexctl.hosts.source import SourceFile, proxy_argument, refused_argument
 from ipexctl.hosts.words import read_address, read_host_word
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def host_from(
     if is_local:
         del settings["ansible_connection"]
         address = "localhost"
+    if not is_local:
+        reader.refuse_proxy()
     ssh_config, known_hosts = reader.ssh_files()
     host = Host(
         name=name,
@@ -102,6 +105,20 @@ class _SettingReader:
     def path(self, text: str) -> Path:
         return read_path(text, self.source.base, 1)
 
+    def refuse_proxy(self) -> None:
+        """Raise if ssh's arguments lead through another host, since a direct connection may reach another machine."""
+        for key in _SSH_ARGS:
+            setting = self.settings.get(key)
+            name = proxy_argument(_split_words(setting.text)) if setting is not None else None
+            if setting is not None and name is not None:
+                raise self.source.error(
+                    setting.line,
+                    setting.column,
+                    f"{name} in {key} isn't supported: ipexctl reads bastions and proxies from ssh's own configuration",
+                    fix="write ProxyJump or ProxyCommand for these hosts into ~/.ssh/config, which Ansible obeys too, "
+                    "or into the file of --ssh-config; then remove it here",
+                )
+
     def ssh_files(self) -> tuple[Path | None, Path | None]:
         """The `-F` and UserKnownHostsFile of ssh's arguments; other arguments stay in the settings."""
         config = known_hosts = None
@@ -127,11 +144,7 @@ class _SettingReader:
         return config, known_hosts
 
     def _refuse_found(self, setting: HostSetting) -> None:
-        try:
-            arguments = shlex.split(setting.text)
-        except ValueError:
-            arguments = setting.text.split()
-        refused = refused_argument(arguments)
+        refused = refused_argument(_split_words(setting.text))
         if refused is not None:
             raise self.source.found_error(setting.line, setting.column, *refused)
 
@@ -148,6 +161,15 @@ class _SettingReader:
 
     def _error(self, setting: HostSetting, what: str) -> FileError:
         return self.source.error(setting.line, setting.column, what)
+
+
+@lru_cache(maxsize=64)
+def _split_words(text: str) -> tuple[str, ...]:
+    """Cached: usually all hosts of an inventory have the same arguments."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        return tuple(text.split())
 
 
 def _split_ssh_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str]]:

@@ -128,3 +128,12 @@ def refused_argument(arguments: Iterable[str]) -> tuple[str, str] | None:
         if option is not None and option[1].lower() in _OPTIONS:
             return option[1], _OPTIONS[option[1].lower()]
     return None
+
+
+def proxy_argument(arguments: Iterable[str]) -> str | None:
+    """The first argument of ssh that leads through another host, as named in messages."""
+    for argument in arguments:
+        name, _ = refused_argument([argument]) or ("", "")
+        if name.lower() in ("-j", "proxyjump", "proxycommand") and not re.search(r"[\s=]none$", argument):
+            return name
+    return None

@@ -130,6 +130,11 @@ def test_other_variables_are_kept_as_text_without_their_quotes(value: str, text:
     assert read(f"n x={value} port=8080")["n"].vars == {"x": text, "port": "8080"}
 
 
+def test_a_local_host_may_inherit_a_proxy() -> None:
+    text = "here ansible_connection=local\n[all:vars]\nansible_ssh_common_args=-J bastion\n"
+    assert read(text)["here"].address == "localhost"
+
+
 @pytest.mark.parametrize(
     ("args", "config", "known", "left"),
     [
@@ -137,10 +142,10 @@ def test_other_variables_are_kept_as_text_without_their_quotes(value: str, text:
         ("-Fcfg -o UserKnownHostsFile=kh", "inv/cfg", "inv/kh", None),
         ("-oUserKnownHostsFile=/etc/kh -v", None, "/etc/kh", "-v"),
         ('-o \\"UserKnownHostsFile kh\\"', None, "inv/kh", None),
-        ("-o ProxyJump=bastion -F cfg -o Compression=yes", "inv/cfg", None, "-o ProxyJump=bastion -o Compression=yes"),
+        ("-o ProxyJump=none -F cfg -o Compression=yes", "inv/cfg", None, "-o ProxyJump=none -o Compression=yes"),
         ("-o userknownhostsfile=/dev/null", None, None, "-o userknownhostsfile=/dev/null"),
         ("-F none", "/dev/null", None, None),
-        ("-o ProxyJump={{b}}", None, None, "-o ProxyJump={{b}}"),
+        ("-o ControlPath={{b}}", None, None, "-o ControlPath={{b}}"),
         ("-F", None, None, "-F"),
     ],
 )
@@ -172,6 +177,7 @@ def test_the_files_among_sshs_arguments_are_taken_and_the_rest_is_kept(
         ("n ansible_host={{ x }}", 1, 19, "", ""),
         ("n ansible_ssh_common_args='-F {{ x }}'", 1, 27, "Jinja", ""),
         ('n ansible_ssh_common_args="-F \'x"', 1, 27, "", ""),
+        ("n ansible_ssh_common_args='-C -o ProxyJump={{b}}'", 1, 27, "ProxyJump", "~/.ssh/config --ssh-config"),
         ("n ansible_host=-oX", 1, 16, "-", ""),
         ("n ansible_user=a;b", 1, 17, "';'", ""),
         ("n slots=0", 1, 9, "1", ""),
