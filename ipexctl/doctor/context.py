@@ -33,8 +33,6 @@ class HostContext(NamedTuple):
     address: str
     internal: str | None = None
     """The address the other hosts use, if one is chosen."""
-    reached: str | None = None
-    """Its own address that the control machine connected to, if known."""
     peers: tuple[str, ...] = ()
     """The names of the other hosts of this call."""
     node0: bool = False
@@ -150,7 +148,7 @@ def usable_cores(cpu: Cpu) -> int | None:
 def main_nic(facts: Facts, context: HostContext) -> Nic | None:
     """The interface for training: with the address the others use, or the control machine; else the default route's."""
     network = facts.network
-    for wanted in (context.internal, context.reached, context.address):
+    for wanted in (context.internal, network.reached, context.address):
         for nic in network.nics:
             if wanted and any(address.address == wanted for address in nic.addresses):
                 return nic

@@ -65,7 +65,7 @@ def _cluster(hosts: Sequence[tuple[Host, Facts]], contexts: Mapping[str, HostCon
     ]
     # a host without known interfaces does not mean that there is no common network
     known = [(host, facts, context) for host, facts, context in given if facts.network.nics or host.internal]
-    addresses = {host.name: addresses_of(facts, context.reached or context.address) for host, facts, context in known}
+    addresses = {host.name: addresses_of(facts, context.address) for host, facts, context in known}
     chosen: dict[str, str] | Refusal = {}
     if len(known) > 1 and not all(context.internal for _, _, context in known):
         chosen = internal_addresses(addresses, [host for host, _, _ in known], iface)

@@ -81,7 +81,9 @@ class Facts(NamedTuple):
 
 def to_json(facts: Facts) -> dict[str, Any]:
     """The facts as JSON types, with the documented names."""
-    return {**_fields(facts), "machine": facts.machine}
+    fields = _fields(facts)
+    del fields["network"]["reached"]  # of this call's connection, not of the host
+    return {**fields, "machine": facts.machine}
 
 
 def _plain(value: object) -> Any:

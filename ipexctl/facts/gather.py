@@ -94,6 +94,9 @@ def gather(
         from ipexctl.facts.facts import parse  # while the slower hosts still work
 
         facts = parse(output.stdout.decode("utf-8", "replace")) if output.stdout else None
+        if facts is not None and session.server_key is None:
+            # Without ssh, that is the connection of the caller's own login to the control machine.
+            facts = facts._replace(network=facts.network._replace(reached=None))
         seconds = time.monotonic() - started
         difference = None
         if facts is not None and facts.clock is not None and output.received is not None:

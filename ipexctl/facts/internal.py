@@ -26,9 +26,13 @@ def joining(nic: Nic) -> tuple[internal.InterfaceAddress, ...]:
     return tuple(address for address in candidates if address.joins_hosts)
 
 
-def addresses_of(facts: Facts, reached: str | None) -> HostAddresses:
-    """A host's addresses for the choice of a common network, without those of bridges inside it."""
-    return HostAddresses(tuple(address for nic in facts.network.nics for address in joining(nic)), reached)
+def addresses_of(facts: Facts, address: str) -> HostAddresses:
+    """A host's addresses for the choice of a common network, without those of bridges inside it.
+
+    `address` is the control machine's for it: often a name, or an address that is translated on the way.
+    """
+    nics = tuple(address for nic in facts.network.nics for address in joining(nic))
+    return HostAddresses(nics, facts.network.reached or address)
 
 
 def addresses_among(hosts: Sequence[Host], facts: Mapping[str, Facts], iface: str | None) -> dict[str, str] | Refusal:

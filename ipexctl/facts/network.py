@@ -74,6 +74,8 @@ class Network(NamedTuple):
     default_route: Route | None = None
     port_range: tuple[int, int] | None = None
     """The kernel's range of ports for outgoing connections."""
+    reached: str | None = None
+    """The host's own address in the control machine's connection."""
 
     def nic(self, name: str) -> Nic | None:
         return next((nic for nic in self.nics if nic.name == name), None)
@@ -97,6 +99,7 @@ def parse_network(answers: Answers) -> Network:
         rdma=tuple(_rdma(line) for line in answers.all("rdma")),
         default_route=_route(answers.all("route")),
         port_range=_port_range(answers.words("port_range")),
+        reached=_canonical(answers.first("reached") or ""),
     )
 
 

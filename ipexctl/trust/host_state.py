@@ -106,6 +106,8 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
     except UserError as error:
         raise MalformedReply(f"invalid account name: {error.message}", text("user")) from None
     connection = text("came").split()
+    # Without ssh, the connection is that of the caller's own login to the control machine.
+    is_ssh = server_key is not None and len(connection) == 4
     return HostState(
         user=text("user"),
         uid=_number(text("uid"), -1),
@@ -114,7 +116,7 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
         identity=tuple(text("is").split()),
         store=text("store"),
         nics=read_nics(text("ip"), text("ifconfig"), text("fib_trie"), text("routes")),
-        reached=connection[2].partition("%")[0].removeprefix("::ffff:") if len(connection) == 4 else None,
+        reached=connection[2].partition("%")[0].removeprefix("::ffff:") if is_ssh else None,
         port=_number(connection[3], port or 22) if len(connection) == 4 else port or 22,
         host_keys=tuple(dict.fromkeys(host_keys)),
         keys=values.get("keys"),

@@ -39,6 +39,9 @@ account() {
     buffer user "${LOGNAME:-${USER:-$(id -un)}}"
     buffer login_home "$HOME"
     buffer session "${XDG_SESSION_ID:-none}"
+    # The third word of CLIENT PORT SERVER PORT.
+    reached=${SSH_CONNECTION% *}
+    buffer reached "${reached##* }"
     [ ! -d /run/systemd/system ] || buffer logind present
     [ ! -e "/var/lib/systemd/linger/${LOGNAME:-$USER}" ] || buffer logind linger
     [ ! -e /run/firewalld ] && [ ! -e /var/run/firewalld.pid ] || buffer firewall firewalld

@@ -245,6 +245,17 @@ def test_what_hangs_is_given_up_on_and_the_rest_is_told(tmp_path: Path) -> None:
     assert subprocess.run(["pgrep", "-f", "sleep 6633"], capture_output=True).stdout == b""
 
 
+@linux
+@pytest.mark.parametrize(
+    ("connection", "reached"), [("10.0.0.9 5000 10.0.0.1 22", "10.0.0.1"), ("::1 5000 fe80::1%eth0 22", "fe80::1")]
+)
+def test_the_address_of_the_ssh_connection_is_told(connection: str, reached: str, tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SSH_CONNECTION": connection}
+    command = ["sh", "-c", probe_script(), "probe", "", ""]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert parse(done.stdout).network.reached == reached
+
+
 def test_nothing_is_written(tmp_path: Path) -> None:
     probe(["sh"], tmp_path)
     assert list(tmp_path.iterdir()) == []

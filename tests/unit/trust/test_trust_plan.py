@@ -160,6 +160,8 @@ def test_an_answer_is_read() -> None:
     )
     assert (there.reached, there.port, there.keys, there.key) == ("10.0.0.1", 2222, b"\xff\n", None)
     assert there.host_keys == (KEY,)
+    local = read_host_state(answer(came="10.0.0.9 5000 10.0.0.1 2222"), server_key=None, port=None)
+    assert local.reached is None, "that is the caller's own login"
     assert there.home_mode
     assert (there.home_mode.open_to_others, there.home_mode.uid) == (True, 1000)
 
