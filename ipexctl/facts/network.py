@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from functools import lru_cache
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import natural, settings
@@ -88,7 +88,11 @@ def parse_network(answers: Answers) -> Network:
     peers = answers.words("peers")
     rows = answers.all("nic")
     ifconfig_nics = parse_ifconfig(answers.all("ifconfig"))
-    addresses = parse_ip_addr(answers.all("ip.addr")) or {nic.name: nic.addresses for nic in ifconfig_nics}
+    addresses = (
+        parse_ip_addr(answers.all("ip.addr"))
+        or {nic.name: nic.addresses for nic in ifconfig_nics}
+        or parse_kernel_tables(answers.all("proc.fib_trie"), answers.all("proc.route"))
+    )
     nics = _nics(rows, addresses) if rows or not ifconfig_nics else ifconfig_nics
     return Network(
         hostname=words[1] if len(words) > 1 else None,
@@ -156,12 +160,49 @@ def parse_ip_addr(lines: Iterable[str]) -> Mapping[str, Sequence[Address]]:
     return result
 
 
+_LOCAL_ADDRESS = re.compile(r"\|-- (\S+)\s+/32 host LOCAL")
+
+
+def parse_kernel_tables(fib_trie: Sequence[str], routes: Sequence[str]) -> Mapping[str, Sequence[Address]]:
+    """The addresses in /proc/net/fib_trie, by the interface of their subnet in /proc/net/route. IPv4 only.
+
+    The interface of an address without a subnet is empty.
+    """
+    subnets = []
+    for line in routes[1:]:
+        fields = line.split()
+        if len(fields) > 7 and fields[2] == "00000000":
+            try:
+                network = IPv4Network(f"{_little_endian(fields[1])}/{_little_endian(fields[7])}")
+            except ValueError:
+                continue
+            if network.prefixlen:
+                subnets.append((fields[0], network))
+    subnets.sort(key=lambda item: -item[1].prefixlen)
+    result: defaultdict[str, list[Address]] = defaultdict(list)
+    for text in dict.fromkeys(_LOCAL_ADDRESS.findall("\n".join(fib_trie))):
+        try:
+            address = IPv4Address(text)
+        except ValueError:
+            continue
+        if address.is_loopback:
+            result["lo"].append(Address(text, 8, "host"))
+        else:
+            name, prefix = next(((name, net.prefixlen) for name, net in subnets if address in net), ("", 32))
+            result[name].append(Address(text, prefix))
+    return result
+
+
+def _little_endian(text: str) -> str:
+    return ".".join(str(byte) for byte in reversed(bytes.fromhex(text.rjust(8, "0"))))
+
+
 def _nics(rows: Iterable[str], addresses: Mapping[str, Sequence[Address]]) -> tuple[Nic, ...]:
     attrs: dict[str, dict[str, str]] = {}
     for row in rows:
         name, _, rest = row.partition(" ")
         attrs.setdefault(name, dict(settings(rest)))
-    for name in addresses:
+    for name in filter(None, addresses):
         attrs.setdefault(name, {})
     return tuple(
         Nic(

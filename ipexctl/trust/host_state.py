@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.facts.network import parse_ifconfig, parse_ip_addr
+from ipexctl.facts.network import parse_ifconfig, parse_ip_addr, parse_kernel_tables
 from ipexctl.hosts.internal import HostAddresses, InterfaceAddress
 from ipexctl.hosts.names import check_user
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.trust.authorized_keys import is_public_key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 _FILES: Final = frozenset({b"keys", b"config", b"known_hosts", b"hostkey", b"fib_trie", b"routes"})
 """Records whose value is in hex: a file may have NUL bytes."""
@@ -147,37 +142,11 @@ def _number(text: str, default: int) -> int:
 
 def read_nics(ip: str = "", ifconfig: str = "", fib_trie: str = "", routes: str = "") -> tuple[InterfaceAddress, ...]:
     """The addresses of the first source that has any. A line that can't be parsed is skipped."""
-    addresses = parse_ip_addr(ip.splitlines()) or {
-        nic.name: nic.addresses for nic in parse_ifconfig(ifconfig.splitlines())
-    }
-    nics = (InterfaceAddress(name, item.address, item.prefix) for name, items in addresses.items() for item in items)
-    return tuple(nics) or tuple(_from_kernel(fib_trie, routes))
-
-
-def _from_kernel(fib_trie: str, routes: str) -> Iterator[InterfaceAddress]:
-    """Addresses of /proc/net/fib_trie, and interfaces and prefixes of /proc/net/route. IPv4 only."""
-    subnets = []
-    for line in routes.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 7 and fields[2] == "00000000":
-            try:
-                network = ipaddress.IPv4Network(f"{_little_endian(fields[1])}/{_little_endian(fields[7])}")
-            except ValueError:
-                continue
-            if network.prefixlen:
-                subnets.append((fields[0], network))
-    subnets.sort(key=lambda item: -item[1].prefixlen)
-    for address in re.findall(r"\|-- (\S+)\s+/32 host LOCAL", fib_trie):
-        try:
-            parsed = ipaddress.IPv4Address(address)
-        except ValueError:
-            continue
-        if parsed.is_loopback:
-            yield InterfaceAddress("lo", address, 8)
-            continue
-        interface, prefix = next(((name, net.prefixlen) for name, net in subnets if parsed in net), ("", 32))
-        yield InterfaceAddress(interface, address, prefix)
-
-
-def _little_endian(text: str) -> str:
-    return ".".join(str(byte) for byte in reversed(bytes.fromhex(text.rjust(8, "0"))))
+    addresses = (
+        parse_ip_addr(ip.splitlines())
+        or {nic.name: nic.addresses for nic in parse_ifconfig(ifconfig.splitlines()) if nic.addresses}
+        or parse_kernel_tables(fib_trie.splitlines(), routes.splitlines())
+    )
+    return tuple(
+        InterfaceAddress(name, item.address, item.prefix) for name, items in addresses.items() for item in items
+    )

@@ -105,9 +105,14 @@ network() {
     if have ip; then
         buffer == "ip.addr
 $(ip -o addr)"
-    else
+    elif have ifconfig; then
         buffer == "ifconfig
 $(ifconfig -a)"
+    else
+        for file in fib_trie route; do
+            buffer == "proc.$file
+$(cat /proc/net/$file)"
+        done
     fi
     held="$held==
 "

@@ -86,6 +86,16 @@ def test_facts_are_json(name: str) -> None:
     assert document(recorded(name))["cpu"]["tier"] in ("amx", "avx512_bf16", "avx512", "avx2", "unsupported")
 
 
+def test_an_address_of_the_kernels_tables_without_its_interface_is_left_out() -> None:
+    """A name for the ranks' variables is needed, and an empty one would be wrong."""
+    table = "== proc.fib_trie\n|-- 10.0.0.7\n   /32 host LOCAL\n|-- 127.0.0.1\n   /32 host LOCAL\n==\n"
+    nics = parse(f"nic eth0 type=1\n{table}").network.nics
+    assert [(nic.name, [item.address for item in nic.addresses]) for nic in nics] == [
+        ("eth0", []),
+        ("lo", ["127.0.0.1"]),
+    ]
+
+
 def test_nothing_at_all_gives_facts_that_are_all_holes() -> None:
     facts = parse("")
     assert facts.cpu.tier is None

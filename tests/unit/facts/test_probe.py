@@ -246,6 +246,31 @@ def test_what_hangs_is_given_up_on_and_the_rest_is_told(tmp_path: Path) -> None:
 
 
 @linux
+def test_without_ip_and_ifconfig_the_addresses_are_the_kernels(tmp_path: Path) -> None:
+    if shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
+        pytest.skip("no ip here to compare with")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for directory in ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"):
+        for file in Path(directory).glob("*"):
+            if file.name not in ("ip", "ifconfig") and not (programs / file.name).is_symlink():
+                (programs / file.name).symlink_to(file)
+    everything = "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
+    assert everything in probe_script()
+    script = probe_script().replace(everything, f"PATH={programs}")
+    environment = {"PATH": str(programs), "HOME": str(tmp_path)}
+    done = subprocess.run(["sh", "-c", script, "probe"], env=environment, capture_output=True, text=True, timeout=60)
+
+    def subnets(text: str) -> set[tuple[str, str, int]]:
+        found = ((nic.name, *item) for nic in parse(text).network.nics for item in nic.addresses)
+        return {(name, address, prefix) for name, address, prefix, _ in found if "." in address and prefix < 32}
+
+    assert "== ip.addr" not in done.stdout
+    assert subnets(done.stdout) == subnets(probe(["sh"], tmp_path))
+    assert parse(done.stdout).complete
+
+
+@linux
 @pytest.mark.parametrize(
     ("connection", "reached"), [("10.0.0.9 5000 10.0.0.1 22", "10.0.0.1"), ("::1 5000 fe80::1%eth0 22", "fe80::1")]
 )
