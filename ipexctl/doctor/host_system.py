@@ -41,7 +41,7 @@ def complete(facts: Facts) -> Iterator[Finding]:
         "probe.incomplete",
         "warn",
         f"The host did not answer everything (missing: {lost}): {likely} would make training hang as well",
-        "try again with a larger --timeout; on the host: time df ~ /tmp; time getent hosts $(hostname)",
+        "see on the host which of these takes long: time df ~ /tmp; time getent hosts $(hostname)",
     )
 
 
