@@ -125,6 +125,7 @@ class FakeRank:
 
 
 BEAT = {"t": "beat", "cpu": 1.0, "rss": 1, "lost": 0, "process": "S", "waits": None, "out": 0, "err": 0}
+IDENTITY = {"life": "another", "pid": 1, "host": "there", "attempt": None}
 EXIT = {"t": "exit", "code": 0, "signal": None, "own": True, "oom": None}
 STUCK = {"t": "stuck", "code": 1, "message": "x", "seconds": 10}
 
@@ -216,15 +217,38 @@ def test_strangers_are_dropped_and_the_run_goes_on(make: Callable[..., Run]) -> 
     run.wait_for(b"here", 1)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        strangers = []
-        for said in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"\0\0\0\2J{}", b"\0\0\0\1Jx"):
-            strangers.append(stack.enter_context(socket.create_connection(("127.0.0.1", run.port), timeout=10)))
+
+        def connect() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", run.port), timeout=10))
+
+        def hello(proof: object, rank: int = 1) -> bytes:
+            return encode_json({"t": "hello", "rank": rank, "nonce": "ab" * 16, "proof": proof, **IDENTITY})
+
+        strangers = [connect(), connect()]
+        ((_, challenge),) = FrameReader().feed(strangers[0].recv(4096))
+        nonce = decode_json(challenge)["nonce"]
+        other_connection, other_role = (
+            sockets.proof(run.token, role, 1, nonce, "ab" * 16) for role in ("rank", "supervisor")
+        )
+        strangers[0].sendall(hello(other_role))
+        strangers[1].sendall(hello(other_connection))
+        for said in (
+            *(b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"\0\0\0\2J{}", b"\0\0\0\1Jx"),
+            *(hello(""), hello([], -1), hello(other_role)[:-3], encode_json(EXIT)),
+            *(encode_json({"t": "welcome", "proof": other_role}), frame(b"J", b"[" * 4000), frame(b"O", b"x" * 4000)),
+        ):
+            strangers.append(connect())
             strangers[-1].sendall(said)
+        with connect() as slow, contextlib.suppress(ConnectionError):
+            for byte in hello("x" * 1000):
+                slow.sendall(bytes([byte]))
+                time.sleep(0.1)
         for stranger in strangers:
             with contextlib.suppress(ConnectionError):
                 while stranger.recv(4096):
                     pass
     assert time.monotonic() - began < 7
     assert run.status["state"] in ("starting", "running")
+    assert run.said("supervise.log") == ""
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
     assert run.wait()["state"] == "stopped"

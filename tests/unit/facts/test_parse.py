@@ -81,11 +81,6 @@ def test_the_names_scripts_rely_on() -> None:
     assert list(cpu["isa"]) == isa.split()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_facts_are_json(name: str) -> None:
-    assert document(recorded(name))["cpu"]["tier"] in ("amx", "avx512_bf16", "avx512", "avx2", "unsupported")
-
-
 def test_an_address_of_the_kernels_tables_without_its_interface_is_left_out() -> None:
     """A name for the ranks' variables is needed, and an empty one would be wrong."""
     table = "== proc.fib_trie\n|-- 10.0.0.7\n   /32 host LOCAL\n|-- 127.0.0.1\n   /32 host LOCAL\n==\n"

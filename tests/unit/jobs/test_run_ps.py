@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.local_copy import save_final_status
 from ipexctl.jobs.ps import query_runs, with_copies
@@ -18,7 +16,6 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended
-from ipexctl.remote.session_pool import SessionPool
 
 
 def test_fifty_runs_of_three_hosts_are_three_questions(tmp_path: Path) -> None:
@@ -77,21 +74,3 @@ def test_what_a_command_has_no_option_for_is_not_advised() -> None:
     (run,) = query_runs(records, open_session, Cancel())
     assert run.fix == "FIX?"
     assert refused.fix == "FIX? --option gives it longer"
-
-
-def test_a_host_that_was_not_reached_is_not_dialled_again() -> None:
-    dialled: list[str] = []
-
-    class Reach:
-        def open(self, host: Host, _: Cancel) -> LocalSession:
-            dialled.append(host.name)
-            raise Unreachable("no answer")
-
-    pool = SessionPool(Reach(), Cancel(), forks=2)  # type: ignore[arg-type]
-    hosts = [Host("a", "a"), Host("b", "b")]
-    for _ in range(2):
-        done = list(pool.each(hosts, lambda host, session: session))
-        assert [str(each.error) for each in done] == ["no answer"] * 2
-    with pytest.raises(Unreachable):
-        pool.session(hosts[0])
-    assert sorted(dialled) == ["a", "b"]

@@ -132,6 +132,8 @@ def test_a_host_that_was_found_off_is_not_dialled_again_and_says_so_each_time() 
         for _ in range(2):
             with pytest.raises(Unreachable, match="a is off"):
                 pool.session(Host("a", "a"))
+        (done,) = pool.each([Host("a", "a")], lambda host, session: session)
+    assert str(done.error) == "a is off"
     assert connector.dialled == ["a"]
 
 

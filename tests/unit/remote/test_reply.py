@@ -23,7 +23,6 @@ from ipexctl.remote.node_call import call, call_line
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
 from ipexctl.stack.env.environment import EnvClient, verify
 from ipexctl.stack.lock.indexes import PipSettings, pip_settings, query_indexes
@@ -117,22 +116,6 @@ def test_the_answer_is_quoted_without_control_characters_and_credentials() -> No
     assert "c2Vj" not in caught.value.reason
     assert caught.value.reason.isprintable()
     assert len(MalformedReply("no JSON", "x" * 10_000).reason) < 400
-
-
-def test_one_host_that_answers_wrongly_does_not_end_the_call_for_the_others() -> None:
-    class Opener:
-        def open(self, host: Host, cancel: Cancel) -> FakeSession:
-            del cancel
-            return answering({"event": "done"} if host.name == "n2" else {"event": "done", **ENVS})
-
-    hosts = [Host(f"n{number}", f"10.0.0.{number}") for number in range(1, 5)]
-    with SessionPool(Opener(), Cancel(), forks=4) as pool:  # type: ignore[arg-type]
-        outcomes = list(pool.each(hosts, lambda _, session: EnvClient(session, "python3", "/h").listing()))
-    assert {outcome.host.name for outcome in outcomes if outcome.result is not None} == {"n1", "n3", "n4"}
-    (failed,) = (outcome for outcome in outcomes if outcome.error is not None)
-    assert failed.host.name == "n2"
-    assert isinstance(failed.error, MalformedReply)
-    assert failed.error.status == "failed"
 
 
 def test_an_event_with_a_wrong_figure_is_an_error_of_the_host() -> None:

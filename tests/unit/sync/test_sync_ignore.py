@@ -149,13 +149,6 @@ def test_a_path_as_a_pattern_means_that_path_alone(tmp_path: Path, name: str) ->
     assert sent(tmp_path, pattern_for(name)) == {"deep", "deep/" + name, "other"}
 
 
-def test_a_line_that_is_no_pattern_is_named(tmp_path: Path) -> None:
-    tree(tmp_path, "a", gitignore="ok\n!\n")
-    with pytest.raises(UserError) as refused:
-        sent(tmp_path)
-    assert ".gitignore:2:" in refused.value.message
-
-
 def test_a_line_that_ends_as_windows_writes_it_is_understood(tmp_path: Path) -> None:
     tree(tmp_path, "a.log", "b")
     (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbf*.log\r\n")

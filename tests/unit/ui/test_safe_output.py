@@ -123,15 +123,3 @@ def test_a_reader_that_stops_blocks_no_write_and_gets_all_in_order() -> None:
         pipe.finish(None)
         assert received.read(5) == b"last\n"
         assert pipe.broken is None
-
-
-def test_a_reader_that_is_gone_cancels_the_call() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, "w", encoding="utf-8") as stream:
-        cancel = Cancel()
-        pipe = Pipe(stream, cancel)
-        pipe.write(b"line\n")
-        pipe.finish(None)
-        assert isinstance(pipe.broken, BrokenPipeError)
-        assert cancel.thrown
