@@ -25,6 +25,7 @@ from ipexctl.jobs.retention import RetentionLimits, background_prune, prune_loca
 from ipexctl.node.common.processes import read_stat
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
+from message_data import missing
 
 DAY = 86400.0
 MACHINE = os.uname().nodename
@@ -34,10 +35,10 @@ GONE = {"pid": 2**22 + 1, "start": 1, "machine": MACHINE}
 class Runs:
     """The `runs` of a home on this machine."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, exist_ok: bool = False) -> None:
         self.home = home
         self.place = home / "runs"
-        self.place.mkdir()
+        self.place.mkdir(exist_ok=exist_ok)
 
     def make(self, name: str, days: float, *, size: int = 0, **status: Any) -> Path:
         """A run on node0 that ended so long ago."""
@@ -286,3 +287,35 @@ def test_a_limit_that_is_no_number_is_a_wrong_call(text: str) -> None:
     with pytest.raises(UserError, match="IPEXCTL_KEEP_GB"):
         read_limits({"IPEXCTL_KEEP_GB": text})
     assert read_limits({"IPEXCTL_KEEP_DAYS": "7.5", "IPEXCTL_KEEP_GB": ""}) == RetentionLimits(days=7.5)
+
+
+def test_a_call_tells_what_is_pruned_and_where_nobody_answers(tmp_path: Path) -> None:
+    register = RunRegistry(tmp_path / "state/ipexctl/runs")
+    homes = [tmp_path / "here", tmp_path / "there"]
+    hosts = [HERE, Host("node2", "127.0.0.1", port=1)]
+    for home, host in zip(homes, hosts, strict=True):
+        home.mkdir()
+        for number in range(12):
+            name = f"{home.name}-{number:02}"
+            Runs(home, exist_ok=True).make(name, 40 + number)
+            register.save(RunRecord(name, host, str(home), sys.executable, started=time.time() - (40 + number) * DAY))
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "ipexctl", *words]
+        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+    dry = call("ps", "--prune", "--dry-run")
+    assert "localhost: 2 runs would be pruned" in dry.stdout, dry
+    assert "  here-11: older than 30 days" in dry.stdout
+    assert len(list((homes[0] / "runs").iterdir())) == 12
+    pruned = call("ps", "--prune", "--json")
+    assert pruned.returncode == 3, pruned
+    told = {host["name"]: host["status"] for host in json.loads(pruned.stdout)["hosts"]}
+    assert told == {"localhost": "changed", "node2": "unreachable"}
+    assert Runs(homes[0], exist_ok=True).names == [f"here-{number:02}" for number in range(10)]
+    logs = call("logs", "here-11")
+    assert (logs.returncode, missing(logs.stderr, "pruned 30 days")) == (1, [])
+    listed = {run["id"]: run for run in json.loads(call("ps", "--json").stdout)["runs"]}
+    assert (listed["here-11"]["state"], bool(listed["here-11"]["pruned"])) == ("ok", True)
+    assert listed["there-11"]["state"] == "unknown"
