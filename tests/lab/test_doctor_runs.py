@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import pytest
 
 from cli_helpers import processes_with
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
-from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
-from message_data import missing
+from lab_run_helpers import Cluster, new_cluster
 
 MPI_LAB = LabSpec(hosts=3, name=f"drruns-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -28,13 +27,8 @@ time.sleep(7331)
 """
 
 
-@pytest.fixture(scope="module")
-def lab_of_one_home(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    spec = LabSpec(hosts=2, name=f"drrun1-{os.getpid()}", shared_home=True)
-    return lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory))
-
-
-def cluster_in(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
     cluster = new_cluster(lab, tmp_path)
     cluster.write("train.py", WITH_A_CHILD)
     try:
@@ -48,16 +42,6 @@ def cluster_in(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
             for index in range(len(lab.hosts)):
                 cluster.as_root(index, f"for p in /proc/[0-9]*; do {of_run}; done")
         cluster.gone_within(70, "7331")
-
-
-@pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
-    yield from cluster_in(lab, tmp_path)
-
-
-@pytest.fixture
-def shared(lab_of_one_home: Lab, tmp_path: Path) -> Iterator[Cluster]:
-    yield from cluster_in(lab_of_one_home, tmp_path)
 
 
 def started(cluster: Cluster) -> str:
@@ -109,28 +93,6 @@ def orphan(cluster: Cluster, run: str, index: int) -> None:
     cluster.gone_within(70, f"runs/{run}/agent.zip run.rank")
 
 
-def test_while_a_run_is_alive_no_host_has_leftovers(cluster: Cluster, tmp_path: Path) -> None:
-    run = started(cluster)
-    found = activity(cluster)
-    assert {name: list(of_host) for name, of_host in found.items()} == {
-        "node1": ["activity.runs"], "node2": ["activity.runs"], "node3": ["activity.runs"],
-    }  # fmt: skip
-    # Another control machine knows nothing of the run, and the hosts tell it the same.
-    assert activity(cluster, env={"XDG_STATE_HOME": str(tmp_path / "other")}) == found
-    assert run in found["node2"]["activity.runs"]["message"]
-
-
-def test_a_node_asked_alone_cannot_tell_and_advises_nothing_that_ends_a_process(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    run = started(cluster)
-    alone = activity(cluster, "-l", "node2")
-    assert list(alone["node2"]) == ["activity.leftovers"]
-    check_unknown(alone["node2"]["activity.leftovers"], run, "its node0, node1, is not among the hosts")
-    other = activity(cluster, "-l", "node2", env={"XDG_STATE_HOME": str(tmp_path / "other")})
-    check_unknown(other["node2"]["activity.leftovers"], run, "its node0 is not among the hosts")
-
-
 def test_where_node0_does_not_answer_it_is_named(cluster: Cluster, tmp_path: Path) -> None:
     run = started(cluster)
     break_host(cluster.lab.hosts[0], "sshd-dead")
@@ -166,22 +128,3 @@ def test_what_a_crash_left_is_found_and_the_fix_ends_that_alone(cluster: Cluster
     }  # fmt: skip
     assert cluster.status(alive)["state"] == "running"
     assert cluster.status(crashed)["state"] == "lost"
-
-
-def test_hosts_of_one_home_all_read_the_record_and_only_node0_can_tell(shared: Cluster) -> None:
-    run = started(shared)
-    found = activity(shared)
-    assert {name: list(of_host) for name, of_host in found.items()} == {
-        "node1": ["activity.runs"], "node2": ["activity.runs"],
-    }  # fmt: skip
-    alone = activity(shared, "-l", "node2", env={"XDG_STATE_HOME": str(shared.state / "other")})
-    check_unknown(alone["node2"]["activity.leftovers"], run, "its node0, node1, is not among the hosts")
-    break_host(shared.lab.hosts[0], "sshd-dead")
-    silent = activity(shared, "--connect-timeout", "4", env={"XDG_STATE_HOME": str(shared.state / "other")})
-    check_unknown(silent["node2"]["activity.leftovers"], run, "its node0, node1, did not answer")
-    mend_host(shared.lab.hosts[0])
-    orphan(shared, run, 1)
-    found = activity(shared)
-    assert {name: list(of_host) for name, of_host in found.items()} == {"node1": [], "node2": ["activity.leftovers"]}
-    assert missing(found["node2"]["activity.leftovers"]["message"], f"{run} node1 supervisor") == []
-    assert "for p in " in found["node2"]["activity.leftovers"]["fix"]

@@ -170,6 +170,8 @@ def test_a_sync_that_was_killed_at_any_step_is_mended_by_the_next(place: Place) 
         place.synced()
         assert {**contents(place.root), "ckpt.pt": "weights"} == place.there()
     assert steps > 8
+    state = [path.name for path in (place.tree / ".ipexctl").iterdir() if not path.name.startswith(".")]
+    assert sorted(state) == ["leases", "state.json"]
     assert kept.read_text() == "weights"
 
 

@@ -82,7 +82,10 @@ def test_a_text_is_exchanged_for_another(run: Run, keys: Path) -> None:
     assert edit(run, home, b"old", b"other") == "moved"
     assert edit(run, home, None, b"other") == "moved"
     assert keys.read_bytes() == b"\0new\xff\n"
-    assert edit(run, home, b"\0new\xff\n", None) == "done"
+    long = b"# " + b"x" * 70_000
+    assert edit(run, home, b"\0new\xff\n", long) == "done"
+    assert keys.read_bytes() == long
+    assert edit(run, home, long, None) == "done"
     assert not keys.exists()
     assert edit(run, home, b"old", b"new") == "moved"
     assert edit(run, home, None, b"new") == "done"
