@@ -13,6 +13,8 @@ from pathlib import Path
 from ipexctl.lab import Lab
 
 IPEXCTL = [sys.executable, "-m", "ipexctl"]
+BARE = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}
+"""Nothing but the directory says which hosts there are."""
 
 
 @dataclass(frozen=True)

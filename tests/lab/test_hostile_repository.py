@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 import ipexctl
+from cli_helpers import BARE
 from ipexctl.lab import Lab, LabSpec
 
 MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
-BARE = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}
-"""Nothing but the directory says which hosts there are."""
+
+
 MODULES = ("rich", "yaml", "jinja2", "paramiko", "ipexctl", "sitecustomize", "usercustomize", "torch", "click")
 PROGRAMS = ("ssh", "git", "uname", "python3", "sh", "rsync", "uv", "mpirun")
 ESCAPES = "\x1b]52;c;eA==\x07\x1b[2J"

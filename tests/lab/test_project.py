@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_helpers import ipexctl
+from cli_helpers import BARE, ipexctl
 from ipexctl.lab import LabSpec
-from lab_run_helpers import WHO, by_rank, new_cluster
+from lab_run_helpers import by_rank, new_cluster
 
 if TYPE_CHECKING:
     from cli_helpers import Ran
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 MPI_LAB = LabSpec(hosts=2, name=f"project-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
-BARE = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}
+
+
 LISTS = """\
 import os, pathlib
 here = pathlib.Path(__file__).parent
@@ -63,31 +64,6 @@ def test_the_nearest_marked_directory_is_the_project_wherever_the_call_is_made(c
     at_root = run_in(cluster, cluster.project, "src/train.py")
     assert by_rank(at_root.out) == {rank: [f". {files}"] for rank in range(2)}
     assert at_root.err.splitlines()[0].endswith("hosts: ./hostfile")
-
-
-def test_a_project_with_a_cluster_in_its_file_runs_without_options(cluster: Cluster) -> None:
-    cluster.write("train.py", WHO)
-    cluster.write("clusters/lab", "node[1-2]\n")
-    cluster.write("ipexctl.toml", "[run]\nppn = 2\nexport = ['COLOR=red']\n[cluster.lab]\nhostfile = 'clusters/lab'\n")
-    own = cluster.project.parent / "config/ipexctl/config.toml"
-    own.parent.mkdir(parents=True)
-    own.write_text(f"ssh-config = '{cluster.lab.ssh_config}'\n")
-    env = {**BARE, **cluster.env, "XDG_CONFIG_HOME": str(own.parents[1])}
-    ran = ipexctl("run", "-c", "lab", "train.py", cwd=cluster.project, env=env, timeout=100)
-    assert ran.rc == 0, ran.err
-    ranks = {rank: json.loads(lines[0]) for rank, lines in by_rank(ran.out).items()}
-    assert [ranks[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
-    assert ranks[0]["env"]["COLOR"] == "red"
-    first, second, *_ = ran.err.splitlines()
-    assert all(word in first for word in ("ipexctl.toml", "ppn", "[cluster.lab]", "hostfile", "config.toml"))
-    assert second.startswith(f"project {cluster.project} ")
-
-
-def test_without_a_mark_the_scripts_directory_is_copied_and_no_more(cluster: Cluster) -> None:
-    cluster.write("train.py", LISTS)
-    ran = run_in(cluster, cluster.project.parent, "-H", cluster.lab.hostfile, "project/train.py")
-    assert by_rank(ran.out) == {rank: [". train.py"] for rank in range(2)}
-    assert "--cwd ." in ran.err.splitlines()[0]
 
 
 def test_sync_and_other_commands_find_the_project_upward(cluster: Cluster) -> None:

@@ -313,8 +313,13 @@ def test_paths_are_relative_to_their_file(project: Path, monkeypatch: pytest.Mon
     assert params["home"] == "~/x"
 
 
-def test_a_hostfile_of_a_projects_file_counts_as_found(project: Path) -> None:
+def test_a_hostfile_of_a_projects_file_counts_as_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "hosts").write_text("node1 ssh_config=cfg\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("IPEXCTL_CLUSTER", "x")
+        (project / "ipexctl.toml").write_text("[cluster.x]\nhostfile = 'hosts'\n")
+        with pytest.raises(FileError):
+            select(targets_of(parse("doctor")))
     (project / "ipexctl.toml").write_text("hostfile = 'hosts'\n")
     with pytest.raises(FileError) as caught:
         select(targets_of(parse("doctor")))
