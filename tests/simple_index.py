@@ -7,13 +7,11 @@ with SimpleIndex(directory) as index:
 from __future__ import annotations
 
 import base64
-import contextlib
 import gzip
 import hashlib
 import html
 import json
 import re
-import socket
 import threading
 import time
 from collections import Counter
@@ -46,12 +44,6 @@ class Behaviour:
     """Seconds before every answer."""
     bytes_per_second: int | None = None
     """Of files, each connection."""
-    broken_at: dict[str, int] = field(default_factory=dict)
-    """File → the byte after which the connection is cut; with how often in `breaks`."""
-    breaks: int | None = None
-    """How many times connections are cut before all is well; None: always."""
-    corrupt: set[str] = field(default_factory=set)
-    """Files sent with their last byte changed."""
     missing: set[str] = field(default_factory=set)
     """Projects and files answered with 404, though they are listed."""
     hanging: set[str] = field(default_factory=set)
@@ -126,16 +118,6 @@ class SimpleIndex:
     def count(self, counter: Counter[str], what: str, number: int = 1) -> None:
         with self._guard:
             counter[what] += number
-
-    def breaks_now(self, name: str) -> int | None:
-        """Where this answer is cut."""
-        with self._guard:
-            at = self.behaviour.broken_at.get(name)
-            if at is None or self.behaviour.breaks == 0:
-                return None
-            if self.behaviour.breaks is not None:
-                self.behaviour.breaks -= 1
-            return at
 
     def __enter__(self) -> SimpleIndex:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -257,14 +239,11 @@ class _Handler(BaseHTTPRequestHandler):
         return "<!DOCTYPE html><html><body>\n" + "\n".join(lines) + "\n</body></html>\n"
 
     def _file(self, name: str) -> None:
-        index, behaviour = self.server.index, self.server.index.behaviour
-        file = index.directory / name
+        file = self.server.index.directory / name
         if not file.is_file():
             self._say(404, b"not found")
             return
         data = file.read_bytes()
-        if name in behaviour.corrupt:
-            data = data[:-1] + bytes([data[-1] ^ 0xFF])
         size, first = len(data), 0
         last = size - 1
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
@@ -285,19 +264,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(last + 1 - first))
         self.end_headers()
         if self.command != "HEAD":
-            self._send(name, data[first : last + 1], index.breaks_now(name), first)
+            self._send(name, data[first : last + 1])
 
-    def _send(self, name: str, data: bytes, cut: int | None, first: int) -> None:
+    def _send(self, name: str, data: bytes) -> None:
         index, rate = self.server.index, self.server.index.behaviour.bytes_per_second
-        whole = data if cut is None else data[: max(0, cut - first)]
         step = max(1, rate // 20) if rate else 1 << 18
-        for start in range(0, len(whole), step):
-            piece = whole[start : start + step]
+        for start in range(0, len(data), step):
+            piece = data[start : start + step]
             index.count(index.bytes, name, len(piece))  # first: a client that has the bytes finds them counted
             self.wfile.write(piece)
             if rate:
                 time.sleep(len(piece) / rate)
-        if cut is not None:
-            self.close_connection = True
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)

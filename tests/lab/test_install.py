@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -72,26 +71,6 @@ def test_the_bindings_bring_ccl_their_own_mpi_and_their_variables(cluster: Clust
     assert record["variables"]["CCL_ROOT"].startswith(f"{cluster.home}/envs/ipex-2.7-")
 
 
-def test_a_damaged_wheel_is_refused_by_its_hash_and_nothing_is_made(cluster: Cluster, wheelhouse: Path) -> None:
-    with SimpleIndex(wheelhouse, corrupt={next(wheelhouse.glob("torch-*")).name}) as index:
-        report = cluster.report("--index-url", index.url, rc=1)
-        assert set(statuses(report).values()) == {"failed"}
-        assert "torch-2.8.0" in report["hosts"][0]["reason"]
-        assert all(cluster.nothing_usable(host) for host in range(3))
-        index.behaviour.corrupt.clear()
-        assert set(statuses(cluster.report("--index-url", index.url)).values()) == {"changed"}
-
-
-def test_an_index_that_goes_down_halfway_is_told_and_the_next_call_ends_it(cluster: Cluster, wheelhouse: Path) -> None:
-    torch = next(wheelhouse.glob("torch-*")).name
-    with SimpleIndex(wheelhouse, broken_at={torch: 100}) as index:
-        report = cluster.report("--index-url", index.url, rc=1)
-        assert "torch" in report["hosts"][0]["reason"]
-        index.behaviour.broken_at.clear()
-        index.forget()
-        assert set(statuses(cluster.report("--index-url", index.url)).values()) == {"changed"}
-
-
 def test_a_host_that_is_away_is_told_and_gets_the_same_environment_later(cluster: Cluster, wheelhouse: Path) -> None:
     break_host(cluster.hosts[1], "sshd-dead")
     first = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=3)
@@ -102,15 +81,6 @@ def test_a_host_that_is_away_is_told_and_gets_the_same_environment_later(cluster
     second = cluster.report()
     assert statuses(second) == {"node1": "ok", "node2": "changed", "node3": "ok"}
     assert second["hosts"][1]["env"] == first["hosts"][0]["env"]
-
-
-def test_a_full_disk_is_one_hosts_failure_with_the_room_it_needs(cluster: Cluster, wheelhouse: Path) -> None:
-    break_host(cluster.hosts[2], "full-disk")
-    report = cluster.report("--wheelhouse", wheelhouse, "--offline", rc=1)
-    assert statuses(report) == {"node1": "changed", "node2": "changed", "node3": "failed"}
-    assert re.search(r"free|full|room", report["hosts"][2]["reason"])
-    mend_host(cluster.hosts[2])
-    assert statuses(cluster.report("--wheelhouse", wheelhouse, "--offline"))["node3"] == "changed"
 
 
 def test_a_tmp_that_runs_no_programs_and_a_python_without_ensurepip_are_enough(
@@ -132,14 +102,6 @@ def test_no_python_is_refused_with_what_to_install_where(cluster: Cluster, wheel
     assert "node3" in ran.err
     assert "Python" in ran.err
     assert cluster.nothing_usable(0)
-
-
-def test_an_environment_broken_by_hand_is_made_anew(cluster: Cluster, wheelhouse: Path) -> None:
-    cluster.report("--wheelhouse", wheelhouse, "--offline")
-    cluster.on(1, "rm -r $HOME_OF_OURS/envs/default/lib/python3.11/site-packages/torch")
-    report = cluster.report("--wheelhouse", wheelhouse, "--offline")
-    assert statuses(report) == {"node1": "ok", "node2": "changed", "node3": "ok"}
-    cluster.on(1, "$HOME_OF_OURS/envs/default/bin/python -c 'import torch'")
 
 
 def test_a_name_is_switched_to_another_stack_and_both_stay(cluster: Cluster, wheelhouse: Path) -> None:
@@ -165,16 +127,6 @@ def test_an_environment_that_answers_another_request_is_known_by_it_from_then_on
         again = cluster.report("--stack", "ipex-2.8", "--index-url", index.url)
         assert set(statuses(again).values()) == {"ok"}
         assert index.asked("torch") == 0
-
-
-def test_environments_are_listed_and_taken_away_for_good(cluster: Cluster, wheelhouse: Path) -> None:
-    cluster.report("--wheelhouse", wheelhouse, "--offline")
-    listed = cluster.report(verb="envs")
-    assert [host["envs"][0]["names"] for host in listed["hosts"]] == [["default"]] * 3
-    assert set(statuses(cluster.report("--remove", "default", verb="envs")).values()) == {"changed"}
-    cluster.report("--prune", verb="envs")
-    for index in range(3):
-        assert cluster.on(index, "find $HOME_OF_OURS -path '*/agent' -prune -o -type f -print | wc -l").strip() == "0"
 
 
 @pytest.mark.core
