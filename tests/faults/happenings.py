@@ -49,7 +49,6 @@ class Happening:
     """What `lines.py` is told."""
     count: int = ENDLESS
     options: tuple[str, ...] = ()
-    is_long: bool = False
     needs_memory: bool = False
 
 
@@ -204,8 +203,8 @@ HAPPENINGS: Final = (
     Happening("a rank is killed for want of memory", _out_of_memory, "oom", needs_memory=True),
     Happening("a rank raises and doesn't end", _of_itself("stuck", 1, within=18.0), "atexit"),
     Happening("all hang, and it is stopped", _hangs, "hang", options=("--hang-after", "3")),
-    Happening("a node is cut off", _cut_off, is_long=True),
-    Happening("node0 is cut off", _node0_cut_off, is_long=True),
+    Happening("a node is cut off", _cut_off),
+    Happening("node0 is cut off", _node0_cut_off),
     Happening("the call is killed", _client_killed, count=SHORT),
     Happening("the call is hung up on", _client_left, count=SHORT),
     Happening("the call gets SIGINT", _client_told(signal.SIGINT)),

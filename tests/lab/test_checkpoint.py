@@ -79,14 +79,3 @@ def test_all_ranks_continue_from_the_checkpoint_of_rank_0(cluster: Cluster) -> N
     half = cluster.run(*options, "--max-restarts", "1", "train.py", "9", "1", "--half")
     assert starts(half.out) == {("8", "8")}
     assert missing(half.err, "not used") == []
-
-
-def test_a_checkpoint_that_cannot_be_brought_ends_the_run_with_the_reason(cluster: Cluster) -> None:
-    options = ("--ppn", "1", "--checkpoint", "checkpoints")
-    first = cluster.run(*options, "train.py", "3", "0")
-    assert starts(first.out) == {("0",)}
-    tree = by_rank(first.out)[1][0].removeprefix("in ")
-    cluster.on(1, f"touch {tree}/checkpoints")
-    failed = cluster.run(*options, "train.py", "5", "0", rc=1)
-    assert by_rank(failed.out) == {}
-    assert missing(failed.err, "checkpoint node2 checkpoints") == []

@@ -10,11 +10,9 @@ import pytest
 
 from faults.happenings import HAPPENINGS
 from faults.play import Play
-from faults.rounds import possible, rounds
 from faults.stage import Stage
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster, by_rank, lab_with_mpi, new_cluster, session_dir
-from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,12 +53,6 @@ def test_what_is_said_of_a_run_is_what_happened_to_it(stage: Stage, happening: H
     assert Play(stage, happening, random.Random(happening.name)).play().gone >= 0
 
 
-def test_round_after_round_nothing_is_left_and_no_lie_is_told(stage: Stage) -> None:
-    short = [each for each in possible(stage, "") if not each.is_long and "disk" not in each.name]
-    figures = rounds(stage, 3, 7, short)
-    assert sum(map(len, figures.values())) == 3
-
-
 def test_a_node0_that_cannot_be_reached_is_attached_to_once_it_can(cluster: Cluster) -> None:
     cluster.write("numbered.py", NUMBERED)
     run = cluster.run("--ppn", "1", "--detach", "numbered.py", "200").out.strip()
@@ -74,31 +66,3 @@ def test_a_node0_that_cannot_be_reached_is_attached_to_once_it_can(cluster: Clus
     attached = cluster.call("attach", run)
     assert attached.rc == 0, attached.err
     assert by_rank(attached.out) == {rank: [f"line {n}" for n in range(200)] for rank in range(3)}
-
-
-def test_a_run_is_begun_again_from_what_the_script_has_kept(cluster: Cluster) -> None:
-    cluster.write(
-        "again.py",
-        """\
-import os, sys, time
-count, rank = int(os.environ["RESTART_COUNT"]), os.environ["RANK"]
-kept = f"kept-{rank}"
-before = open(kept).read() if os.path.exists(kept) else "nothing"
-open(kept, "w").write(str(count))
-print("found", before, "port", os.environ["MASTER_PORT"], flush=True)
-time.sleep(0.5)
-if rank == "2" and count < 2:
-    os.kill(os.getpid(), 9)
-time.sleep(0.5)
-""",
-    )
-    ran = cluster.run("--ppn", "1", "--max-restarts", "3", "again.py")
-    lines = by_rank(ran.out)[2]
-    assert [line.split()[1] for line in lines if line.startswith("found")] == ["nothing", "0", "1"]
-    assert len({line.split()[3] for line in lines if line.startswith("found")}) == 3
-    assert len(lines) == 3, "our own words are no rank's"
-    assert missing(next(line for line in ran.err.splitlines() if "1 of 3" in line), "2 node3 SIGKILL") == []
-    assert "2 of 3" in ran.err
-    assert ran.err.count("--checkpoint") == 1, "the hosts do not share a home"
-    for index in range(3):
-        assert cluster.on(index, "ls .ipexctl/runs/*/job.json 2>/dev/null; true") == ""

@@ -28,7 +28,6 @@ from lab_run_helpers import (
     session_dir,
     wheels_from_pypi,
 )
-from message_data import missing
 
 MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -174,22 +173,6 @@ def test_ctrl_c_stops_it_everywhere(cluster: Cluster) -> None:
     assert cluster.runs()[0]["state"] == "stopped"
 
 
-def test_a_start_prunes_old_runs_on_every_node_and_none_that_goes_on(cluster: Cluster) -> None:
-    cluster.write("waits.py", WAITS)
-    going = cluster.run("--ppn", "1", "--detach", "waits.py").out.strip()
-    for index in range(3):
-        cluster.on(index, "cd .ipexctl/runs; for i in $(seq 30); do mkdir old$i; touch -d '40 days ago' old$i; done")
-        cluster.on(index, f"touch -d '50 days ago' .ipexctl/runs/{going}")
-    cluster.run("--ppn", "1", "--", "true")
-    until = time.monotonic() + 30
-    for index in range(3):
-        while (there := cluster.on(index, "ls .ipexctl/runs")).count("old") > 10:
-            assert time.monotonic() < until, there
-            time.sleep(0.2)
-        assert going in there.split()
-    assert cluster.call("stop", going).rc == 0
-
-
 def test_two_runs_at_once_do_not_meet(cluster: Cluster) -> None:
     cluster.write(
         "pace.py",
@@ -264,53 +247,6 @@ def test_the_trainer_guides_hostfile_as_it_is_with_four_ranks_two_a_node(cluster
     said = said_by(here.run(*login, "-n", "4", "--ppn", "2", "who.py"))
     assert [said[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
     assert {said[rank]["env"]["MASTER_ADDR"] for rank in said} == {first}
-
-
-def test_slots_are_kept_and_a_host_with_more_ranks_than_cores_is_named(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.write("who.py", WHO)
-    lines = cluster.lab.hostfile.read_text().splitlines()
-    files = cluster.lab.hosts[0].dir.parent
-    hostfile = tmp_path / "hostfile"
-    lines = [line.replace("=key", f"={files}/key").replace("=known_hosts", f"={files}/known_hosts") for line in lines]
-    hostfile.write_text(f"{lines[0]} slots=1\n{lines[1]} slots=5\n{lines[2]} slots=2\n")
-    here = Cluster(cluster.lab, cluster.project, cluster.state, hostfile=hostfile)
-    ran = here.run("who.py")
-    said = said_by(ran)
-    assert [said[rank]["host"] for rank in range(8)] == ["node1"] + ["node2"] * 5 + ["node3"] * 2
-    assert [said[rank]["env"]["LOCAL_RANK"] for rank in range(8)] == list("00123401")
-    cores = len(said[0]["cores"])
-    if cores < 5:
-        assert missing(ran.err, "node2 5 ranks cores") == []
-    ran = here.run("-n", "4", "who.py")
-    assert len(said_by(ran)) == 4
-    assert "4 ranks don't divide evenly" in ran.err
-
-
-def test_outputs_stay_where_they_were_written_and_the_next_run_finds_them(cluster: Cluster) -> None:
-    cluster.write("pkg/__init__.py", "")
-    cluster.write("pkg/names.py", "NAME = 'checkpoint'")
-    cluster.write(
-        "train.py",
-        """\
-import os, sys
-from pathlib import Path
-from pkg.names import NAME
-mine = Path(f"out/{NAME}-{os.environ['RANK']}.pt")
-mine.parent.mkdir(exist_ok=True)
-print(os.getcwd(), "resumed" if mine.exists() else "new")
-mine.write_text(os.environ["RANK"])
-""",
-    )
-    first = by_rank(cluster.run("--ppn", "1", "train.py").out)
-    cluster.write("pkg/names.py", "NAME = 'checkpoint'  # changed")
-    second = by_rank(cluster.run("--ppn", "1", "train.py").out)
-    assert {line.split()[1] for lines in first.values() for line in lines} == {"new"}
-    assert {line.split()[1] for lines in second.values() for line in lines} == {"resumed"}
-    assert {line.split()[0] for lines in [*first.values(), *second.values()] for line in lines} == {
-        first[0][0].split()[0]
-    }
-    third = by_rank(cluster.run("--ppn", "1", "-m", "pkg.names").out)
-    assert third == {}
 
 
 def test_a_command_and_a_time_limit(cluster: Cluster) -> None:
@@ -388,26 +324,6 @@ def test_other_users_on_other_hosts_under_one_home(
     assert {Path(each["cwd"]).parent for each in said.values()} == {Path("/var/tmp/ours/code")}
     without = Cluster(lab, cluster.project, tmp_path / "other")
     assert "--home" in without.refused("who.py")
-
-
-LISTS = """\
-import os
-found = [os.path.relpath(os.path.join(at, name)) for at, _, names in os.walk(".") for name in names]
-print(*sorted(path for path in found if not path.startswith(".ipexctl/")))
-"""
-
-
-def test_credentials_of_the_project_reach_no_rank_unless_the_call_names_them(cluster: Cluster) -> None:
-    cluster.write("lists.py", LISTS)
-    for path in (".env", "conf/server.pem", ".ssh/id_rsa"):
-        cluster.write(path, "secret")
-    for args in (("--dry-run",), ()):
-        ran = cluster.run("--ppn", "1", *args, "lists.py")
-        assert ran.err.count("--include") == 1
-        assert ".env, .ssh/, conf/server.pem" in ran.err
-    assert by_rank(ran.out) == {rank: ["lists.py"] for rank in range(3)}
-    ran = cluster.run("--ppn", "1", "--include", "*.pem", "lists.py")
-    assert by_rank(ran.out) == {rank: ["conf/server.pem lists.py"] for rank in range(3)}
 
 
 @pytest.mark.core

@@ -28,27 +28,6 @@ def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nosuch.py"], "nosuch.py"),
-        (["."], "'.'"),
-        (["-n", "0", "who.py"], "-n 0"),
-        (["--mpi", "lam", "who.py"], "--mpi lam"),
-        (["--ranks", "0..3", "who.py"], "0..3"),
-        (["--python", "python3", "who.py"], "--python"),
-        (["-x", "RANK=0", "who.py"], "RANK"),
-        (["--env-file", "nosuch.env", "who.py"], "nosuch.env No such file"),
-        ([], "run"),
-    ],
-)
-def test_a_call_that_is_wrong_touches_no_host(cluster: Cluster, words: list[str], said: str) -> None:
-    nowhere = cluster.project / "nowhere"
-    nowhere.write_text("192.0.2.1\n")
-    refused = Cluster(cluster.lab, cluster.project, cluster.state, hostfile=nowhere).refused(*words, rc=2)
-    assert missing(refused, said) == []
-
-
-@pytest.mark.parametrize(
     ("words", "said", "rc"),
     [
         (["--env", "other", "who.py"], "other node[1-3]", 1),

@@ -97,11 +97,26 @@ WRONG_CALLS = (
     "run --live x.py",
     "run --summary /no/such/out.json x.py",
     "run --stack torch x.py",
+    "run --hosts a nosuch.py",
+    "run --hosts a -n 0 tests/doc_shell.py",
+    "run --hosts a --mpi lam tests/doc_shell.py",
+    "run --hosts a --ranks 0..3 tests/doc_shell.py",
+    "run --hosts a --python python3 tests/doc_shell.py",
+    "run --hosts a -x RANK=0 tests/doc_shell.py",
+    "run --hosts a --env-file nosuch.env tests/doc_shell.py",
 )
 """Each ends with exit code 2; the golden tests have their messages."""
 
 
-@pytest.mark.parametrize(("args", "shown"), [(["exec"], "Usage:"), (["lab", "break", "node1", "nonsense"], "error:")])
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["exec"], "Usage:"),
+        (["run"], "Usage:"),
+        (["run", "."], "'.'"),
+        (["lab", "break", "node1", "nonsense"], "error:"),
+    ],
+)
 def test_a_wrong_call_is_2(args: list[str], shown: str) -> None:
     done = call(*args)
     assert done.returncode == 2
