@@ -111,9 +111,3 @@ def test_this_machine_alone_is_the_smallest_cluster(tmp_path: Path) -> None:
     assert document["hosts"][0]["facts"]["cpu"]["threads"] >= 1
     assert document["network_seconds"] is None
     assert ran.rc in (0, 1)
-
-
-def test_a_wrong_iface_is_a_wrong_call_before_any_host_is_touched(mixed: Lab) -> None:
-    ran = ipexctl("doctor", "-H", mixed.hostfile, "--iface", "10.1.0.0/99")
-    assert ran.rc == 2
-    assert "--iface" in ran.err

@@ -140,15 +140,6 @@ def test_a_host_that_dies_in_between_is_a_reason_and_no_hang(lab: Lab, fault: st
     assert leftovers(lab) == []
 
 
-def test_a_host_without_python_is_not_checked_and_the_others_are(lab: Lab) -> None:
-    report = looked(lab, "no-python")
-    untested = only(report.findings, "network.port_untested")
-    assert (untested.level, untested.hosts) == ("info", ("node2",))
-    assert "python3" in untested.fix
-    assert (report.pairs_tested, report.pairs_failed, report.pairs_not_tested) == (2, 0, 4)
-    assert leftovers(lab) == []
-
-
 def test_over_ipv6(lab: Lab) -> None:
     if ask(lab.hosts[0], f"ip -6 addr | grep -q {ipv6(lab.hosts[0].address)}").rc:
         pytest.skip("no IPv6 here")
@@ -156,12 +147,6 @@ def test_over_ipv6(lab: Lab) -> None:
     report = looked(lab, internal=internal)
     assert (report.pairs_tested, report.pairs_failed) == (6, 0)
     assert only(looked(lab, "firewall", internal=internal).findings, "network.port_closed").hosts == ("node2",)
-
-
-def test_an_address_nobody_has_is_not_tested(lab: Lab) -> None:
-    internal = {host.name: host.address for host in lab.hosts}
-    report = looked(lab, internal=internal | {"node2": "192.0.2.1"})
-    assert only(report.findings, "network.port_untested").hosts == ("node2",)
 
 
 def test_a_budget_of_three_seconds_is_kept_with_a_host_that_hangs(lab: Lab) -> None:

@@ -34,11 +34,6 @@ def test_argv_arrives_literally_whatever_is_in_it(lab3: Lab) -> None:
     assert ran.out == "node2: " + "".join(f"[{w}]" for w in words).replace("\n", "\nnode2: ") + "\n"
 
 
-def test_a_shell_line_is_for_sh_on_the_host(lab3: Lab) -> None:
-    ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "--shell", "cd /; echo $PWD | tr / +; echo $(hostname)")
-    assert ran.out == "node1: +\nnode1: node1\n"
-
-
 @pytest.mark.core
 def test_gather_folds_what_is_the_same_and_shows_apart_what_is_not(lab3: Lab) -> None:
     ran = ipexctl(
@@ -75,7 +70,7 @@ def test_json_is_one_document_also_when_hosts_fail(lab3: Lab, node: LabHost) -> 
     assert ran.rc == 3
 
 
-@pytest.mark.parametrize(("line", "named"), [("exit 9", "9"), ("kill -KILL $$", "SIGKILL")])
+@pytest.mark.parametrize(("line", "named"), [("exit 255", "255"), ("kill -KILL $$", "SIGKILL")])
 def test_an_exit_code_or_a_signal_is_a_failure_that_names_it(lab3: Lab, line: str, named: str) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "--shell", line)
     assert missing(ran.err, f"node[1-3]: failed: {named}") == []
@@ -257,16 +252,6 @@ def test_verbose_shows_the_steps_and_quiet_stays_quiet(lab3: Lab) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "-vv", "--", "true")
     assert re.fullmatch(r"node1: connected \([0-9.]+ s\)\nnode1: true \([0-9.]+ s\)\n  exec true\n", ran.err)
     assert ipexctl("exec", "-H", lab3.hostfile, "-q", "--", "true").err == ""
-
-
-def test_sixty_hosts_share_five_forks(lab3: Lab, tmp_path: Path) -> None:
-    lines = "".join(
-        f"n{i} address={lab3.hosts[i % 3].address} user=ipex identity={lab3.key} known_hosts={lab3.known_hosts}\n"
-        for i in range(60)
-    )
-    (tmp_path / "hosts").write_text(lines)
-    ran = ipexctl("exec", "-H", tmp_path / "hosts", "-f", "5", "--gather", "--", "echo", "here")
-    assert ran.out == "n[0-59] (60 hosts):\nhere\n"
 
 
 def test_a_home_that_no_shell_or_the_wrong_one_expanded_gets_a_hint(lab3: Lab, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_with_only_port_22_open_between_hosts_the_files_arrive(context: Scene, t
         for node in context.lab.hosts:
             break_host(node, "firewall")
         began = time.monotonic()
-        context.spread()
+        assert set(context.spread().values()) == {"there", "here"}
         assert time.monotonic() - began < 30
         assert all(context.lacks(host) == () for host in context.hosts)
     assert processes_with(context.lab, OURS) == []
@@ -154,14 +154,6 @@ def test_without_trust_one_copy_crosses_the_uplink_for_eight_hosts(
         moved = crossed(lab) - before
         assert all(missing(pool.session(host), context.place(host), blobs) == () for host in context.hosts)
     assert moved <= 1.2 * 30_000_000
-
-
-def test_behind_a_firewall_they_come_through_this_machine(context: Scene) -> None:
-    break_host(context.lab.hosts[0], "firewall")
-    began = time.monotonic()
-    assert set(context.spread().values()) == {"there", "here"}
-    assert time.monotonic() - began < 20
-    assert all(context.lacks(host) == () for host in context.hosts)
 
 
 def test_only_what_is_missing_is_sent(context: Scene, files: list[tuple[StoredFile, Path]]) -> None:

@@ -81,18 +81,3 @@ def test_a_rank_that_raises_is_named_with_its_last_words(cluster: Cluster) -> No
     assert missing(text.out.splitlines()[0], f"{said['run']['id']} 1 node2") == []
     assert "\x1b" not in text.out
     assert text.err == ""
-
-
-def test_an_mpirun_that_could_not_start_a_node_names_it(cluster: Cluster) -> None:
-    cluster.write("train.py", BEGINS)
-    names = "hydra_bstrap_proxy hydra_pmi_proxy"
-    cluster.on(2, f"cd {BIN} && for it in {names}; do mv $it $it.away; done")
-    try:
-        ran = cluster.run("--plain", "train.py", rc=1)
-    finally:
-        cluster.on(2, f"cd {BIN} && for it in {names}; do mv $it.away $it; done")
-    assert missing(ran.err, "MPI node3") == []
-    said = asked(cluster)
-    assert said["cause"]["id"] == "mpi.not_there"
-    assert {line["stream"] for line in said["lines"]} == {"mpirun"}
-    assert any("bstrap_proxy on node3" in line["text"] for line in said["lines"])
