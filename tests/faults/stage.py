@@ -58,12 +58,6 @@ class Stage:
     def limit(self, host: str, size: int | None) -> None:
         (self.groups[host] / "memory.limit_in_bytes").write_text(_NO_LIMIT if size is None else str(size))
 
-    def dismiss(self) -> None:
-        """Once the lab is down."""
-        for group in self.groups.values():
-            with contextlib.suppress(OSError):
-                group.rmdir()
-
     def release(self) -> None:
         """The hosts stay: they are where they were."""
         for host in self.cluster.lab.hosts:
@@ -71,7 +65,9 @@ class Stage:
                 for pid in in_namespaces([host.netns])[host.netns]:
                     with contextlib.suppress(OSError):
                         (_MEMORY / "cgroup.procs").write_text(str(pid))
-        self.dismiss()
+        for group in self.groups.values():
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
     def mend(self) -> None:
         for host in self.cluster.lab.hosts:

@@ -16,7 +16,7 @@ from cli_helpers import IPEXCTL, ipexctl, processes_with
 from forged_fetch import forged_sender
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.lab import Lab, LabSpec
+from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
 from message_data import missing
 
@@ -116,6 +116,25 @@ def test_ctrl_c_leaves_what_has_come_and_nothing_running_there(context: Scene) -
     assert out == b""
     assert processes_with(context.lab, "file_sender") == []
     assert ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", env=context.env).rc == 0
+    assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
+
+
+def test_a_connection_that_is_cut_is_made_again(context: Scene) -> None:
+    # 300 Mbit/s: the rest takes four seconds, so that the cut comes before its end.
+    break_host(context.lab.hosts[0], "slow-link", ["300mbit"])
+    try:
+        fetching = context.begin("last:ck/big.pt", f"{context.out}/", "--json")
+        context.part_beyond(20_000_000)
+        # The sshd of this one connection: its children are the sessions. The brackets keep this shell out.
+        cut = "kill -9 $(ps -o ppid= -p $(pgrep -f '[f]ile_sender' | head -1) | tr -d ' ')"
+        assert ask(context.lab.hosts[0], cut, as_root=True).rc == 0
+    finally:
+        mend_host(context.lab.hosts[0])
+    out, err = fetching.communicate(timeout=60)
+    said = json.loads(out)
+    assert fetching.returncode == 0, err
+    assert said["resumed"] == ["big.pt"]
+    assert said["received_bytes"] == 200_000_000
     assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
 
 

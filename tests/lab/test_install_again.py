@@ -54,6 +54,13 @@ def test_wheels_that_are_in_the_store_need_no_room_again(cluster: Cluster, tmp_p
         cluster.on(0, "rm -f filler more-filler")
 
 
+def test_the_first_host_comes_back_and_gets_what_the_others_have(cluster: Cluster, wheelhouse: Path) -> None:
+    break_host(cluster.hosts[0], "sshd-dead")
+    cluster.report("--wheelhouse", wheelhouse, "--offline", rc=3)
+    mend_host(cluster.hosts[0])
+    assert statuses(cluster.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "changed", "node2": "ok"}
+
+
 def test_a_login_is_used_for_the_wheels_of_an_older_lock_too(cluster: Cluster, wheelhouse: Path) -> None:
     with SimpleIndex(wheelhouse, login=("me", "pass:w@rd")) as index:
         assert statuses(cluster.report("--index-url", index.url_with_login)) == CHANGED

@@ -249,9 +249,12 @@ def test_the_trainer_guides_hostfile_as_it_is_with_four_ranks_two_a_node(cluster
     assert {said[rank]["env"]["MASTER_ADDR"] for rank in said} == {first}
 
 
-def test_a_command_and_a_time_limit(cluster: Cluster) -> None:
-    ran = cluster.run("--ppn", "1", "--time-limit", "2", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE; sleep 600", rc=1)
-    assert by_rank(ran.out) == {rank: [f"{rank} of 3"] for rank in range(3)}
+def test_a_command_of_ranks_that_do_not_divide_evenly_and_a_time_limit(cluster: Cluster) -> None:
+    words = "echo $(hostname) $LOCAL_RANK of $WORLD_SIZE; sleep 600"
+    ran = cluster.run("-n", "4", "--time-limit", "2", "--", "sh", "-c", words, rc=1)
+    places = ("node1 0", "node1 1", "node2 0", "node3 0")
+    assert by_rank(ran.out) == {rank: [f"{place} of 4"] for rank, place in enumerate(places)}
+    assert "4 ranks don't divide evenly" in ran.err
     assert "time limit of 2 s" in ran.err
 
 

@@ -146,10 +146,11 @@ def test_a_module_that_one_node_lacks_is_named_with_that_node_and_the_line(clust
     assert missing(said, "node2 only_there train.py 3") == []
     assert re.search(r" ipexctl install -H \S+ --stack torch --with only_there$", said, re.MULTILINE)
     assert missing(cluster.refused("--ppn", "1", "-l", "node2", "train.py"), "node2 only_there") == []
-    cluster.write("pkg/__main__.py", "import only_there\n")
+    cluster.write("pkg/__main__.py", "import only_there\nprint('it began')\n")
     assert missing(cluster.refused("--ppn", "1", "-m", "pkg"), "pkg/__main__.py 1") == []
     assert missing(cluster.refused("--ppn", "1", "-m", "nowhere.at_all"), "node[1-3] nowhere -m") == []
-    assert sorted(by_rank(cluster.run("--ppn", "1", "-l", "!node2", "train.py").out)) == [0, 1]
+    for words in (["train.py"], ["-m", "pkg"]):
+        assert sorted(by_rank(cluster.run("--ppn", "1", "-l", "!node2", *words).out)) == [0, 1]
 
 
 def test_a_module_that_may_be_found_all_the_same_is_said_and_the_run_begins(cluster: Cluster) -> None:
