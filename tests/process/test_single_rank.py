@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -14,6 +15,10 @@ from typing import Any
 import pytest
 from run_helpers import Run, runs_in
 
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.jobs.submit.start import File, LaunchSpec, _packed
+from ipexctl.node.common.job import Master, StartRequest
 from message_data import missing
 
 WAITS = "import os, time\nprint(f'wrapper {os.getppid()} here', flush=True)\ntime.sleep(600)"
@@ -97,6 +102,27 @@ def test_it_is_restarted(make: Callable[..., Run]) -> None:
     assert (status["state"], status["attempt"], len(status["attempts"])) == ("ok", 1, 1)
     lines = run.output().splitlines()
     assert (lines[0], lines[-1], len(lines)) == (b"begun 0", b"begun 1", 3)
+
+
+def test_its_files_have_the_mode_of_the_login_and_those_of_the_run_are_private(
+    make: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import os, pathlib\npathlib.Path('checkpoint.pt').touch()\nos.mkdir('results')"
+    run = make(code)
+    (tmp_path / "files.tar").write_bytes(_packed([File("hosts", b"here")]))
+    record = RunRecord(run.id, Host("here", "127.0.0.1"), str(tmp_path), sys.executable)
+    start = StartRequest((), (), 1, 1, Master("127.0.0.1"))
+    spec = LaunchSpec(record, "127.0.0.1", start, {}, python_version="3.11")
+    script = f"umask 022\n{spec.unpack(f'cat {tmp_path}/files.tar |')}exec {shlex.join(run.program('supervisor'))}"
+    program = run.program
+    monkeypatch.setattr(run, "program", lambda name: ["sh", "-c", script] if name == "supervisor" else program(name))
+    assert run.start().wait()["state"] == "ok"
+    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("checkpoint.pt", "results")}
+    assert modes == {"checkpoint.pt": 0o644, "results": 0o755}
+    uploaded = {"agent.zip", "sitecustomize.py", "ipexctl_shim.py"}  # by the test, with its own umask
+    made = [path for path in run.rundir.rglob("*") if path.name not in uploaded and "shim/" not in str(path)]
+    assert {"hosts", "machine", "supervise.log", "events.jsonl", "0000.out"} <= {path.name for path in made}
+    assert {path.name: oct(path.stat().st_mode) for path in made if path.stat().st_mode & 0o077} == {}
 
 
 def test_a_wrapper_that_does_not_start_is_named(make: Callable[..., Run]) -> None:

@@ -108,9 +108,10 @@ class LaunchSpec:
         # Programs are not started from a home that another account can change; the sync beside this says it in full.
         home = shlex.quote(self.record.home)
         script = f"[ ! -e {home} ] || [ -O {home} ] || {{ echo {home} belongs to another account >&2; exit 1; }}\n"
-        script += f"umask 077; mkdir -p {rundir}/shim/__pycache__ && {source} tar -xpof - -C {rundir} || exit 1\n"
+        # In a subshell: the supervisor, and with it the ranks of node0, keep the umask of the login.
+        script += f"(umask 077; mkdir -p {rundir}/shim/__pycache__ && {source} tar -xpof - -C {rundir} || exit 1\n"
         # Retention on another host with this home, which does not see these ranks, reads `machine`.
-        script += f"uname -n >{rundir}/machine\n{self.use_bytecode}\n"
+        script += f"uname -n >{rundir}/machine\n{self.use_bytecode}\n:) || exit 1\n"
         if self.retention is not None:
             script += background_prune(self.retention, self.record.home, self.record.python, self.record.id) + "\n"
         return script
