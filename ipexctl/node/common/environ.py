@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SOURCED = 90.0
 """Seconds for a setup file: one that waits for input would block without a message."""
+_ACCOUNT_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL")
 
 
 class SetupError(OSError):
@@ -20,7 +21,11 @@ class SetupError(OSError):
 
 
 def account_variables() -> dict[str, str]:
-    account = pwd.getpwuid(os.getuid())
+    """The account's variables; those of this process if it has no entry in passwd, as after `docker run -u UID`."""
+    try:
+        account = pwd.getpwuid(os.getuid())
+    except KeyError:
+        return {name: os.environ[name] for name in _ACCOUNT_VARIABLES if name in os.environ}
     return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, "SHELL": account.pw_shell}
 
 

@@ -1,0 +1,28 @@
+"""The variables of an account, also of one that passwd does not have."""
+
+from __future__ import annotations
+
+import os
+import pwd
+
+import pytest
+
+from ipexctl.node.common.environ import account_variables
+
+
+def test_an_account_with_an_entry_has_the_variables_of_passwd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/of/node0")
+    account = pwd.getpwuid(os.getuid())
+    assert (account_variables()["HOME"], account_variables()["USER"]) == (account.pw_dir, account.pw_name)
+
+
+def test_an_account_without_an_entry_keeps_the_variables_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_entry(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    monkeypatch.setenv("HOME", "/work")
+    monkeypatch.setenv("SHELL", "/bin/sh")
+    for name in ("USER", "LOGNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert account_variables() == {"HOME": "/work", "SHELL": "/bin/sh"}
