@@ -81,14 +81,16 @@ class LocalCopy:
 
     def finish(self, document: Mapping[str, Any]) -> None:
         """All output is written, and this is the last status."""
+        self.close()
         if document.get("state") in FINAL:
             self._save(document)
-        self.close()
 
     def close(self) -> None:
-        for number in self._open.values():
-            os.close(number)
-        self._open.clear()
+        while self._open:
+            try:
+                os.close(self._open.popitem()[1])
+            except OSError as error:  # NFS may report only here that the disk or the quota is full
+                self.error = self.error or error
         if self._times is not None:
             self._times.close()
             self._times = None

@@ -259,6 +259,20 @@ def test_a_disk_that_stays_full_ends_no_training_and_what_is_lost_is_counted(
     assert status["ranks"][0]["lost"] > whole - (1 << 20)
 
 
+def test_a_quota_that_is_reported_when_files_are_closed_leaves_the_run_ok(make: Callable[..., Run]) -> None:
+    fails = "os.close(self._number)\n{}raise OSError(122, 'Disk quota exceeded')\n"
+    patches = {
+        "run.recorder": ("os.close(self._number)\n", fails.format(8 * " ")),
+        "run.output_times": ("os.close(self._number)\n", fails.format(12 * " ")),
+    }
+    run = make("print('out')", patches=patches).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], states(status)) == ("ok", 0, [("ok", 0), ("ok", 0)])
+    lost = [(event["rank"], event["stream"], event["reason"]) for event in run.events("output-lost")]
+    assert lost == [(rank, name, "Disk quota exceeded") for rank in (0, 1) for name in ("out", "err")]
+    assert (run.said("supervise.log"), run.left()) == ("", [])
+
+
 def test_a_setup_file_that_fails_on_node0_is_named_with_the_command_that_shows_its_errors(
     make: Callable[..., Run], tmp_path: Path
 ) -> None:

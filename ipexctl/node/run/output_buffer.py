@@ -87,7 +87,8 @@ class OutputBuffer:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
+                self._file.close()
             self._file = None
             remove_file(self._spill)
 

@@ -63,7 +63,8 @@ class TimesWriter:
 
     def close(self) -> None:
         self.write_all(time.time())
-        os.close(self._number)
+        with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
+            os.close(self._number)
 
 
 class TimesReader:

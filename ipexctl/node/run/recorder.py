@@ -124,6 +124,7 @@ class OutputFile:
         return True
 
     def close(self) -> None:
+        """Raises an OSError if the filesystem has lost output that it had accepted."""
         os.close(self._number)
 
 

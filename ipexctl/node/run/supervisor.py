@@ -457,8 +457,12 @@ class Supervisor:
             if peer.status.state not in FINAL:
                 is_lost = peer.instance is not None and ending["state"] != "stopped"
                 peer.status = peer.status._replace(state="lost" if is_lost else "stopped")
-            for sink in peer.sinks.values():
-                sink.close()
+            for name, sink in peer.sinks.items():
+                try:
+                    sink.close()
+                except OSError as error:  # NFS may report only here that the disk or the quota is full
+                    reason = error.strerror or str(error)
+                    self.record.event("output-lost", rank=peer.rank, host=peer.host, stream=name, reason=reason)
         self.record.times.close()
         if self.mpirun is not None:
             self.mpirun.kill_leftovers()

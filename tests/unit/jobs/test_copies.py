@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,29 @@ def test_a_full_disk_here_is_said_once_and_the_run_is_followed_on(tmp_path: Path
     assert said.warning
     assert "No space left on device" in said.text
     assert isinstance(watched[-1], RunEnded)
+    assert read_final_status(tmp_path / "r1") is None
+
+
+def test_a_quota_that_is_reported_when_files_are_closed_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = os.close
+
+    def full(number: int) -> None:
+        is_output = os.readlink(f"/proc/self/fd/{number}").startswith(str(tmp_path))
+        close(number)
+        if is_output:
+            raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    last = {"event": "done", "status": document("ok")}
+    watched, follower = following(tmp_path, chunk(0, TEXT), encode_chunk(Chunk(1, "stderr", TEXT)), last=last)
+    monkeypatch.setattr("os.close", full)
+    ended = follower.follow()
+    monkeypatch.undo()
+    assert ended == watched[-1]
+    (said,) = [event for event in watched if isinstance(event, Notice)]
+    assert said.warning
+    assert "Disk quota exceeded" in said.text
     assert read_final_status(tmp_path / "r1") is None
 
 
