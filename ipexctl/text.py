@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,14 @@ def variable_in_sh(name: str) -> str:
     if not is_variable_name(name):
         raise UserError(f"'{printable(name)[:60]}' can't be the name of a variable", fix="letters, digits and _")
     return name
+
+
+def format_clock(at: float, pattern: str = "%H:%M:%S") -> str:
+    """A time that a host has sent, in the zone of the control machine; `?` for one that no calendar has."""
+    try:
+        return time.strftime(pattern, time.localtime(at))
+    except (OverflowError, ValueError, OSError):
+        return "?"
 
 
 def printable(text: str) -> str:

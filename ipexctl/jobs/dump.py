@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.jobs.stop import ANSWER_TIMEOUT, run_on_node0
+from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
 from ipexctl.remote.reply import Reply
 
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 WAIT: Final = 10.0
-_THREAD: Final = re.compile(r"(?P<current>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>.*)\])?.*:")
+_MOST_TEXT: Final = 1 << 20
+"""Characters that are parsed of a process; a node sends at most an eighth of that."""
+_THREAD: Final = re.compile(
+    r"(?P<current>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>.*)\])? \(most recent call first\):"
+)
 _FRAME: Final = re.compile(r'  File (?P<file>".*"|\S.*), line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
-_STANDARD: Final = re.compile(r".*/lib/python3\.\d+t?/")
-_PROJECT: Final = re.compile(r".*/code/[^/]+-[0-9a-f]{8}/")
+_STANDARD: Final = re.compile(r"^.*/lib/python3\.\d+t?/")
+_PROJECT: Final = re.compile(r"^.*/code/[^/]+-[0-9a-f]{8}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +183,15 @@ class Dump:
 class DumpReceiver:
     """Collects a dump that node0 sends in frames, one for each rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, world_size: int) -> None:
+        """`world_size` is 0 if it is not known."""
+        self._world_size = world_size
         self._rows: list[object] = []
 
     def add(self, message: Mapping[str, object]) -> Dump | None:
-        """The dump, when this was its last part."""
+        """The dump, when this was its last part. Raises a FrameError for more ranks than the run has."""
+        if 0 < self._world_size <= len(self._rows):
+            raise FrameError("stacks of more ranks than this run has")
         self._rows.append(message.get("stacks"))
         if len(self._rows) != message.get("of"):
             return None
@@ -241,7 +250,8 @@ def _rank(row: Reply) -> RankStacks:
 def _process(row: Reply) -> Process:
     pid, how, why = row.integer("pid"), row.text("how"), row.text_or_none("why") or ""
     try:
-        threads = read_pyspy(row["text"], pid) if how == "py-spy" else read_faulthandler(row["text"])
+        text = row["text"][:_MOST_TEXT]
+        threads = read_pyspy(text, pid) if how == "py-spy" else read_faulthandler(text)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         threads, why = (), f"the output of {how} can't be read"
     return Process(pid, str(row["name"]), str(row["state"]), str(row["wchan"]), how, threads, why)
@@ -253,11 +263,15 @@ def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
     for thread in json.loads(text):
         name = str(thread.get("thread_name") or "")
         frames = tuple(
-            StackFrame(str(process["name"]), str(process["filename"]), process["line"] or None)
-            for process in thread["frames"]
+            StackFrame(str(frame["name"]), str(frame["filename"]), _line_number(frame["line"]))
+            for frame in thread["frames"]
         )
         found.append(Thread(name, frames, thread.get("os_thread_id") == pid or name == "MainThread"))
     return _with_main(found)
+
+
+def _line_number(value: object) -> int | None:
+    return value if type(value) is int and value > 0 else None
 
 
 def read_faulthandler(text: str) -> tuple[Thread, ...]:

@@ -208,7 +208,7 @@ class Follower:
             from ipexctl.jobs.dump import DumpReceiver  # slow to import, and few runs are dumped
             from ipexctl.jobs.stall_report import dump_lines
 
-            self._dump = self._dump or DumpReceiver()
+            self._dump = self._dump or DumpReceiver(self._record.world_size)
             if (dump := self._dump.add(message)) is not None:
                 self._watch(Notice("\n".join(dump_lines(self._record.id, dump)), True))
         elif "at" in message:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.dump import Dump, place_lines
 from ipexctl.jobs.ranks import fold_ranks
-from ipexctl.text import printable
+from ipexctl.text import format_clock, printable
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import Silence, SilentRank
@@ -62,10 +61,9 @@ def silence_lines(run: str, silence: Silence) -> list[str]:
 
 def dump_lines(run: str, dump: Dump) -> list[str]:
     """The places of the ranks in the dump that --on-hang has taken, and the commands for the rest."""
-    at = time.strftime("%H:%M:%S", time.localtime(dump.at))
     places = [f"  {printable(line)[: 2 * _WIDTH]}" for _, line in place_lines(dump)]
     more = [f"  and {len(places) - _MAX_GROUPS} more groups of ranks"] if len(places) > _MAX_GROUPS else []
-    return [f"the ranks at {at} (ipexctl why {run} shows this again):", *places[:_MAX_GROUPS], *more]
+    return [f"the ranks at {format_clock(dump.at)} (ipexctl why {run} shows this again):", *places[:_MAX_GROUPS], *more]
 
 
 def describe_activity(rank: SilentRank) -> str:

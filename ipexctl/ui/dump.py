@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
 from ipexctl.jobs.ranks import fold_ranks
-from ipexctl.text import counted, printable
+from ipexctl.text import counted, format_clock, printable
 from ipexctl.ui.messages import paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines, wrapped
@@ -52,7 +52,7 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
 
 def _lines(dump: Dump, width: int, *, everything: bool) -> Iterator[Line]:
     total, groups, odd = len(dump.ranks), dump.groups, _odd(dump)
-    yield f"{counted(total, 'rank')} at {time.strftime('%H:%M:%S', time.localtime(dump.at))}, innermost call first", ""
+    yield f"{counted(total, 'rank')} at {format_clock(dump.at)}, innermost call first", ""
     for why, ranks in group_by(dump.mute, _why).items():
         yield "", ""
         yield f"{name_ranks(ranks)} ({len(ranks)} of {total}): no stack", "1;33"

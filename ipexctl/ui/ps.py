@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.text import counted, printable, readable
+from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.run.summary import duration, end_lines, how_it_ended
 from ipexctl.ui.table import output_width, print_lines, show_table, table_width
@@ -122,7 +122,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "script": record.script,
         "ranks": str(record.world_size),
         "hosts": fold(record.hosts),
-        "started": time.strftime(day, time.localtime(started)) if started else "?",
+        "started": format_clock(started, day) if started else "?",
         "took": took,
         "ended by": ended_by,
     }

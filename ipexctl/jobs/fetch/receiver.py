@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _LONGEST: Final = 1 << 20
 """Maximum bytes of a line: a name and a few numbers."""
+_MOST_BYTES: Final = 256 << 20
+"""Bytes of a host's list, with its notes: more than a million entries."""
 _PIECE: Final = 1 << 24
 _STDERR_KEPT: Final = 8192
 
@@ -56,6 +58,7 @@ class Receiver:
         """The message about a small file, whose bytes follow it."""
         self._chunk_left = -1
         """Remaining bytes of a chunk; negative between chunks."""
+        self._listed_bytes = 0
         self._done = 0
         self._total = 0
 
@@ -99,6 +102,10 @@ class Receiver:
             event = message["event"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise HostError("its answer can't be read", "run it again with -vv") from None
+        if event in ("entry", "note"):
+            self._listed_bytes += len(line)
+            if self._listed_bytes > _MOST_BYTES:
+                raise HostError(f"its list of files takes more than {_MOST_BYTES >> 20} MB", "fetch a part of it")
         self._on_message(event, message)
         return end + 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -15,7 +14,7 @@ from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, raised
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.records import Failure, OutOfMemory, RankStatus, SilentRank
 from ipexctl.node.run.verdict import format_limit, signal_name
-from ipexctl.text import counted
+from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -161,7 +160,7 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
     dump = snapshot.current_dump
     if dump is not None:
         before = f", {lasted(snapshot.status.ended - dump.at)} before the end" if snapshot.status.ended else ""
-        notes.append(f"the places of the ranks are of {time.strftime('%H:%M:%S', time.localtime(dump.at))}{before}")
+        notes.append(f"the places of the ranks are of {format_clock(dump.at)}{before}")
     if snapshot.silent_for is not None:
         quiet = f"no rank had printed anything for {lasted(snapshot.silent_for)} when it ended: it may have hung"
         advice = "" if dump is not None else "; while a run hangs, ipexctl dump last shows where"

@@ -107,7 +107,7 @@ def _read_snapshot(
 ) -> RunSnapshot:
     output: list[Chunk] = []
     received = 0
-    receiver = DumpReceiver()
+    receiver = DumpReceiver(record.world_size)
     newest_dump: Dump | None = None
 
     def on_frame(frame: Frame) -> None:

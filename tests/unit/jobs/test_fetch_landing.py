@@ -33,6 +33,15 @@ def entry(name: object, number: int = 0, kind: str = "f", **more: Any) -> bytes:
     return json.dumps(said).encode() + b"\n"
 
 
+@pytest.mark.parametrize("event", ["entry", "note"])
+def test_a_list_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str) -> None:
+    monkeypatch.setattr("ipexctl.jobs.fetch.receiver._MOST_BYTES", 10_000)
+    notes = (b'{"event": "note", "n": "a", "reason": "b"}\n' for _ in range(1000))
+    entries = (entry(f"file{number}", number) for number in range(1000))
+    with pytest.raises(HostError, match="list of files"):
+        heard(tmp_path / "out", *(entries if event == "entry" else notes))
+
+
 LISTED = b'{"event": "listed", "from": "/x", "single": false}\n'
 
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, Thread, read_dump, read_faulthandler, read_pyspy
+from ipexctl.jobs.dump import (
+    Dump,
+    DumpReceiver,
+    Process,
+    RankStacks,
+    StackFrame,
+    Thread,
+    read_dump,
+    read_faulthandler,
+    read_pyspy,
+)
+from ipexctl.jobs.stall_report import dump_lines
+from ipexctl.node.common.frames import FrameError
 from ipexctl.remote.reply import Reply
 from ipexctl.ui.dump import as_json, show
 from message_data import missing
@@ -52,6 +65,8 @@ def test_a_thread_with_a_name_or_without_a_frame_is_read_too() -> None:
     main, other = read_faulthandler(text)
     assert main.frames == (StackFrame("f", "<string>", None),)
     assert (other.name, other.frames) == ("pt_autograd_0", ())
+    (named,) = read_faulthandler("Thread 0x00007f00 [load: [0] (a)] (most recent call first):\n")
+    assert named.name == "load: [0] (a)"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +157,44 @@ def test_what_cannot_be_read_is_said_of_its_rank_alone() -> None:
     assert reasons[1] == ""
     assert missing(reasons[2], "silent for 8 s nfs_wait") == []
     assert reasons[3]
+
+
+@pytest.mark.parametrize("line", [[1], {"a": 1}, "7", 1.5, True, None])
+def test_a_frame_with_an_odd_line_number_has_none(line: object) -> None:
+    frames = [{"name": "f", "filename": "a.py", "line": line}]
+    text = json.dumps([{"thread_name": "MainThread", "os_thread_id": 7, "frames": frames}])
+    (group,) = read_dump(document({"rank": 0, "processes": [said(how="py-spy", text=text)]})).groups
+    assert group.frames == (StackFrame("f", "a.py", None),)
+
+
+@pytest.mark.parametrize("line", ["Thread 0x1 [" + "]" * 60_000, '  File "' + "/code" * 20_000 + '", line 7 in f'])
+def test_a_host_cannot_make_the_parser_slow(line: str) -> None:
+    began = time.monotonic()
+    text = f"Thread 0x1 (most recent call first):\n{line}\n" * 2
+    (stacks,) = read_dump(document({"rank": 0, "processes": [said(how="faulthandler", text=text)]})).ranks
+    assert all(frame.place for frame in stacks.frames)
+    assert time.monotonic() - began < 1
+
+
+def test_no_more_than_a_part_of_a_text_without_end_is_parsed() -> None:
+    text = "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 1 in f\n' * 100_000
+    (rank_stacks,) = read_dump(document({"rank": 0, "processes": [said(how="faulthandler", text=text)]})).ranks
+    assert 1000 < len(rank_stacks.frames) < 50_000
+
+
+def test_a_time_that_no_calendar_has_is_shown_as_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+    dump = Dump(1e18, (rank(0, MAIN),))
+    show(dump, "train-1", quiet=True)
+    assert "1 rank at ?," in capsys.readouterr().out
+    assert "the ranks at ? " in dump_lines("train-1", dump)[0]
+
+
+def test_a_dump_of_more_ranks_than_the_run_has_is_refused() -> None:
+    receiver = DumpReceiver(2)
+    part = {"at": 1.0, "of": 3, "stacks": {}}
+    assert [receiver.add(part), receiver.add(part)] == [None, None]
+    with pytest.raises(FrameError):
+        receiver.add(part)
 
 
 def test_the_document_has_its_schema_and_is_json() -> None:
