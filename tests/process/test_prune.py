@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,12 @@ from ipexctl.jobs.ps import forgettable, query_runs
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.retention import RetentionLimits, background_prune, prune_local, prune_nodes, read_limits
 from ipexctl.node.common.processes import read_stat
+from ipexctl.node.run.status_file import read_pruned
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from message_data import missing
+
+pytest_plugins = ["run_fixtures"]
 
 DAY = 86400.0
 MACHINE = os.uname().nodename
@@ -194,6 +198,31 @@ def test_a_pruned_run_is_told_as_such_and_how_it_ended_is_known(runs: Runs) -> N
     followed = said(start("run.follow", "follow", {"home": str(runs.home), "id": "r", "ranks": None}))
     assert followed["reason"] == f"its logs were pruned on {time.strftime('%Y-%m-%d')}: older than 30 days"
     assert "IPEXCTL_KEEP_DAYS" in followed["fix"]
+
+
+def test_a_full_disk_is_freed_and_what_was_pruned_is_known(mounted: Callable[[str], Path]) -> None:
+    runs = Runs(mounted("size=1m"))
+    runs.make("old", 40, size=100_000)
+    runs.make("older", 50, size=100_000)
+    with (runs.home / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while ballast.write(b"\0" * 4096):
+            pass
+    answer = runs.prune()
+    assert [run["id"] for run in answer["pruned"]] == ["older", "old"]
+    assert runs.names == []
+    assert set(read_pruned(str(runs.place))) == {"older", "old"}
+
+
+def test_a_torn_line_hides_no_run_that_is_pruned_later(runs: Runs) -> None:
+    runs.make("first", 50)
+    runs.prune()
+    with (runs.place / ".pruned.jsonl").open("ab") as file:
+        file.write(b'{"id": "torn", "at": 17')
+    runs.make("second", 40)
+    runs.prune()
+    runs.make("third", 40)
+    runs.prune()
+    assert list(read_pruned(str(runs.place))) == ["first", "second", "third"]
 
 
 def test_in_the_background_it_begins_only_where_there_are_many(runs: Runs) -> None:

@@ -17,7 +17,7 @@ import shutil
 import time
 
 from ipexctl.node.common.answer import Json, answer
-from ipexctl.node.common.files import disk_usage, home_of, read_json, remove_file, write_atomically
+from ipexctl.node.common.files import disk_usage, home_of, open_private, read_json, remove_file, write_atomically
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 
@@ -124,26 +124,39 @@ def choose_runs(runs: list[Run], request: Json, active: set[str], now: float) ->
 
 
 def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
-    """Rename the run away first, then delete its files."""
-    removed_path = f"{runs_directory}/.gone-{run.name}"
+    """Rename the run away first, then delete its files. On a full disk its summary is written after that."""
+    removed_path, pruned_path, line = f"{runs_directory}/.gone-{run.name}", f"{runs_directory}/.pruned.jsonl", ""
     if run.document:
         summary = {name: run.document[name] for name in SUMMARY_FIELDS if name in run.document}
         if summary.get("state") not in FINAL:
             summary["state"] = "lost"
         line = json.dumps({"id": run.name, "at": round(now), "why": why, "status": summary})
-        number = os.open(runs_directory + "/.pruned.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(line + "\n")
+    is_noted = not line or append_line(pruned_path, line)
     try:
         os.rename(run.path, removed_path)
     except OSError:
         return False
     shutil.rmtree(removed_path, ignore_errors=True)
+    if not is_noted:
+        append_line(pruned_path, line)
     for lease in glob.glob(
         f"{glob.escape(os.path.dirname(runs_directory))}/code/*/.ipexctl/leases/{glob.escape(run.name)}"
     ):
         remove_file(lease)
     return True
+
+
+def append_line(path: str, line: str) -> bool:
+    """Append a line, whole or not at all; false if the disk is full."""
+    with contextlib.suppress(OSError), open(path, "a+b", buffering=0, opener=open_private) as file:
+        size = file.seek(0, os.SEEK_END)
+        is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+        data = b"\n" * is_torn + line.encode() + b"\n"
+        with contextlib.suppress(OSError):
+            if file.write(data) == len(data):
+                return True
+        file.truncate(size)
+    return False
 
 
 def clean_up(runs_directory: str) -> None:

@@ -83,13 +83,12 @@ def as_lost(document: Json, at: float) -> Json:
 def read_pruned(runs_directory: str) -> dict[str, Json]:
     """The pruned runs of that directory, each with time, reason and last status."""
     pruned: dict[str, Json] = {}
-    try:
-        with open(os.path.join(runs_directory, ".pruned.jsonl"), encoding="utf-8") as file:
-            for line in file:
+    with contextlib.suppress(OSError), open(os.path.join(runs_directory, ".pruned.jsonl"), "rb") as file:
+        for line in file:
+            # A full disk or a killed call may have left a part of a line.
+            with contextlib.suppress(ValueError, KeyError, TypeError):
                 entry = json.loads(line)
                 pruned[entry["id"]] = entry
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # there is no such file, or its last line is incomplete
     return pruned
 
 
