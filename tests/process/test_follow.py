@@ -19,9 +19,9 @@ from run_helpers import FOR_EVER, Run
 
 from agent_helpers import agent_argv, all_pythons, read_events
 from env_helpers import said, start
-from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter
+from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameReader, CompressedFrameWriter
 from ipexctl.node.common.processes import ProcessIdentity
-from ipexctl.node.run.follow import MAX_BYTES, FollowedFile, OutputReader, OutputSender, StatusWatcher
+from ipexctl.node.run.follow import CHUNK_SIZE, MAX_BYTES, FollowedFile, OutputReader, OutputSender, StatusWatcher
 from ipexctl.node.run.output_filter import OutputFilter
 from ipexctl.node.run.output_times import TimesReader
 from ipexctl.node.run.status_file import UNHEARD, WATCHED, read_status_file
@@ -211,6 +211,23 @@ def test_output_that_one_pass_does_not_send_is_sent_without_waiting(tmp_path: Pa
     while sender.send_some():
         assert sender.is_caught_up == (file.offset == 3 * MAX_BYTES)
     assert file.offset == 3 * MAX_BYTES
+
+
+def test_a_long_search_that_finds_nothing_shows_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that gets no frame for 30 seconds counts node0 as lost."""
+    monkeypatch.setattr("ipexctl.node.run.follow.SEARCH_TICK_INTERVAL", 0.0)
+    (tmp_path / "0000.out").write_bytes(b"x\n" * MAX_BYTES)
+    file = FollowedFile(str(tmp_path / "0000.out"), 0, "stdout", 0)
+    output = OutputReader({(0, "stdout"): file}, TimesReader(str(tmp_path / "none"), 1), is_live=False)
+    received: list[bytes] = []
+    sender = OutputSender(output, OutputFilter("never", None), CompressedFrameWriter(received.append))
+    sender.send_all(is_final=True)
+    reader = CompressedFrameReader()
+    frames = [list(reader.feed(data)) for data in received]
+    assert len(frames) > MAX_BYTES // CHUNK_SIZE
+    assert all((b"J", b"{}") in flushed for flushed in frames)
 
 
 def test_a_run_whose_supervisor_died_is_lost_and_not_running_for_ever(make: Callable[..., Run]) -> None:

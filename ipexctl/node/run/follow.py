@@ -42,6 +42,8 @@ NOTIFIED_INTERVAL = 1.0
 SETTLE_TIME = 0.002
 """Seconds for changes that belong together: a new status is two of them."""
 TICK_INTERVAL = 10.0
+SEARCH_TICK_INTERVAL = 5.0
+"""While output is searched, which may send nothing: after 30 seconds without a frame the caller gives up."""
 CHUNK_SIZE = 48 << 10
 MAX_BYTES = 1 << 20
 """Bytes of output between two looks at the status."""
@@ -202,6 +204,7 @@ class OutputSender:
         self._output, self._chosen, self._writer = output, chosen, writer
         self._chunks = output.new_chunks()
         self._at: float | None = None
+        self._ticked_at = time.monotonic()
 
     def send_some(self) -> bool:
         """Send some of the new output; false when there was none."""
@@ -209,6 +212,7 @@ class OutputSender:
         for chunk in self._chunks:
             size += len(chunk.data)
             self._send(self._chosen.feed(chunk))
+            self._tick(time.monotonic())
             if size >= MAX_BYTES:
                 self.is_caught_up = False
                 return True
@@ -228,6 +232,12 @@ class OutputSender:
         if not is_final:  # a follower that reconnects continues there
             for key, file in self._output.files.items():
                 self._send([Chunk(*key, b"", self._chosen.offset_of(key, file.offset))])
+
+    def _tick(self, now: float) -> None:
+        if now - self._ticked_at >= SEARCH_TICK_INTERVAL:
+            self._ticked_at = now
+            self._writer.send(encode_json({}))
+            self._writer.flush()
 
     def _send(self, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
