@@ -335,6 +335,30 @@ def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_goo
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("rank_port", [None, "tcp"])
+def test_a_supervisor_that_takes_connections_and_does_not_answer_is_waited_for(
+    make: Callable[..., Run], rank_port: str | None
+) -> None:
+    """As while it waits for an NFS server that restarts."""
+    patches = {
+        "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5\nLOST = 5.0"),
+        "run.supervisor_client": ("CONNECT_LIMIT = 5.0", "CONNECT_LIMIT = 0.2\nSILENCE_LIMIT = 1.5"),
+    }
+    run = make("import time\nprint('here', flush=True)\ntime.sleep(12)\nprint('end')", 3, patches=patches)
+    run.listen()
+    run.rank_port = run.port if rank_port else None
+    run.write_job()
+    run.say_go()
+    run.wait_for_all(b"here")
+    supervisor = run.status["supervisor"]["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    time.sleep(10)
+    os.kill(supervisor, signal.SIGCONT)
+    status = run.wait()
+    assert (status["state"], [rank["state"] for rank in status["ranks"]]) == ("ok", ["ok"] * 3)
+    assert [run.output(rank) for rank in range(3)] == [b"here\nend\n"] * 3
+
+
 def test_a_host_that_was_suspended_continues_its_run(make: Callable[..., Run]) -> None:
     patches = {
         "run.rank": SOON_LOST,

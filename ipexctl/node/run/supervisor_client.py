@@ -48,6 +48,8 @@ class SupervisorClient:
         self.is_up = False
         self.last_received = time.monotonic()
         """When the last message of the supervisor arrived."""
+        self.connected_at = float("-inf")
+        """When its port last took a connection, which the kernel does while the supervisor's process exists."""
         self.why = "it has not answered"
         self.is_refused = False
         """The supervisor's port is closed."""
@@ -147,6 +149,7 @@ class SupervisorClient:
                 if code:
                     raise protocol.ConnectionBroken(os.strerror(code))
                 self._connecting = False
+                self.connected_at = time.monotonic()
             if link in readable:
                 for kind, payload in link.receive():
                     self._on_message(link, decode_json(payload) if kind == b"J" else {}, messages)
@@ -177,6 +180,7 @@ class SupervisorClient:
             self.last_received = time.monotonic()
             self._resume(message)
         else:
+            self.connected_at = float("-inf")
             raise protocol.ConnectionBroken("another program answers there, not the supervisor of this run")
 
 
