@@ -67,9 +67,9 @@ PARTS: Final[Mapping[str, Part]] = {
     "step": Part(part_step.measure),
     "stream": Part(part_stream.measure),
     "sync": Part(part_sync.measure, counts=(1, 8)),
-    "train-digits": Part(partial(part_train.measure, part_train.DIGITS), runs=20),
-    "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=7),
-    "train-bf16": Part(partial(part_train.measure, part_train.BF16), runs=7),
+    "train-digits": Part(partial(part_train.measure, part_train.DIGITS), runs=48),
+    "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=28),
+    "train-bf16": Part(partial(part_train.measure, part_train.BF16), runs=28),
     "scale": Part(part_scale.measure, counts=(1, 32, 128, 256), runs=3),
     "volume": Part(part_volume.measure, runs=1),
 }
@@ -92,12 +92,12 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1, 3, 7 or 20)"
+        "--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1, 3, 28 or 48)"
     )
     parser.add_argument("--only", type=_parts, default=list(PARTS), metavar="PART,…", help=", ".join(PARTS))
     parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, sync and scale")
     parser.add_argument(
-        "--steady", type=float, metavar="S", help="seconds of a training a round (default: 20, of the digits 4)"
+        "--steady", type=float, metavar="S", help="seconds of a training a round (default: 4, of the digits 2)"
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the tables between this file's markers")
     parser.add_argument("--peers", type=Path, default=PEERS, metavar="DIR", help=f"their environment ({PEERS})")
