@@ -153,6 +153,8 @@ class InstallContext:
     def __init__(self, hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch) -> None:
         self.hosts = tuple(hosts)
         self.request = request
+        self.own_extras = request.env.extras
+        """The requirements of this call; `request` may get those that a host's record has, too."""
         self.pool = pool
         self.watch = watch
         self.extended: EnvRecord | None = None

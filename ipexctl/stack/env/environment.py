@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
@@ -322,10 +323,10 @@ def verify_result(reply: Reply) -> VerifyResult:
     return reply.decode(VerifyResult, phases=tuple(phase.decode(Phase) for phase in reply.records("phases")))
 
 
-def parse_result(reply: Mapping[str, Any] | None) -> VerifyResult | None:
+def parse_result(reply: object) -> VerifyResult | None:
     """A recorded good result; None if there is none or it is unreadable."""
     try:
-        result = verify_result(Reply(reply or {}))
+        result = verify_result(Reply(reply if isinstance(reply, Mapping) else {}))
     except MalformedReply:
         return None
     return result if result.ok else None

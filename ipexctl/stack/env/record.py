@@ -6,7 +6,10 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass, fields
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
+
+from packaging.version import VERSION_PATTERN
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 DEFAULT: Final = "default"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _MADE: Final = re.compile(r".*-[0-9a-f]{8}")
+_PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VERSION: Final = re.compile(VERSION_PATTERN, re.VERBOSE | re.IGNORECASE | re.ASCII)
 
 
 def env_directory(row: str, digest: str) -> str:
@@ -83,14 +88,39 @@ def read_record(text: str) -> EnvRecord | None:
     """The record; None if the text, which comes from a host, is not a valid record."""
     try:
         data = Reply(json.loads(text))
-        variables = data.texts_by_name("variables")
+        variables, packages = data.texts_by_name("variables"), data.texts_by_name("packages")
         if data.text("schema") != SCHEMA or not all(map(is_variable_name, variables)):
             return None
-        requests = tuple(request for request in data["requests"] if isinstance(request, dict))
+        # They become lines of a requirements file, where any other text may be an option or a second line.
+        if not (all(map(_PACKAGE.fullmatch, packages)) and all(map(_VERSION.fullmatch, packages.values()))):
+            return None
+        requests = tuple(request for request in data["requests"] if _is_request(request))
         installer = data["installer"] if isinstance(data.get("installer"), dict) else None
         return data.decode(EnvRecord, requests=requests, variables=variables, installer=installer)
-    except (MalformedReply, ValueError, TypeError):
+    except (MalformedReply, ValueError, TypeError, RecursionError):
         return None
+
+
+def _is_request(value: object) -> bool:
+    """Whether `EnvRequest.from_json` can read it, and its requirements can be lines of a requirements file."""
+    if not isinstance(value, dict):
+        return False
+    lists = [value.get(name) or [] for name in ("extras", "constraints")]
+    return all(isinstance(lines, list) and all(map(_is_requirement, lines)) for lines in lists) and all(
+        isinstance(value.get(name), (str, NoneType)) for name in ("torch", "stack", "ipex", "oneccl", "python")
+    )
+
+
+def _is_requirement(line: object) -> bool:
+    from packaging.requirements import InvalidRequirement, Requirement  # slow to import, and seldom needed
+
+    if not isinstance(line, str) or not line.isprintable():
+        return False
+    try:
+        Requirement(line)
+    except InvalidRequirement:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 
 from ipexctl.node.common.files import make_private_directory, sha256_of
 from ipexctl.remote.cancel import Cancel
@@ -229,16 +229,15 @@ def _find_in_directories(wheel: Wheel, sources: Sources) -> Wheel:
 def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tuple[list[Wheel], IndexAnswer]:
     """The wheels with the URLs that this machine's own indexes give, or None.
 
-    A URL or a proxy that a host names is not used here, unless the request's own requirements have the URL
+    A URL or a proxy that a host names is not used here, unless the call's own requirements have the URL
     (`pkg @ URL`): the host could reach any server of this machine's network.
     """
     index_answer = query_here(context, tuple(wheel.name for wheel in wheels))
     urls = {item.filename: item.url for items in index_answer.availability.candidates.values() for item in items}
     direct = set()
-    for line in context.request.env.extras:
-        with contextlib.suppress(InvalidRequirement):  # one of a host's record
-            if url := Requirement(line).url:
-                direct.add(without_credentials(url))
+    for line in context.own_extras:
+        if url := Requirement(line).url:
+            direct.add(without_credentials(url))
     return [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels], index_answer
 
 

@@ -18,7 +18,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.env.build import EnvSpec
-from ipexctl.stack.env.environment import CheckResult, EnvClient
+from ipexctl.stack.env.environment import CheckResult, EnvClient, parse_result
 from ipexctl.stack.env.record import find_existing, read_record
 from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
@@ -35,9 +35,11 @@ NO_VARIABLES = ({"X=1; touch marker #": "v"}, {"1X": "v"}, {"X": 1}, {"X": None}
     [
         *(("variables", variables) for variables in NO_VARIABLES),
         *[("row", ["x"]), ("module", 7), ("packages", {"torch": 2}), ("prepended", [1]), ("python", None)],
+        *(("packages", {"torch": version}) for version in ("2.8\n--extra-index-url https://x/simple", "new", "", "-1")),
+        *(("packages", {name: "2.8"}) for name in ("--pre", "a\nb", "", "a b")),
     ],
 )
-def test_a_record_with_a_field_of_another_type_is_none(field: str, value: object) -> None:
+def test_a_record_with_a_field_of_another_type_or_form_is_none(field: str, value: object) -> None:
     assert read_record(json.dumps(RECORD)) is not None
     assert read_record(json.dumps({**RECORD, field: value})) is None
 
@@ -73,7 +75,31 @@ def test_of_two_the_one_with_the_name_is_taken() -> None:
     assert found is not None and found.record.name == second["name"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": "ipexctl.env/1"}', '{"schema": "other/1"}'])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("extras", value) for value in (5, {"a": 1}, [1], ["a b"], ["a\n--pre"], ["--pre"], ["a==1\n"])),
+        *[("constraints", ["-r x"]), ("torch", 2.8), ("stack", ["x"]), ("python", {})],
+    ],
+)
+def test_a_malformed_request_of_a_record_is_left_out(field: str, value: object) -> None:
+    record = read_record(json.dumps({**RECORD, "requests": [{**ASKED.to_json(), field: value}, ASKED.to_json()]}))
+    assert record is not None and record.requests == (ASKED.to_json(),)
+
+
+def test_a_request_of_an_older_version_lacks_fields() -> None:
+    record = read_record(json.dumps({**RECORD, "requests": [{"stack": "ipex-2.8", "extras": None}]}))
+    assert record is not None and EnvRequest.from_json(record.requests[0]) == EnvRequest(StackRequest(stack="ipex-2.8"))
+
+
+@pytest.mark.parametrize("reply", ["abc", 5, [1], None, {}, {"ok": True}])
+def test_a_malformed_verification_is_none(reply: object) -> None:
+    assert parse_result(reply) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[" * 100_000, "[]", "null", '{"schema": "ipexctl.env/1"}', '{"schema": "other/1"}']
+)
 def test_what_is_no_record_is_none(text: str) -> None:
     assert read_record(text) is None
 

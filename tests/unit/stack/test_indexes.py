@@ -118,13 +118,18 @@ def test_an_answer_keeps_logins_for_those_who_fetch(tmp_path: Path) -> None:
     assert "Basic" not in repr(found)
 
 
-def test_a_wheel_of_a_lock_without_url_gets_the_one_of_the_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Extras without a URL of their own change nothing about that."""
+NAMED = (("b", "host"), ("c", "inside"))
+
+
+def test_a_wheel_of_a_lock_gets_the_url_of_the_indexes_or_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A URL in the record of a host is not one of the call, and extras without a URL change nothing."""
     found = SimpleNamespace(filename="a-1-py3-none-any.whl", url="https://index/a-1-py3-none-any.whl")
     answer = SimpleNamespace(availability=SimpleNamespace(candidates={"a": [found]}))
     monkeypatch.setattr(staging, "query_here", lambda *_: answer)
-    extras = ("tqdm", "b @ https://host/b-1.whl")
-    context: Any = SimpleNamespace(request=SimpleNamespace(env=SimpleNamespace(extras=extras)))
-    wheels = [Wheel("a", "1", found.filename, "00"), Wheel("b", "1", "b-1.whl", "00", url="https://host/b-1.whl")]
+    own = ("tqdm", "b @ https://host/b-1.whl")
+    recorded = SimpleNamespace(env=SimpleNamespace(extras=(*own, "c @ https://inside/c-1.whl")))
+    context: Any = SimpleNamespace(request=recorded, own_extras=own)
+    wheels = [Wheel("a", "1", found.filename, "00")]
+    wheels += [Wheel(name, "1", f"{name}-1.whl", "00", url=f"https://{at}/{name}-1.whl") for name, at in NAMED]
     urls = [wheel.url for wheel in staging.find_in_own_indexes(context, wheels)[0]]
-    assert urls == [found.url, "https://host/b-1.whl"]
+    assert urls == [found.url, "https://host/b-1.whl", None]
