@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +20,7 @@ from run_helpers import Run
 
 from agent_helpers import all_pythons, wait_until
 from env_helpers import start
+from ipexctl.node.files.checkpoint import CheckpointFiles
 from ipexctl.node.files.peer_transfer import prove_to_server, send_line
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
@@ -112,6 +116,45 @@ def test_a_file_of_one_host_comes_to_all_and_its_removal_too(hosts: Callable[[st
     for name in cluster.names:
         kept = [path.relative_to(cluster.base / name) for path in (cluster.base / name / "checkpoints").rglob("*")]
         assert [(path.parts[0], path.name) for path in kept if path.suffix] == [("checkpoints", "files.json")]
+
+
+def test_a_disk_that_is_not_mounted_deletes_nothing(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("out")
+    cluster.write("node1", saved("one"), "out/last.pt")
+    assert cluster.exchange().failure == "", cluster.errors
+    (record,) = (cluster.base / "node1" / "checkpoints").glob("*/files.json")
+    rows = json.loads(record.read_text())
+    record.write_text(json.dumps({**rows, "device": rows["device"] + 1}))
+    shutil.rmtree(cluster.of("node1"))
+    assert missing(cluster.exchange().failure, f"node1 {cluster.of('node1')} mounted {record}") == []
+    assert cluster.content("out/last.pt") == [None, saved("one"), saved("one")]
+    record.unlink()
+    assert cluster.exchange().failure == ""
+    assert cluster.content("out/last.pt") == [saved("one")] * 3
+
+
+@pytest.mark.parametrize("path", ["out", "out/last.pt"])
+def test_a_directory_that_is_deleted_on_purpose_is_deleted_everywhere(hosts: Callable[[str], Hosts], path: str) -> None:
+    cluster = hosts(path)
+    cluster.write("node1", saved("one"), "out/last.pt")
+    assert cluster.exchange().failure == "", cluster.errors
+    shutil.rmtree(cluster.of("node1", "out"))
+    assert cluster.exchange().failure == ""
+    assert cluster.content("out/last.pt") == [None] * 3
+
+
+def test_a_directory_that_cannot_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, scandir = tmp_path / "out" / "step-1", os.scandir
+    closed.mkdir(parents=True)
+
+    def refuse(path: str) -> object:
+        if os.fspath(path) == str(closed):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="step-1"):
+        CheckpointFiles(str(tmp_path / "out"), str(tmp_path)).scan()
 
 
 @pytest.mark.parametrize("half", [saved("new")[:-30], b"", b"\x10\0\0\0\0\0\0\0{"], ids=["cut", "empty", "safetensors"])

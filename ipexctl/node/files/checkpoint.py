@@ -24,6 +24,7 @@ import hashlib
 import json
 import os
 import queue
+import shlex
 import shutil
 import socket
 import stat
@@ -92,9 +93,13 @@ class CheckpointFiles:
         self.directory = os.path.join(home, "checkpoints", key)
         self.inbox, self.outbox = (os.path.join(self.directory, name) for name in ("in", "out"))
         self._record = os.path.join(self.directory, "files.json")
+        self._device: int | None = None
+        """The filesystem of the checkpoint after the last exchange."""
         try:
-            self._rows: Json = read_json(self._record)["files"]
+            record = read_json(self._record)
+            self._rows: Json = record["files"]
             self.known = read_known({name: row[:2] for name, row in self._rows.items()}, self.top)
+            self._device = record.get("device")
         except (*MALFORMED, AttributeError):
             self._rows, self.known = {}, {}
 
@@ -121,15 +126,34 @@ class CheckpointFiles:
                 copies[name] = found
             else:
                 incomplete[name] = found
+        self._check_mounted({*copies, *incomplete})
         return HostCopies(copies, incomplete, self.known)
 
-    def _names(self) -> Iterator[str]:
+    def _check_mounted(self, found: set[str]) -> None:
+        """Raise an AgentError if all files that this host wrote are gone together with their filesystem.
+
+        They would count as deleted, and the copies of the other hosts would be removed.
+        """
+        written = {name for name, file in self.known.items() if not file.is_brought}
         root = os.path.join(self.base, self.top)
-        if not os.path.isdir(root):
+        if written and not written & found and self._device not in (None, _device_of(root)):
+            raise AgentError(
+                f"{root}: its files are not there: is its filesystem mounted?",
+                f"mount it; or get the files of the other hosts back: rm {shlex.quote(self._record)}",
+            )
+
+    def _names(self) -> Iterator[str]:
+        """Raises an OSError for a directory that can't be read: its files would count as deleted."""
+        root = os.path.join(self.base, self.top)
+        try:
+            is_directory = stat.S_ISDIR(os.stat(root).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            is_directory = False
+        if not is_directory:
             if os.path.lexists(root):
                 yield self.top
             return
-        for directory, directories, files in os.walk(root):
+        for directory, directories, files in os.walk(root, onerror=_raise_unless_gone):
             directories[:] = sorted(part for part in directories if not is_temporary(part))
             above = os.path.join(self.top, os.path.relpath(directory, root)) if directory != root else self.top
             for part in sorted(files):
@@ -196,7 +220,8 @@ class CheckpointFiles:
         for name, file in known.items():
             with contextlib.suppress(OSError):
                 rows[name] = [*file, *_identity(os.stat(os.path.join(self.base, name)))]
-        write_json_atomically(self._record, {"files": rows})
+        device = _device_of(os.path.join(self.base, self.top))
+        write_json_atomically(self._record, {"files": rows, "device": device})
 
     def clear(self) -> None:
         for directory in (self.inbox, self.outbox):
@@ -207,6 +232,20 @@ def _replace(source: str, target: str, copy: Copy) -> None:
     os.chmod(source, copy.mode & 0o777 | 0o600)
     os.utime(source, ns=(copy.mtime_ns, copy.mtime_ns))
     os.replace(source, target)
+
+
+def _device_of(path: str) -> int:
+    """The filesystem of an absolute path, or of the nearest directory above it."""
+    while True:
+        try:
+            return os.stat(path).st_dev
+        except (FileNotFoundError, NotADirectoryError):
+            path = os.path.dirname(path)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _identity(status: os.stat_result) -> list[int]:
