@@ -236,7 +236,7 @@ class ProjectSync:
                 try:
                     exit_stack.enter_context(uploader)
                 except HostError as error:
-                    first = hosts[0]
+                    first = uploader.source.host
                     for host in hosts:
                         reason = f"{first.name}, which sends the files on, failed: {error.reason}"
                         self._fail(host, error if host is first else HostError(reason, error.fix))
@@ -248,9 +248,6 @@ class ProjectSync:
                     self._finish(done.result, plan.generation)
                 elif done.error is not None:
                     self._fail(done.host, done.error)
-            if uploader is not None:
-                for _ in self.pool.each(hosts, uploader.drop):
-                    pass
 
     def _make_uploader(self, hosts: Sequence[Host], needs: Mapping[str, set[str]]) -> Uploader | None:
         """For much content and several hosts: an uploader that sends it from host to host. Else None."""

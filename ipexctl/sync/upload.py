@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.facts.internal import addresses_among
 from ipexctl.refusal import Refusal
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.distribute import Distributor
@@ -37,7 +38,9 @@ SEPARATE_SIZE: Final = 1_000_000
 """A file of this size is sent by its own hash; smaller ones are packed into one parcel."""
 
 STORE: Final = "tmp/sync"
-"""Below ipexctl's directory on a host: contents during the transfer."""
+"""Below ipexctl's directory on a host: contents during the transfer. `node/files/tree_upload.py` removes old ones."""
+
+_DROP_TIME: Final = 20.0
 
 
 def store_locations(
@@ -74,21 +77,24 @@ class Uploader:
     ) -> None:
         """`locations` has one host of each home; the first gets the files from this machine."""
         self._root = os.fsencode(project.root)
+        self.source = next(iter(locations.values()))
         self._locations, self._pool, self._watch, self._timeout = locations, pool, watch, timeout
         self._exit_stack = ExitStack()
         self._large = [entry for entry in contents if entry.size >= SEPARATE_SIZE]
         self._small = [entry for entry in contents if entry.size < SEPARATE_SIZE]
         self._files: list[tuple[StoredFile, Path]] = []
+        self._begun: list[StoreLocation] = []
+        """The stores that may have files."""
         self.sent: dict[str, int] = {}
         """Host → bytes sent to it from this machine."""
 
     def __enter__(self) -> Uploader:
+        self._exit_stack.callback(self._drop)
         try:
             self._pack()
-            source = next(iter(self._locations.values()))
-            self._push(source)
+            self._push(self.source)
             self._distributor = self._exit_stack.enter_context(
-                Distributor(self._pool, source, self._blobs, on_progress=self._moved)
+                Distributor(self._pool, self.source, self._blobs, on_progress=self._moved)
             )
         except BaseException:
             self._exit_stack.close()
@@ -105,14 +111,22 @@ class Uploader:
     def bring(self, host: Host, session: Session) -> list[str]:
         """Copy all files to the host; returns their paths there."""
         location = self._locations[host.name]
+        self._begun.append(location)
         route = self._distributor.bring(location, session, timeout=self._timeout)
         if route == "here" and not isinstance(session, LocalSession):
             self.sent[host.name] = sum(blob.size or 0 for blob in self._blobs)
         return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in self._blobs]
 
-    def drop(self, host: Host, session: Session) -> None:
-        with suppress(HostError):
-            stores.drop(session, self._locations[host.name], self._blobs, cancel=self._pool.cancel)
+    def _drop(self) -> None:
+        """Remove the files from the stores, also after a failure or Ctrl-C."""
+        cancel = Cancel()
+
+        def drop(location: StoreLocation) -> None:
+            session = self._pool.session(location.host)
+            stores.drop(session, location, self._blobs, timeout=_DROP_TIME, cancel=cancel)
+
+        for _ in fan_out(self._begun, drop, forks=self._pool.forks, cancel=cancel):
+            pass  # a host that fails now keeps them until a sync on the next day
 
     def _pack(self) -> None:
         self._files = [(StoredFile(entry.content, "content", entry.size), self._path(entry)) for entry in self._large]
@@ -137,6 +151,7 @@ class Uploader:
 
     def _push(self, source: StoreLocation) -> None:
         host = source.host
+        self._begun.append(source)
         session = self._pool.session(host)
         missing = set(stores.missing(session, source, self._blobs, cancel=self._pool.cancel))
         total = sum(blob.size or 0 for blob in missing)

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import stat
+import time
 import zlib
 from typing import BinaryIO, Iterator
 
@@ -28,6 +29,7 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.files.tree import (
+    DAY,
     SHA256,
     STATE_DIRECTORY,
     ProjectTree,
@@ -266,6 +268,21 @@ def empty_stage(stage: bytes) -> None:
         os.rmdir(stage)
 
 
+def remove_old_transfers(home: bytes) -> None:
+    """Remove what broken-off syncs left in the store for transfers, HOME/tmp/sync."""
+    store = home + b"/tmp/sync"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(store):
+            path = store + b"/" + name
+            status = lstat_or_none(path)
+            if status is None or time.time() - status.st_mtime < DAY:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                empty_stage(path)
+            else:
+                os.unlink(path)
+
+
 def copy_file(source: bytes, target: bytes) -> None:
     from shutil import copyfile  # 8 ms, and seldom needed
 
@@ -384,6 +401,7 @@ def put_into(trees: list[ProjectTree], request: Json, stream: BinaryIO) -> Json:
         return report_of(Plan(tree, rows), dry_run=True)
     with tree.lock():
         make_private_directory(tree.stage)
+        remove_old_transfers(home)
         try:
             for blob in request.get("blobs", []):
                 stage_from_store(tree.stage, os.fsencode(blob))

@@ -178,11 +178,16 @@ def push(
 
 
 def drop(
-    session: Session, location: StoreLocation, blobs: Sequence[StoredFile], *, cancel: Cancel | None = None
+    session: Session,
+    location: StoreLocation,
+    blobs: Sequence[StoredFile],
+    *,
+    timeout: float | None = None,
+    cancel: Cancel | None = None,
 ) -> None:
     """Remove the files from the store; missing ones are no error."""
     request = {"store": location.store, "files": [blob.to_json() for blob in blobs]}
-    call(session, "files.store", "drop", request, python=location.python, cancel=cancel)
+    call(session, "files.store", "drop", request, python=location.python, timeout=timeout, cancel=cancel)
 
 
 class Delivery:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -20,6 +20,8 @@ from agent_helpers import agent_argv, all_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.files.tree_upload import stage_from_store
+from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.sync import sync, upload
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
@@ -351,6 +353,54 @@ def test_much_for_many_travels_as_blobs_and_leaves_none(
     assert report.hosts[0].status in ("ok", "changed"), report.hosts
     assert place.there() == contents(place.root)
     assert [path for path in (place.home / "tmp/sync").rglob("*") if path.is_file()] == []
+
+
+@pytest.fixture
+def transfer(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The store for transfers, where a large file goes; the second of two hosts gets it first."""
+    monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 1000)
+    monkeypatch.setattr(sync, "make_sync_plan", _apart)
+    monkeypatch.setattr(sync.ProjectSync, "_guess_missing", lambda self, host, _: _all_of(self) if host != HERE else ())
+    put(place.root, "large", "l" * 5000)
+    return place.home / "tmp/sync"
+
+
+def _all_of(syncing: sync.ProjectSync) -> set[str]:
+    return set(syncing.project.manifest.files)
+
+
+def test_a_transfer_that_fails_leaves_none_and_names_its_source(
+    place: Place, transfer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        assert [path for path in transfer.rglob("*") if path.is_file()] != []
+        raise HostError("no room")
+
+    monkeypatch.setattr(upload, "Distributor", fail)
+    report = place.sync(hosts=(HERE, Host("there", "localhost")))
+    assert [done.reason for done in report.hosts] == ["there, which sends the files on, failed: no room", "no room"]
+    assert [path for path in transfer.rglob("*") if path.is_file()] == []
+
+
+def test_ctrl_c_during_a_transfer_leaves_none(place: Place, transfer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(distributor: Any, *_: object, **__: object) -> None:
+        assert [path for path in transfer.rglob("*") if path.is_file()] != []
+        distributor._pool.cancel.throw()
+        raise Cancelled("stopped")
+
+    monkeypatch.setattr(Distributor, "bring", interrupt)
+    report = place.sync(hosts=(HERE, Host("there", "localhost")))
+    assert report.hosts[1].status == "failed"
+    assert [path for path in transfer.rglob("*") if path.is_file()] == []
+
+
+def test_what_a_killed_transfer_left_is_removed_a_day_later(place: Place, transfer: Path) -> None:
+    for name in ("old/content", "old.part", "new/content"):
+        put(transfer, name)
+    for name in ("old", "old.part"):
+        os.utime(transfer / name, (time.time() - 90_000,) * 2)
+    place.synced()
+    assert [path.name for path in transfer.iterdir()] == ["new"]
 
 
 def _apart(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
