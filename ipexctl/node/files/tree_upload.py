@@ -14,10 +14,11 @@ import errno
 import hashlib
 import json
 import os
+import signal
 import stat
 import time
 import zlib
-from typing import BinaryIO, Iterator
+from typing import BinaryIO, Callable, Iterator, NoReturn, Union
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import (
@@ -42,6 +43,8 @@ from ipexctl.node.files.tree import (
 )
 
 CHUNK = 1 << 20
+SILENCE = 300
+"""Seconds to wait for each chunk, with the tree locked: a lost connection may never end the stream."""
 GZIP = 16 + zlib.MAX_WBITS
 MAX_PATHS = 20
 
@@ -289,7 +292,34 @@ def copy_file(source: bytes, target: bytes) -> None:
     copyfile(source, target)
 
 
-def frames(stream: BinaryIO) -> Iterator[tuple[str, int]]:
+class UploadStream:
+    """A stream from the control machine, whose reads raise an AgentError when nothing comes. For the main thread."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream = stream
+        signal.signal(signal.SIGALRM, self._fail)
+
+    def read(self, size: int) -> bytes:
+        return self._in_time(self.stream.read, size)
+
+    def readline(self, size: int) -> bytes:
+        return self._in_time(self.stream.readline, size)
+
+    def _in_time(self, read: Callable[[int], bytes], size: int) -> bytes:
+        signal.alarm(SILENCE)
+        try:
+            return read(size)
+        finally:
+            signal.alarm(0)
+
+    def _fail(self, *_: object) -> NoReturn:
+        raise AgentError(f"no files came for {SILENCE} s: the connection may be lost", "run it again")
+
+
+Upload = Union[BinaryIO, UploadStream]
+
+
+def frames(stream: Upload) -> Iterator[tuple[str, int]]:
     while True:
         line = stream.readline(1 << 12)
         if not line.endswith(b"\n"):
@@ -302,7 +332,7 @@ def frames(stream: BinaryIO) -> Iterator[tuple[str, int]]:
         yield header["sha256"], int(header["size"])
 
 
-def receive_contents(stage: bytes, stream: BinaryIO) -> None:
+def receive_contents(stage: bytes, stream: Upload) -> None:
     """Write contents from a stream to the stage; each is complete and has its hash, or is absent.
 
     Only a kill can leave an incomplete file, of another size: see `TreeUpdate.is_staged`.
@@ -335,7 +365,7 @@ def write_new(path: bytes, data: bytes) -> None:
         os.close(number)
 
 
-def receive_large(path: bytes, sha256: str, size: int, stream: BinaryIO) -> None:
+def receive_large(path: bytes, sha256: str, size: int, stream: Upload) -> None:
     digest, left = hashlib.sha256(), size
     with open(path + b".part", "wb", buffering=0) as file:
         while left:
@@ -405,7 +435,7 @@ def put_into(trees: list[ProjectTree], request: Json, stream: BinaryIO) -> Json:
         try:
             for blob in request.get("blobs", []):
                 stage_from_store(tree.stage, os.fsencode(blob))
-            receive_contents(tree.stage, stream)
+            receive_contents(tree.stage, UploadStream(stream))
             plan = Plan(tree, rows)
             update = TreeUpdate(plan)
             if missing := update.stage_local_copies(others):

@@ -454,6 +454,27 @@ def test_the_scripts_run_under_every_python_of_a_node(place: Place, python: str)
     assert (place.home / "code/p-1/d").is_dir()
 
 
+@pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3000000}\nhalf' % (b"a" * 64)])
+def test_a_connection_that_falls_silent_does_not_keep_the_tree_locked(place: Place, sent: bytes) -> None:
+    """A lost connection may stay open on the host for hours."""
+    packed = gzip.compress(b"[]")
+    request = {"home": str(place.home), "project": "p-1", "digest": "d", "generation": 1, "manifest": len(packed)}
+    patches = {"files.tree_upload": ("SILENCE = 300", "SILENCE = 1")}
+    with subprocess.Popen(
+        agent_argv(sys.executable, "files.tree_upload", "put", patches), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            child.stdin.write(json.dumps(request).encode() + b"\n" + packed + sent)
+            child.stdin.flush()
+            assert child.wait(20) == 1
+        finally:
+            child.kill()
+        failed = json.loads(child.stdout.read())
+    assert (failed["event"], failed["fix"]) == ("failed", "run it again")
+    assert not os.path.lexists(place.home / "code/p-1/.ipexctl/lock")
+
+
 def test_the_file_of_the_calls_own_output_is_not_sent(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     code = (
