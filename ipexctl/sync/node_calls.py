@@ -64,8 +64,6 @@ class TreeCalls(NamedTuple):
     dry_run: bool
     timeout: float | None
     cancel: Cancel
-    pythons: Mapping[str, str] = {}
-    """Host → an interpreter that is known to be there."""
 
     def call(
         self,
@@ -82,7 +80,6 @@ class TreeCalls(NamedTuple):
             command,
             action,
             request,
-            python=self.pythons.get(session.host.name, ""),
             home=self.home,
             cached=not self.dry_run,
             label=label,

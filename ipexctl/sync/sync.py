@@ -47,7 +47,6 @@ def query_project(
     project: Project,
     hosts: Sequence[Host],
     pool: SessionPool,
-    facts: Mapping[str, Facts] | None = None,
     *,
     home: str,
     iface: str | None = None,
@@ -62,15 +61,12 @@ def query_project(
     """Ask every host which files of the project it has. `upload` of the result sends the missing files.
 
     `query` is one that has begun already. `may_update`: a host that lacks little gets it in the same call, if no run
-    uses its tree.
-    `facts`, if they are known, save a probe when much is sent. `lease` is the id of the run that will use the tree:
-    each host records it in the same call, and no sync changes the tree until that run has ended. `ended` are runs that
-    use no tree, whatever the hosts' records say.
+    uses its tree. `lease` is the id of the run that will use the tree: each host records it in the same call, and no
+    sync changes the tree until that run has ended. `ended` are runs that use no tree, whatever the hosts' records say.
     """
-    pythons = {name: found[0] for name, known in (facts or {}).items() if (found := known.software.agent_pythons)}
     lease = None if dry_run else lease
-    request = TreeRequest(TreeCalls(home, dry_run, timeout, pool.cancel, pythons), project, lease, tuple(ended))
-    sync = ProjectSync(request, hosts, pool, facts, iface, watch)
+    request = TreeRequest(TreeCalls(home, dry_run, timeout, pool.cancel), project, lease, tuple(ended))
+    sync = ProjectSync(request, hosts, pool, iface, watch)
     sync.query(query, may_update=may_update and not dry_run and lease is None)
     return sync
 
@@ -105,12 +101,11 @@ class ProjectSync:
         request: TreeRequest,
         hosts: Sequence[Host],
         pool: SessionPool,
-        facts: Mapping[str, Facts] | None,
         iface: str | None,
         watch: Watch,
     ) -> None:
         self.request, self.project, self.hosts, self.pool = request, request.project, tuple(hosts), pool
-        self.facts = dict(facts or {})
+        self.facts: dict[str, Facts] = {}
         self.iface, self.watch, self.dry_run = iface, watch, request.calls.dry_run
         self.done: dict[str, SyncResult] = {}
         self.answers: dict[str, TreeState] = {}
