@@ -145,13 +145,13 @@ class EnvInstaller:
 
     def _stage(self, locations: Mapping[str, StoreLocation], ready: list[Host]) -> StoreLocation | None:
         """Bring all wheels to the first host, or to the next one if it cannot store them; None if no host can."""
-        from ipexctl.stack.env.staging import stage_wheels
+        from ipexctl.stack.env.staging import Staging
 
         context, first = self.context, self.context.first
         is_fit = first.name not in context.done or context.done[first.name].status in ("ok", "changed")
         for host in [*([first] if is_fit else []), *(host for host in tuple(ready) if host != first)]:
             try:
-                stage_wheels(context, self.spec, context.pool.session(host), locations[host.name])
+                Staging(context, self.spec, context.pool.session(host), locations[host.name]).stage()
             except (Cancelled, TimedOut, NotInStore, Damaged) as error:
                 reason = f"{host.name}, which passes the wheels on, failed: {error.reason}"
                 for other in ready:

@@ -37,14 +37,6 @@ if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import Sources
 
 
-def stage_wheels(context: InstallContext, spec: EnvSpec, session: Session, location: StoreLocation) -> None:
-    """Complete the host's store. Wheels that have arrived stay there for the next call.
-
-    Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
-    """
-    _Staging(context, spec, session, location).stage()
-
-
 def is_intact(path: Path, wheel: Wheel) -> bool:
     """Whether that file is the wheel, by its size and hash."""
     try:
@@ -83,7 +75,7 @@ def download_wheels(
     return dict(result.failed)
 
 
-class _Staging:
+class Staging:
     """The wheels of an environment on their way to the store of the first host."""
 
     def __init__(self, context: InstallContext, spec: EnvSpec, session: Session, location: StoreLocation) -> None:
@@ -95,6 +87,10 @@ class _Staging:
         """The hash of each wheel that the host could not download → the reason."""
 
     def stage(self) -> None:
+        """Complete the host's store. Wheels that have arrived stay there for the next call.
+
+        Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
+        """
         cancel, sources = self._context.pool.cancel, self._context.request.sources
         files = [wheel.stored_file for wheel in self._spec.files]
         missing = {file.sha256 for file in store_client.missing(self._session, self._location, files, cancel=cancel)}
