@@ -136,7 +136,8 @@ class Staging:
             names = unknown[0] if len(unknown) == 1 else f"{unknown[0]} and {len(unknown) - 1} more"
             raise NotInStore(
                 f"this machine finds {names} in no index and no directory, and {name}'s store lacks it",
-                "name the directory that has it: --wheelhouse DIR; or choose versions anew: --upgrade",
+                "name the directory that has it: --wheelhouse DIR; or the URL it was installed from: "
+                "--with 'NAME @ URL'; or choose versions anew: --upgrade",
             )
         total = _total(wheels)
         with (
