@@ -83,8 +83,8 @@ class Uploader:
         self._large = [entry for entry in contents if entry.size >= SEPARATE_SIZE]
         self._small = [entry for entry in contents if entry.size < SEPARATE_SIZE]
         self._files: list[tuple[StoredFile, Path]] = []
-        self._begun: list[StoreLocation] = []
-        """The stores that may have files."""
+        self._begun: dict[str, StoreLocation] = {}
+        """Host → its store, if it may have files."""
         self.sent: dict[str, int] = {}
         """Host → bytes sent to it from this machine."""
 
@@ -111,21 +111,23 @@ class Uploader:
     def bring(self, host: Host, session: Session) -> list[str]:
         """Copy all files to the host; returns their paths there."""
         location = self._locations[host.name]
-        self._begun.append(location)
+        self._begun[host.name] = location
         route = self._distributor.bring(location, session, timeout=self._timeout)
         if route == "here" and not isinstance(session, LocalSession):
             self.sent[host.name] = sum(blob.size or 0 for blob in self._blobs)
         return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in self._blobs]
 
     def _drop(self) -> None:
-        """Remove the files from the stores, also after a failure or Ctrl-C."""
+        """Remove the files from the stores. After Ctrl-C they stay for a day: the next call goes on with them."""
+        if self._pool.cancel.thrown:
+            return
         cancel = Cancel()
 
         def drop(location: StoreLocation) -> None:
             session = self._pool.session(location.host)
             stores.drop(session, location, self._blobs, timeout=_DROP_TIME, cancel=cancel)
 
-        for _ in fan_out(self._begun, drop, forks=self._pool.forks, cancel=cancel):
+        for _ in fan_out(list(self._begun.values()), drop, forks=self._pool.forks, cancel=cancel):
             pass  # a host that fails now keeps them until a sync on the next day
 
     def _pack(self) -> None:
@@ -151,7 +153,7 @@ class Uploader:
 
     def _push(self, source: StoreLocation) -> None:
         host = source.host
-        self._begun.append(source)
+        self._begun[host.name] = source
         session = self._pool.session(host)
         missing = set(stores.missing(session, source, self._blobs, cancel=self._pool.cancel))
         total = sum(blob.size or 0 for blob in missing)
