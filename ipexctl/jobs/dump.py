@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.jobs.stop import ANSWER_TIMEOUT, run_on_node0
-from ipexctl.node.common.frames import FrameError
+from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
 from ipexctl.remote.reply import Reply
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.frames import Frame
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -227,10 +228,15 @@ def dump(
     timeout: float = ANSWER_TIMEOUT,
 ) -> Dump | RunStatus:
     """Request the stacks from node0; the status of a run that is over. Raises a HostError."""
-    answer = run_on_node0(session, record, "dump", {"ranks": ranks, "wait": WAIT}, cancel, timeout)
-    if answer["dump"] is None:
-        return read_status(answer["status"])
-    return read_dump(answer.record("dump"))
+    receiver, found = DumpReceiver(record.world_size), None
+
+    def on_frame(frame: Frame) -> None:
+        nonlocal found
+        found = receiver.add(decode_json(frame[1]))
+
+    more = {"ranks": ranks, "wait": WAIT}
+    answer = run_on_node0(session, record, "dump", more, cancel, timeout, on_frame=on_frame)
+    return found or read_status(answer["status"])
 
 
 def read_dump(document: Reply) -> Dump:

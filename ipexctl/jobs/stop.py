@@ -10,9 +10,10 @@ from ipexctl.node.common.records import RunStatus, State, read_status
 from ipexctl.remote.node_call import call
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.frames import Frame
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
@@ -55,6 +56,8 @@ def run_on_node0(
     more: Mapping[str, Any],
     cancel: Cancel | None,
     timeout: float = ANSWER_TIMEOUT,
+    *,
+    on_frame: Callable[[Frame], None] | None = None,
 ) -> Reply:
     request = {"home": record.home, "id": record.id, **more}
     return call(
@@ -66,5 +69,6 @@ def run_on_node0(
         home=record.home,
         label=f"{action} the run",
         timeout=timeout,
+        on_frame=on_frame,
         cancel=cancel,
     )

@@ -10,16 +10,18 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from run_helpers import Run
 
 from agent_helpers import all_pythons
-from env_helpers import said, start
-from ipexctl.jobs.dump import Dump, read_dump
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.dump import Dump, dump
+from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.processes import read_stat
-from ipexctl.remote.reply import Reply
+from ipexctl.node.common.records import RunStatus
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import HostError
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
@@ -27,6 +29,7 @@ pytest_plugins = ["run_fixtures"]
 SOON = {"run.process_stacks": ("STUCK = 10.0", "STUCK = 1.0"), "run.stack_dumps": ("WAIT = 8.0", "WAIT = 4.0")}
 PYTHONS = all_pythons()
 RUNS = {"patches": SOON}
+HERE = Host("localhost", "localhost")
 
 
 def in_rank_1(last: str) -> str:
@@ -115,14 +118,15 @@ def test_the_shim_can_be_left_out(make: Callable[..., Run]) -> None:
     assert run.output() == f"{run.rundir}/shim:/mine True\n".encode()
 
 
-def ask(run: Run, ranks: list[int] | None = None) -> dict[str, Any]:
-    return said(start("run.runs", "dump", {"home": str(run.home), "id": run.id, "ranks": ranks}))
+def ask(run: Run, ranks: list[int] | None = None) -> Dump | RunStatus:
+    record = RunRecord(run.id, HERE, str(run.home), sys.executable, world_size=8)
+    return dump(LocalSession(HERE), record, ranks)
 
 
 def dump_of(run: Run, ranks: list[int] | None = None) -> Dump:
-    reply = ask(run, ranks)
-    assert reply["event"] == "done", reply
-    return read_dump(Reply(reply["dump"]))
+    found = ask(run, ranks)
+    assert isinstance(found, Dump)
+    return found
 
 
 def running(run: Run, size: int) -> Run:
@@ -147,11 +151,11 @@ load() if os.environ["RANK"] == "1" else all_reduce()
 def test_ranks_say_where_they_are_and_go_on(make: Callable[..., Run], python: str) -> None:
     run = running(make([python, "-u", "-c", ELSEWHERE], 3, job={"variables": {"PATH": "/usr/bin:/bin"}}), 3)
     first, second = dump_of(run), dump_of(run)
-    for dump in (first, second):
-        odd, most = dump.groups
+    for found in (first, second):
+        odd, most = found.groups
         assert ([each.rank for each in odd.ranks], odd.inner.function) == ([1], "load")
         assert ([each.rank for each in most.ranks], most.inner.function) == ([0, 2], "all_reduce")
-        assert dump.is_whole
+        assert found.is_whole
     assert [each.rank for each in dump_of(run, [1, 2]).ranks] == [1, 2]
     assert {row["state"] for row in run.status["ranks"]} == {"running"}
     assert run.said("mpirun.log") == run.said("supervise.log") == ""
@@ -229,7 +233,9 @@ if __name__ == "__main__":
 def test_a_run_that_is_over_has_nothing_to_say(make: Callable[..., Run]) -> None:
     run = make("print('here')", 1).start()
     run.wait()
-    assert ask(run)["dump"] is None
+    found = ask(run)
+    assert isinstance(found, RunStatus)
+    assert found.is_over
 
 
 def test_a_supervisor_that_does_not_know_the_question_is_left_alone(make: Callable[..., Run]) -> None:
@@ -241,7 +247,8 @@ def test_a_supervisor_that_does_not_know_the_question_is_left_alone(make: Callab
         os.kill(status["supervisor"]["pid"], signal.SIGSTOP)
         row = {**status["supervisor"], "pid": stand_in.pid, "start": read_stat(stand_in.pid).start}
         (run.rundir / "status.json").write_text(json.dumps({**status, "supervisor": row}))
-        assert "older ipexctl" in ask(run)["reason"]
+        with pytest.raises(HostError, match="older ipexctl"):
+            ask(run)
         assert stand_in.poll() is None
     finally:
         stand_in.kill()

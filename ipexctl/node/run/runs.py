@@ -3,21 +3,20 @@
 list   {home, ids: [id, …] or null}              → {"event": "done", "runs": {id: status, or null,
                                                     or {"unreadable": why}}}
 stop   {home, id, wait: seconds, signal}         → {"event": "done", "status", "was": its state before}
-dump   {home, id, ranks: [N, …] or null, wait}   → {"event": "done", "status", "dump": as `stack_dumps.py` writes
-                                                    it, null when the run has ended}
+dump   {home, id, ranks: [N, …] or null, wait}   → frames of `stack_dumps.encode_dump`, none when the run has ended,
+                                                    and {"event": "done", "status"}
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 
-from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
 from ipexctl.node.common.files import home_of, rundir_of, write_json_atomically
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
-from ipexctl.node.run.stack_dumps import dump_path, new_dump_id
+from ipexctl.node.run.stack_dumps import dump_path, encode_dump, new_dump_id
 from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
 
 
@@ -60,7 +59,7 @@ def dump(request: Json) -> Json:
     stored = read_status_file(rundir)
     supervisor = stored.status.supervisor
     if stored.status.is_over:
-        return {"status": stored.document, "dump": None}
+        return {"status": stored.document}
     check_machine(supervisor)
     if not is_caught(supervisor.pid, signal.SIGUSR1):
         raise AgentError("the run was started by an older ipexctl, and can't be asked where it is")
@@ -78,12 +77,14 @@ def dump(request: Json) -> Json:
     until = time.monotonic() + float(request.get("wait", 10))
     while not os.path.exists(path):
         if not supervisor.is_alive:
-            return {"status": read_status_file(rundir).document, "dump": None}
+            return {"status": read_status_file(rundir).document}
         if time.monotonic() > until:
             raise AgentError("the run's supervisor doesn't answer; is the disk full there?")
         time.sleep(0.02)
-    with open(path, encoding="utf-8") as file:
-        return {"status": stored.document, "dump": json.load(file)}
+    with emit_frames() as writer:
+        for frame in encode_dump(directory, dump_id):
+            writer.send(frame)
+    return {"status": stored.document}
 
 
 def send_signal(supervisor: ProcessIdentity, number: int) -> None:
