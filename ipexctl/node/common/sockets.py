@@ -24,7 +24,7 @@ def listen(address: str) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.bind(socket_address)
-        listener.listen(4096)  # ranks connect again and again while the supervisor waits for a disk
+        listener.listen(4096)  # every rank connects again while the supervisor waits for a disk
     except OSError:
         listener.close()
         raise

@@ -16,7 +16,6 @@ import json
 import os
 import signal
 import stat
-import time
 import zlib
 from typing import BinaryIO, Callable, Iterator, NoReturn, Union
 
@@ -271,14 +270,14 @@ def empty_stage(stage: bytes) -> None:
         os.rmdir(stage)
 
 
-def remove_old_transfers(home: bytes) -> None:
+def remove_old_transfers(home: bytes, now: float) -> None:
     """Remove what broken-off syncs left in the store for transfers, HOME/tmp/sync."""
     store = home + b"/tmp/sync"
     with contextlib.suppress(OSError):
         for name in os.listdir(store):
             path = store + b"/" + name
             status = lstat_or_none(path)
-            if status is None or time.time() - status.st_mtime < DAY:
+            if status is None or now - status.st_mtime < DAY:
                 continue
             if stat.S_ISDIR(status.st_mode):
                 empty_stage(path)
@@ -431,7 +430,6 @@ def put_into(trees: list[ProjectTree], request: Json, stream: BinaryIO) -> Json:
         return report_of(Plan(tree, rows), dry_run=True)
     with tree.lock():
         make_private_directory(tree.stage)
-        remove_old_transfers(home)
         try:
             for blob in request.get("blobs", []):
                 stage_from_store(tree.stage, os.fsencode(blob))
@@ -451,6 +449,7 @@ def put_into(trees: list[ProjectTree], request: Json, stream: BinaryIO) -> Json:
             tree.release(run)
         update.apply(request["digest"])
         tree.lease(own_run)
+        remove_old_transfers(home, tree.filesystem_time())
         return report_of(plan)
 
 

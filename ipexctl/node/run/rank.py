@@ -34,8 +34,6 @@ CONNECT = 20.0
 """Seconds for the first connection."""
 LOST = 50.0
 """Seconds without a message of the supervisor until it counts as lost; then the command is ended."""
-UNANSWERED = 180.0
-"""Like LOST, while its port takes connections: it exists, and may wait for NFS, whose server restarts in 90 seconds."""
 BEAT_INTERVAL = 4.0
 EXITED_BEAT_INTERVAL = 1.0
 """After its command has ended, a rank soon gives up a supervisor that does not answer: see EXIT_WAIT."""
@@ -322,7 +320,7 @@ class Rank:
         elif self.client.is_refused:
             patience = REFUSED_LIMIT
         else:
-            patience = UNANSWERED if now - self.client.connected_at < LOST else LOST
+            patience = supervisor_client.UNANSWERED if now - self.client.connected_at < LOST else LOST
         if now - self.client.last_received > patience and not self.lost:
             self.give_up(self.client.why)
         if self.is_waiting and self.checkpoint_port is None:

@@ -27,6 +27,8 @@ CONNECT_LIMIT = 5.0
 SUSPENDED = 8.0
 """Like `protocol.SUSPENDED`, for a rank: it may look at the time only when it reports, every four seconds."""
 RETRY_INTERVAL = 0.5
+UNANSWERED = 180.0
+"""Seconds without a message, while its port takes connections: it may wait for NFS, whose server restarts in 90."""
 READ_INTERVAL = 0.015
 """Seconds between two reads of a stream with little output: one read per line would use a whole core."""
 LINE_END_WAIT = 0.001
@@ -49,7 +51,7 @@ class SupervisorClient:
         self.last_received = time.monotonic()
         """When the last message of the supervisor arrived."""
         self.connected_at = float("-inf")
-        """When its port last took a connection, which the kernel does while the supervisor's process exists."""
+        """When its port last had taken a connection, which the kernel does while the supervisor's process exists."""
         self.why = "it has not answered"
         self.is_refused = False
         """The supervisor's port is closed."""
@@ -69,6 +71,11 @@ class SupervisorClient:
 
     def writers(self) -> list[Any]:
         return [self._link] if self._link is not None and (self._connecting or self._link.pending) else []
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it has a connection that is not answered, at the only address. More would fill the port's queue."""
+        return not self._connecting and len(self._addresses) == 1
 
     @property
     def room(self) -> int:
@@ -92,8 +99,11 @@ class SupervisorClient:
         if self._link is None:
             if now >= self._retry_at:
                 self._connect(now)
-        elif not self.is_up and now - self._began > CONNECT_LIMIT:
-            self._drop("the supervisor doesn't answer")
+        elif not self.is_up:
+            if not self._connecting:
+                self.connected_at = now
+            if now - self._began > (UNANSWERED if self._waits else CONNECT_LIMIT):
+                self._drop("the supervisor doesn't answer")
         elif self.is_up and now - self.last_received > SILENCE_LIMIT:
             self._leave(self._link)
 
@@ -149,7 +159,6 @@ class SupervisorClient:
                 if code:
                     raise protocol.ConnectionBroken(os.strerror(code))
                 self._connecting = False
-                self.connected_at = time.monotonic()
             if link in readable:
                 for kind, payload in link.receive():
                     self._on_message(link, decode_json(payload) if kind == b"J" else {}, messages)
