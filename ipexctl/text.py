@@ -42,7 +42,7 @@ def variable_in_sh(name: str) -> str:
 
 
 def format_clock(at: float, pattern: str = "%H:%M:%S") -> str:
-    """A time that a host has sent, in the zone of the control machine; `?` for one that no calendar has."""
+    """A time that a host has sent, in the zone of the control machine; `?` for an invalid one."""
     try:
         return time.strftime(pattern, time.localtime(at))
     except (OverflowError, ValueError, OSError):

@@ -93,7 +93,8 @@ def run_command(
             if isinstance(outcome, StartFailure):
                 raise called.not_started(outcome.with_host_options(launch_call.host_options), interrupt)
             if outcome:
-                raise called.ended("the install failed", outcome if interrupt.code is None else interrupt.code)
+                why, code = ("the install failed", outcome) if interrupt.code is None else ("", interrupt.code)
+                raise called.ended(why, code)
         if dry_run:
             _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA).plan, output)
             raise interrupt.or_exit(0)

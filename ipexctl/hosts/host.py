@@ -28,6 +28,8 @@ class Host:
     identity: Path | None = None
     known_hosts: Path | None = None
     ssh_config: Path | None = None
+    proxy: str | None = None
+    """`ProxyJump=…` or `ProxyCommand=…` of an inventory, an option of ssh."""
     groups: tuple[str, ...] = ()
     vars: Mapping[str, str] = field(default_factory=dict, hash=False)
     """All other variables of an inventory, as text, for playbooks."""

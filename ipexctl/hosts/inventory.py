@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -56,9 +57,7 @@ def host_from(
     if is_local:
         del settings["ansible_connection"]
         address = "localhost"
-    if not is_local:
-        reader.refuse_proxy()
-    ssh_config, known_hosts = reader.ssh_files()
+    ssh_config, known_hosts, proxy = reader.ssh_arguments()
     host = Host(
         name=name,
         address=address or name,
@@ -70,6 +69,7 @@ def host_from(
         identity=reader.value(_IDENTITY, reader.path),
         known_hosts=known_hosts,
         ssh_config=ssh_config,
+        proxy=proxy,
         groups=groups,
         vars={key: setting.text for key, setting in settings.items()},
     )
@@ -105,28 +105,16 @@ class _SettingReader:
     def path(self, text: str) -> Path:
         return read_path(text, self.source.base, 1)
 
-    def refuse_proxy(self) -> None:
-        """Raise if ssh's arguments lead through another host, since a direct connection may reach another machine."""
-        for key in _SSH_ARGS:
-            setting = self.settings.get(key)
-            name = proxy_argument(_split_words(setting.text)) if setting is not None else None
-            if setting is not None and name is not None:
-                raise self.source.error(
-                    setting.line,
-                    setting.column,
-                    f"{name} in {key} isn't supported: ipexctl reads bastions and proxies from ssh's own configuration",
-                    fix="write ProxyJump or ProxyCommand for these hosts into ~/.ssh/config, which Ansible obeys too, "
-                    "or into the file of --ssh-config; then remove it here",
-                )
-
-    def ssh_files(self) -> tuple[Path | None, Path | None]:
-        """The `-F` and UserKnownHostsFile of ssh's arguments; other arguments stay in the settings."""
-        config = known_hosts = None
+    def ssh_arguments(self) -> tuple[Path | None, Path | None, str | None]:
+        """The `-F`, UserKnownHostsFile and proxy of ssh's arguments; other arguments stay in the settings."""
+        config = known_hosts = proxy = None
         for key in _SSH_ARGS:
             setting = self.settings.get(key)
             if setting is not None and self.source.found:
                 self._refuse_found(setting)
-            if setting is None or not ("-F" in setting.text or _KNOWN_HOSTS in setting.text.lower()):
+            if setting is None or not re.search(
+                rf"-F|-\w*J|{_KNOWN_HOSTS}|proxy(jump|command)", setting.text, re.IGNORECASE
+            ):
                 continue
             self._check_usable(setting)
             try:
@@ -138,10 +126,14 @@ class _SettingReader:
                 config = self.parse(setting, lambda text: read_ssh_config(text, self.source.base, 1), options["config"])
             if "known_hosts" in options and known_hosts is None:
                 known_hosts = self.parse(setting, self.path, options["known_hosts"])
+            proxy = proxy or options.get("proxy")
+            if name := proxy_argument(rest):
+                fix = "-o ProxyJump=NAME, with -o as a word of its own"
+                raise self.source.error(setting.line, setting.column, f"{name} can't be read in {key}", fix=fix)
             del self.settings[key]
             if rest:
                 self.settings[key] = HostSetting(shlex.join(rest), setting.line, setting.column)
-        return config, known_hosts
+        return config, known_hosts, proxy
 
     def _refuse_found(self, setting: HostSetting) -> None:
         refused = refused_argument(_split_words(setting.text))
@@ -178,7 +170,7 @@ def _split_ssh_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str
     index = 0
     while index < len(arguments):
         flag, value, count = arguments[index][:2], arguments[index][2:], 1
-        if flag in ("-F", "-o") and not value and index + 1 < len(arguments):
+        if flag in ("-F", "-J", "-o") and not value and index + 1 < len(arguments):
             value, count = arguments[index + 1], 2
         kind, text = _ssh_option(flag, value)
         if kind and text:
@@ -192,11 +184,15 @@ def _split_ssh_arguments(arguments: list[str]) -> tuple[dict[str, str], list[str
 def _ssh_option(flag: str, value: str) -> tuple[str, str]:
     if flag == "-F":
         return "config", value
+    if flag == "-J":
+        return "proxy", f"ProxyJump={value}"
     key, _, file = value.replace("=", " ", 1).strip().partition(" ")
     file = file.strip().strip('"')
     # /dev/null and none mean "keep no keys", which --host-keys decides; several files don't fit in one path.
     if flag == "-o" and key.lower() == _KNOWN_HOSTS and file not in ("/dev/null", "none") and " " not in file:
         return "known_hosts", file
+    if flag == "-o" and key.lower() in ("proxyjump", "proxycommand"):
+        return "proxy", value
     return "", ""
 
 

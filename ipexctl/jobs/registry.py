@@ -199,14 +199,14 @@ def _to_json(record: RunRecord) -> dict[str, Any]:
 def _host_to_json(host: Host) -> dict[str, Any]:
     paths: dict[str, Path | None] = {name: getattr(host, name) for name in _HOST_PATHS}
     return {
-        **{name: getattr(host, name) for name in _HOST_FIELDS},
+        **{name: getattr(host, name) for name in (*_HOST_FIELDS, "proxy")},
         **{name: None if path is None else str(expanded(path).absolute()) for name, path in paths.items()},
     }
 
 
 def _host(document: dict[str, Any]) -> Host:
     paths: dict[str, Any] = {name: Path(document[name]) if document[name] else None for name in _HOST_PATHS}
-    return Host(**{name: document[name] for name in _HOST_FIELDS}, **paths)
+    return Host(**{name: document[name] for name in _HOST_FIELDS}, **paths, proxy=document.get("proxy"))
 
 
 def _read(path: Path) -> RunRecord | DamagedRecord:

@@ -217,7 +217,7 @@ class TaskRunner:
             self._context.watch(Notice(f"{names}: {self._report.name}: {why}; {max_attempts - attempt} more"))
             self._context.sleep(task.delay)
             pending = unfinished
-        if task.until:
+        if max_attempts > 1 or task.until:
             for work_item in work_items:
                 data = {**work_item.result.data, "attempts": work_item.attempts}
                 work_item.result = replace(work_item.result, data=data)

@@ -104,7 +104,7 @@ class ProxyJumps:
     def _options(self, host: Host) -> list[str]:
         options = ["-o", f"StrictHostKeyChecking={_OPENSSH_VALUES[self._policy]}"] if self._policy else []
         # The host's known_hosts doesn't name the bastion; ssh doesn't pass its -o UserKnownHostsFile to a jump either.
-        options += ssh_options(replace(host, user=None, port=None, identity=None, known_hosts=None))
+        options += ssh_options(replace(host, user=None, port=None, identity=None, known_hosts=None, proxy=None))
         return [*options, "-i", str(host.identity)] if host.identity else options
 
     def _master(self, host: Host, jump: str, deadline: Deadline) -> list[str]:

@@ -107,7 +107,7 @@ class Resolver:
             # ssh may reject the name, so its output isn't shared with other hosts
             return endpoint(query(host), host, self._environ)
         matched = frozenset(p for p in patterns if matches(p, host.address))
-        key = (host.ssh_config, host.user, host.port, host.identity, host.known_hosts, matched)
+        key = (host.ssh_config, host.user, host.port, host.identity, host.known_hosts, host.proxy, matched)
         with self._lock:
             group = self._groups.setdefault(key, _HostGroup())
         return group.endpoint_for(host, query, self._environ)
@@ -270,6 +270,8 @@ def ssh_options(host: Host) -> list[str]:
         options += ["-p", str(host.port)]
     if host.identity:
         options += ["-i", str(host.identity), "-o", "IdentitiesOnly=yes"]
+    if host.proxy:
+        options += ["-o", host.proxy]
     if host.known_hosts:
         file = str(host.known_hosts)
         options += ["-o", f'UserKnownHostsFile="{file}"' if " " in file else f"UserKnownHostsFile={file}"]

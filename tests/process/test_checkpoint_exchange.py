@@ -124,7 +124,8 @@ def test_a_disk_that_is_not_mounted_deletes_nothing(hosts: Callable[[str], Hosts
     assert cluster.exchange().failure == "", cluster.errors
     (record,) = (cluster.base / "node1" / "checkpoints").glob("*/files.json")
     rows = json.loads(record.read_text())
-    record.write_text(json.dumps({**rows, "device": rows["device"] + 1}))
+    assert os.path.ismount(rows["mount"])
+    record.write_text(json.dumps({**rows, "mount": str(cluster.base)}))
     shutil.rmtree(cluster.of("node1"))
     assert missing(cluster.exchange().failure, f"node1 {cluster.of('node1')} mounted {record}") == []
     assert cluster.content("out/last.pt") == [None, saved("one"), saved("one")]

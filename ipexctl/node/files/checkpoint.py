@@ -93,13 +93,13 @@ class CheckpointFiles:
         self.directory = os.path.join(home, "checkpoints", key)
         self.inbox, self.outbox = (os.path.join(self.directory, name) for name in ("in", "out"))
         self._record = os.path.join(self.directory, "files.json")
-        self._device: int | None = None
-        """The filesystem of the checkpoint after the last exchange."""
+        self._mount: str | None = None
+        """The mount point of the checkpoint's filesystem after the last exchange."""
         try:
             record = read_json(self._record)
             self._rows: Json = record["files"]
             self.known = read_known({name: row[:2] for name, row in self._rows.items()}, self.top)
-            self._device = record.get("device")
+            self._mount = record.get("mount")
         except (*MALFORMED, AttributeError):
             self._rows, self.known = {}, {}
 
@@ -136,14 +136,19 @@ class CheckpointFiles:
         """
         written = {name for name, file in self.known.items() if not file.is_brought}
         root = os.path.join(self.base, self.top)
-        if written and not written & found and self._device not in (None, _device_of(root)):
+        if written and not written & found and self._mount is not None and not os.path.ismount(self._mount):
             raise AgentError(
-                f"{root}: its files are not there: is its filesystem mounted?",
+                f"{root}: its files are not there, and nothing is mounted at {self._mount} any more",
                 f"mount it; or get the files of the other hosts back: rm {shlex.quote(self._record)}",
             )
 
+    def _check_unreadable(self, error: OSError) -> None:
+        """Raise the error of a directory that can't be read if it had known files: they would count as deleted."""
+        below = os.path.relpath(error.filename, self.base)
+        if not isinstance(error, FileNotFoundError) and any(name.startswith(f"{below}/") for name in self.known):
+            raise error
+
     def _names(self) -> Iterator[str]:
-        """Raises an OSError for a directory that can't be read: its files would count as deleted."""
         root = os.path.join(self.base, self.top)
         try:
             is_directory = stat.S_ISDIR(os.stat(root).st_mode)
@@ -153,7 +158,7 @@ class CheckpointFiles:
             if os.path.lexists(root):
                 yield self.top
             return
-        for directory, directories, files in os.walk(root, onerror=_raise_unless_gone):
+        for directory, directories, files in os.walk(root, onerror=self._check_unreadable):
             directories[:] = sorted(part for part in directories if not is_temporary(part))
             above = os.path.join(self.top, os.path.relpath(directory, root)) if directory != root else self.top
             for part in sorted(files):
@@ -220,8 +225,10 @@ class CheckpointFiles:
         for name, file in known.items():
             with contextlib.suppress(OSError):
                 rows[name] = [*file, *_identity(os.stat(os.path.join(self.base, name)))]
-        device = _device_of(os.path.join(self.base, self.top))
-        write_json_atomically(self._record, {"files": rows, "device": device})
+        mount = os.path.realpath(os.path.join(self.base, self.top))
+        while not os.path.ismount(mount):
+            mount = os.path.dirname(mount)
+        write_json_atomically(self._record, {"files": rows, "mount": mount})
 
     def clear(self) -> None:
         for directory in (self.inbox, self.outbox):
@@ -232,20 +239,6 @@ def _replace(source: str, target: str, copy: Copy) -> None:
     os.chmod(source, copy.mode & 0o777 | 0o600)
     os.utime(source, ns=(copy.mtime_ns, copy.mtime_ns))
     os.replace(source, target)
-
-
-def _device_of(path: str) -> int:
-    """The filesystem of an absolute path, or of the nearest directory above it."""
-    while True:
-        try:
-            return os.stat(path).st_dev
-        except (FileNotFoundError, NotADirectoryError):
-            path = os.path.dirname(path)
-
-
-def _raise_unless_gone(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise error
 
 
 def _identity(status: os.stat_result) -> list[int]:

@@ -9,6 +9,7 @@ A summary of each pruned run stays as a line of `runs/.pruned.jsonl`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import json
 import os
@@ -147,16 +148,24 @@ def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
 
 
 def append_line(path: str, line: str) -> bool:
-    """Append a line, whole or not at all; false if the disk is full."""
-    with contextlib.suppress(OSError), open(path, "a+b", buffering=0, opener=open_private) as file:
-        size = file.seek(0, os.SEEK_END)
-        is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
-        data = b"\n" * is_torn + line.encode() + b"\n"
-        with contextlib.suppress(OSError):
-            if file.write(data) == len(data):
-                return True
-        file.truncate(size)
-    return False
+    """Append a line, whole or not at all; false if the disk or the quota is full. Raises other OSErrors."""
+    try:
+        with open(path, "a+b", buffering=0, opener=open_private) as file:
+            size = file.seek(0, os.SEEK_END)
+            is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+            data = b"\n" * is_torn + line.encode() + b"\n"
+            try:
+                is_whole = file.write(data) == len(data)
+            except OSError:
+                file.truncate(size)
+                raise
+            if not is_whole:
+                file.truncate(size)
+            return is_whole
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return False
 
 
 def clean_up(runs_directory: str) -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from hosts_helpers import almost_valid, assert_only_user_errors, file_error
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.inventory_files import read_inventory_ini
+from ipexctl.hosts.source import refused_argument
+from ipexctl.remote.ssh_config import ssh_options
 from message_data import missing
 
 CLUSTER = """\
@@ -130,6 +132,24 @@ def test_other_variables_are_kept_as_text_without_their_quotes(value: str, text:
     assert read(f"n x={value} port=8080")["n"].vars == {"x": text, "port": "8080"}
 
 
+@pytest.mark.parametrize(
+    ("args", "proxy"),
+    [
+        ("-J me@b:2222", "ProxyJump=me@b:2222"),
+        ("-Jb -C", "ProxyJump=b"),
+        ("-o ProxyJump=b,c", "ProxyJump=b,c"),
+        ("-oproxycommand='ssh -W %h:%p b'", "proxycommand=ssh -W %h:%p b"),
+        ("-o ProxyJump=none -J b", "ProxyJump=none"),
+        ("-C", None),
+    ],
+)
+def test_a_bastion_among_sshs_arguments_is_an_option_of_ssh(args: str, proxy: str | None) -> None:
+    host = read(f'n ansible_ssh_common_args="{args}"')["n"]
+    assert host.proxy == proxy
+    assert ssh_options(host) == (["-o", proxy] if proxy else [])
+    assert not refused_argument(host.vars.get("ansible_ssh_common_args", "").split())
+
+
 def test_a_local_host_may_inherit_a_proxy() -> None:
     text = "here ansible_connection=local\n[all:vars]\nansible_ssh_common_args=-J bastion\n"
     assert read(text)["here"].address == "localhost"
@@ -142,7 +162,7 @@ def test_a_local_host_may_inherit_a_proxy() -> None:
         ("-Fcfg -o UserKnownHostsFile=kh", "inv/cfg", "inv/kh", None),
         ("-oUserKnownHostsFile=/etc/kh -v", None, "/etc/kh", "-v"),
         ('-o \\"UserKnownHostsFile kh\\"', None, "inv/kh", None),
-        ("-o ProxyJump=none -F cfg -o Compression=yes", "inv/cfg", None, "-o ProxyJump=none -o Compression=yes"),
+        ("-o ProxyJump=bastion -F cfg -o Compression=yes", "inv/cfg", None, "-o Compression=yes"),
         ("-o userknownhostsfile=/dev/null", None, None, "-o userknownhostsfile=/dev/null"),
         ("-F none", "/dev/null", None, None),
         ("-o ControlPath={{b}}", None, None, "-o ControlPath={{b}}"),
@@ -177,7 +197,9 @@ def test_the_files_among_sshs_arguments_are_taken_and_the_rest_is_kept(
         ("n ansible_host={{ x }}", 1, 19, "", ""),
         ("n ansible_ssh_common_args='-F {{ x }}'", 1, 27, "Jinja", ""),
         ('n ansible_ssh_common_args="-F \'x"', 1, 27, "", ""),
-        ("n ansible_ssh_common_args='-C -o ProxyJump={{b}}'", 1, 27, "ProxyJump", "~/.ssh/config --ssh-config"),
+        ("n ansible_ssh_common_args='-C -o ProxyJump={{b}}'", 1, 27, "Jinja", "ansible-inventory"),
+        ("n ansible_ssh_common_args='-voProxyCommand=x'", 1, 27, "ProxyCommand", "-o"),
+        ("n ansible_ssh_extra_args='-vJ b'", 1, 26, "-J", "-o"),
         ("n ansible_host=-oX", 1, 16, "-", ""),
         ("n ansible_user=a;b", 1, 17, "';'", ""),
         ("n slots=0", 1, 9, "1", ""),
