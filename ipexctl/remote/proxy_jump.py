@@ -77,7 +77,7 @@ class ProxyJumps:
         self._ssh = ssh
         self._policy = policy
         self._lock = threading.Lock()
-        self._masters: dict[tuple[str, Path | None], _Master] = {}
+        self._masters: dict[tuple[str, Path | None, Path | None], _Master] = {}
         self._directory: Path | None = None
 
     def open(self, host: Host, endpoint: Endpoint, deadline: Deadline) -> ProxySocket:
@@ -110,7 +110,7 @@ class ProxyJumps:
     def _master(self, host: Host, jump: str, deadline: Deadline) -> list[str]:
         """Options that share one login at the bastion: the user's ControlMaster if there is one, else a new one."""
         assert self._ssh
-        key = (jump, host.ssh_config)
+        key = (jump, host.ssh_config, host.identity)
         with self._lock:
             if self._directory is None:
                 self._directory = _short_directory()
@@ -209,8 +209,8 @@ def _short_directory() -> Path:
 def _jump_arguments(jump: str) -> list[str]:
     """ssh's arguments to reach the last of a chain of bastions: `a,b:2222` -> `-J a -- ssh://b:2222`."""
     *before, last = [part.strip() for part in jump.split(",")]
-    if ":" in last and not last.startswith("ssh://"):
-        last = f"ssh://{last}"
+    if (":" in last or "[" in last) and not last.startswith("ssh://"):
+        last = f"ssh://{last}"  # ssh -G puts also an IPv4 address in brackets
     return [*(["-J", ",".join(before)] if before else []), last]
 
 

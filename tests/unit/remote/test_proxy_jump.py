@@ -16,10 +16,12 @@ def test_the_known_hosts_of_a_host_are_not_those_of_its_bastion(tmp_path: Path) 
     ssh.chmod(0o755)
     host = Host("n1", "10.0.0.1", "me", identity=Path("/k"), known_hosts=tmp_path / "known", ssh_config=Path("/cfg"))
     jumps = ProxyJumps(str(ssh), "strict")
-    socket = jumps.open(host, Endpoint("10.0.0.1", 22, "me", jump="bastion"), Deadline(10))
+    socket = jumps.open(host, Endpoint("10.0.0.1", 22, "me", jump="me@[10.1.1.1]"), Deadline(10))
     assert socket.recv(1) == b"", "that ssh has ended"
     socket.end()
     jumps.close()
     check, forward = calls.read_text().splitlines()
-    assert check == "-O check -o StrictHostKeyChecking=yes -F /cfg -i /k bastion"
-    assert forward == ("-o ControlMaster=no -W [10.0.0.1]:22 -o StrictHostKeyChecking=yes -F /cfg -i /k bastion")
+    assert check == "-O check -o StrictHostKeyChecking=yes -F /cfg -i /k ssh://me@[10.1.1.1]"
+    assert forward == (
+        "-o ControlMaster=no -W [10.0.0.1]:22 -o StrictHostKeyChecking=yes -F /cfg -i /k ssh://me@[10.1.1.1]"
+    )
