@@ -163,7 +163,8 @@ def remove(request: Json) -> Json:
     failed: dict[str, str] = {}
     for name in request["names"]:
         try:
-            names = remove_one(Path(home_of(request)), env_of({**request, "name": name}), str(name))
+            env = env_of({**request, "name": name})
+            names = remove_one(Path(home_of(request)), env, str(name), (request.get("used") or {}).get(env.name))
         except AgentError as error:
             failed[name] = error.reason
         except OSError as error:
@@ -181,7 +182,8 @@ def is_used(request: Json) -> Json:
     return {"used": bool(links) or bool(find_users([str(env), os.path.realpath(str(env)), *paths]))}
 
 
-def remove_one(home: Path, env: Path, name: str) -> list[str]:
+def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
+    """Remove an environment, or this name of it. `used` says where else a process uses it."""
     links = [link for link in list_directory(home / "envs") if link_target(link) == env.name]
     if env.is_dir() and name != env.name and len(links) > 1:
         (home / "envs" / name).unlink()
@@ -190,6 +192,8 @@ def remove_one(home: Path, env: Path, name: str) -> list[str]:
         pids = find_users([str(env), os.path.realpath(str(env)), *map(str, links)])
         if pids:
             raise AgentError(f"{env.name} is in use by process {', '.join(map(str, pids[:5]))}; end it first")
+        if used:
+            raise AgentError(f"{env.name} {used}")
         temporary = env.with_name(f".build-{os.urandom(6).hex()}+removed")
         env.rename(temporary)  # atomic; after a kill, the next build removes the rest
         shutil.rmtree(str(temporary), ignore_errors=True)

@@ -187,7 +187,7 @@ class EnvInstaller:
             return self._client(host, session).is_used(name, [context.request.name], or_named=True)
 
         def remove(host: Host, session: Session) -> None:
-            self._client(host, session).remove([name])
+            self._client(host, session).remove([name], {})
 
         used = {done.host.name for done in context.pool.each(hosts, is_used) if done.result is not False}
         used_stores = {self._store(host) for host in hosts if host.name in used}

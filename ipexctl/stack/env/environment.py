@@ -237,9 +237,12 @@ class EnvClient:
             reply.record("wheels").integer("bytes"),
         )
 
-    def remove(self, names: Sequence[str]) -> Removed:
-        """Remove environments, given by directory or name; one in use stays, which is an error."""
-        reply = self._call("remove", timeout=_BUILD_TIME, names=list(names))
+    def remove(self, names: Sequence[str], used: Mapping[str, str]) -> Removed:
+        """Remove environments, given by directory or name; one in use stays, which is an error.
+
+        `used` says of environments in use on other hosts of the home where.
+        """
+        reply = self._call("remove", timeout=_BUILD_TIME, names=list(names), used=dict(used))
         _raise_failed(reply)
         return Removed(reply.texts("removed"))
 
@@ -247,9 +250,9 @@ class EnvClient:
         """Whether a process of this host uses an environment, also by one of `names`, or, if wanted, it has a name."""
         return self._call("used", name=name, names=list(names), or_named=or_named).flag("used")
 
-    def prune(self) -> Removed:
-        """Remove leftovers, wheels, and environments without a name."""
-        reply = self._call("prune", timeout=_BUILD_TIME)
+    def prune(self, used: Mapping[str, str]) -> Removed:
+        """Remove leftovers, wheels, and environments without a name; `used` as for `remove`."""
+        reply = self._call("prune", timeout=_BUILD_TIME, used=dict(used))
         _raise_failed(reply)
         return Removed(reply.texts("removed"), reply.integer("bytes"))
 

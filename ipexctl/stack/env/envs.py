@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.gather import HostFacts, gather
 from ipexctl.remote.outcome import HostError, HostResult, Report, Status
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-
-
-_LATER: Final = "ipexctl ps shows the runs; when that has ended, the same command again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +46,8 @@ class _Target:
     facts: Facts
     home: str
     python: str
+    used: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of environments in use on other hosts of its home: where."""
 
     @property
     def store(self) -> str:
@@ -76,7 +75,7 @@ def remove_envs(
     def remove_one(target: _Target, session: Session) -> EnvsResult:
         known = {name for env in target.facts.software.envs for name in (env.name, *env.names)}
         present = [name for name in names if name in known]
-        outcome = target.client(session, pool).remove(present)
+        outcome = target.client(session, pool).remove(present, target.used)
         missing = [name for name in names if name not in known]
         reason = f"no such environment: {', '.join(missing)}" if missing else ""
         return target.result("changed" if outcome.removed else "ok", reason, removed=outcome.removed)
@@ -93,7 +92,7 @@ def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: 
     """Remove wheels, leftovers, and environments without a name."""
 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
-        outcome = target.client(session, pool).prune()
+        outcome = target.client(session, pool).prune(target.used)
         reason = f"wheels and leftovers removed, {readable(outcome.bytes)}" if outcome.bytes else ""
         status: Status = "changed" if outcome.removed or outcome.bytes else "ok"
         return target.result(status, reason, removed=outcome.removed)
@@ -151,7 +150,7 @@ def _on_hosts(
 ) -> EnvsReport:
     """Do the work on every host, or on the first host of each shared home, with one result for all its hosts.
 
-    The latter where the work removes environments: `removed` names them, and no other host of the home may use one.
+    The latter where the work removes environments: `removed` names them, and the other hosts are asked who uses them.
     """
     began = time.monotonic()
     done: dict[str, EnvsResult] = {}
@@ -167,11 +166,9 @@ def _on_hosts(
         if host.name in targets:
             leaders.setdefault(targets[host.name].store if removed else host.name, host)
     started = time.monotonic()
-    users = _users(targets, pool, leaders, removed) if removed else {}
-    for store, reason in users.items():
-        done[leaders[store].name] = targets[leaders[store].name].result("failed", reason, _LATER)
-    free = [leader for store, leader in leaders.items() if store not in users]
-    for ended in pool.each(free, lambda host, session: work(targets[host.name], session)):
+    if removed:
+        done |= {result.host.name: result for result in _ask_others(targets, pool, leaders, removed)}
+    for ended in pool.each(list(leaders.values()), lambda host, session: work(targets[host.name], session)):
         seconds = time.monotonic() - started
         if ended.result is not None:
             done[ended.host.name] = replace(ended.result, seconds=seconds)
@@ -187,13 +184,14 @@ def _on_hosts(
     return EnvsReport(tuple(done[host.name] for host in hosts), time.monotonic() - began, verb)
 
 
-def _users(
-    targets: Mapping[str, _Target],
+def _ask_others(
+    targets: dict[str, _Target],
     pool: SessionPool,
     leaders: Mapping[str, Host],
     removed: Callable[[_Target], Sequence[Env]],
-) -> dict[str, str]:
-    """Of each shared home where another host than the leader uses one of the environments: which, and where."""
+) -> list[EnvsResult]:
+    """Note in each leader what the other hosts of its home use; returns the results of hosts that did not answer."""
+    failed = []
     others = [target.host for target in targets.values() if leaders[target.store] != target.host and removed(target)]
 
     def used(host: Host, session: Session) -> list[str]:
@@ -201,13 +199,15 @@ def _users(
         envs = removed(targets[host.name])
         return [env.name for env in envs if client.is_used(env.name, env.names, or_named=False)]
 
-    found = {}
     for ended in pool.each(others, used):
-        if ended.error is not None:
-            found[targets[ended.host.name].store] = f"{ended.host.name}, of the same home: {ended.error.reason}"
-        elif ended.result:
-            found[targets[ended.host.name].store] = f"{', '.join(ended.result)} is in use on {ended.host.name}"
-    return found
+        target, error = targets[ended.host.name], ended.error
+        found = dict.fromkeys(ended.result or (), f"is in use on {ended.host.name}")
+        if error is not None:
+            found = {env.name: f"may be in use on {ended.host.name}, which did not answer" for env in removed(target)}
+            failed.append(EnvsResult(ended.host, error.status, error.reason, error.fix))
+        leader = targets[leaders[target.store].name]
+        targets[leader.host.name] = replace(leader, used={**leader.used, **found})
+    return failed
 
 
 def _target_of(answer: HostFacts) -> _Target | EnvsResult:

@@ -176,13 +176,13 @@ def test_from_wheels_to_a_verified_environment_and_back(client: EnvClient, home:
     assert listed.envs[0].complete
     assert listed.leftovers == 0
 
-    removed = client.remove(["mine"])
+    removed = client.remove(["mine"], {})
     assert removed.removed == ("mine",)
     assert client.check("default").ok
-    removed = client.remove(["default"])
+    removed = client.remove(["default"], {})
     assert removed.removed == ("default", home.name)
     assert not client.check("default").exists
-    assert client.prune().bytes > 0
+    assert client.prune({}).bytes > 0
     assert client.listing().wheels == 0
 
 
