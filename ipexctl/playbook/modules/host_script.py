@@ -60,7 +60,7 @@ class Completed:
         return failed(error or f"exit code {self.rc}", fix, **data)
 
 
-class _Joined:
+class _JoinedStdin:
     """Several texts as one stdin, without a copy of them for each host."""
 
     def __init__(self, *parts: bytes) -> None:
@@ -94,7 +94,7 @@ def run_sh(
         sizes[stream] += len(data)
 
     command = Command(command_line, call.task.spec.name)
-    ended = session.run(command, sink, stdin=_Joined(line, stdin), timeout=call.timeout, cancel=context.cancel)
+    ended = session.run(command, sink, stdin=_JoinedStdin(line, stdin), timeout=call.timeout, cancel=context.cancel)
     stderr = b"".join(kept["stderr"])
     if ended.code == 96 and stderr.startswith(b"\x1ebecome "):
         answer = stderr[8:].decode(errors="replace").strip().splitlines() or ["sudo says no"]
