@@ -41,6 +41,15 @@ def test_what_is_received_is_there_until_it_is_dropped(tmp_path: Path) -> None:
     assert list(store.iterdir()) == []
 
 
+def test_a_file_that_is_asked_for_is_in_use_again(tmp_path: Path) -> None:
+    """A sync removes contents that nobody asked for in a day."""
+    store = tmp_path / "home" / "tmp" / "sync"
+    run("store", "receive", {"store": str(store)}, frame(TWO) + END)
+    os.utime(store / sha(TWO), (0, 0))
+    run("store", "have", {"store": str(store), "files": [file_of(TWO)]})
+    assert (store / sha(TWO)).stat().st_mtime > 0
+
+
 def test_the_store_is_the_accounts_own(tmp_path: Path) -> None:
     store = tmp_path / "wheels"
     run("store", "receive", {"store": str(store)}, frame(TWO) + END)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import shutil
@@ -395,17 +394,6 @@ def test_what_arrived_before_ctrl_c_stays_for_the_next_call(
     report = place.sync(hosts=(HERE, Host("there", "localhost")))
     assert report.hosts[1].status == "failed"
     assert [path for path in transfer.rglob("*") if path.is_file()] != []
-
-
-def test_what_arrived_two_days_ago_is_still_used(place: Place, transfer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "SEPARATE_SIZE", 2000)
-    content = hashlib.sha256(b"l" * 5000).hexdigest()
-    put(transfer, f"{content}/content", "l" * 5000)
-    os.utime(transfer / content, (time.time() - 180_000,) * 2)
-    report = place.sync(hosts=(HERE, Host("there", "localhost")))
-    assert {done.status for done in report.hosts} <= {"ok", "changed"}, report.hosts
-    assert place.there() == contents(place.root)
-    assert sum(done.sent_bytes for done in report.hosts) < 5000
 
 
 def test_what_a_killed_transfer_left_is_removed_a_day_later(place: Place, transfer: Path) -> None:
