@@ -12,6 +12,7 @@ from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.jobs.stop import ANSWER_TIMEOUT, run_on_node0
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
+from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 
 if TYPE_CHECKING:
@@ -232,11 +233,14 @@ def dump(
 
     def on_frame(frame: Frame) -> None:
         nonlocal found
-        found = receiver.add(decode_json(frame[1]))
+        found = receiver.add(decode_json(frame[1])) or found
 
     more = {"ranks": ranks, "wait": WAIT}
     answer = run_on_node0(session, record, "dump", more, cancel, timeout, on_frame=on_frame)
-    return found or read_status(answer["status"])
+    status = read_status(answer["status"])
+    if found is None and not status.is_over:
+        raise HostError("it sent no stacks, or not all of them", f"once more: ipexctl dump {record.id}")
+    return found or status
 
 
 def read_dump(document: Reply) -> Dump:

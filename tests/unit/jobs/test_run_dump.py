@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from fakes import FakeSession
+from ipexctl.hosts.host import Host
 from ipexctl.jobs.dump import (
     Dump,
     DumpReceiver,
@@ -16,12 +18,16 @@ from ipexctl.jobs.dump import (
     RankStacks,
     StackFrame,
     Thread,
+    dump,
     read_dump,
     read_faulthandler,
     read_pyspy,
 )
+from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.stall_report import dump_lines
 from ipexctl.node.common.frames import FrameError
+from ipexctl.node.common.records import RunStatus
+from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.ui.dump import as_json, show
 from message_data import missing
@@ -231,3 +237,16 @@ def test_a_deep_stack_is_shown_whole_where_that_is_wanted(capsys: pytest.Capture
 def test_what_a_process_is_called_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show(Dump(0.0, (rank(0, ("f\x1b]0;x\x07", "a.py", 1)),)), "train-1")
     assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("state", ["running", "ok"])
+def test_only_a_run_that_is_over_has_no_stacks(state: str) -> None:
+    host = Host("node1", "10.0.0.1")
+    reply = {"event": "done", "status": {"state": state}}
+    session = FakeSession(host, stdout=json.dumps(reply).encode() + b"\n")
+    record = RunRecord("train-1", host, "/h", "python3")
+    if state == "ok":
+        assert isinstance(dump(session, record, None), RunStatus)
+        return
+    with pytest.raises(HostError, match="no stacks"):
+        dump(session, record, None)
