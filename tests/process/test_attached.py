@@ -50,7 +50,8 @@ class Attached:
 
     @property
     def env(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": str(self.state), "PYTHONPATH": os.pathsep.join(sys.path)}
+        ours = {"XDG_STATE_HOME": str(self.state), "PYTHONPATH": os.pathsep.join(sys.path)}
+        return {**os.environ, "TERM": "xterm-256color", **ours}
 
     @property
     def copies(self) -> Path:

@@ -68,10 +68,16 @@ class Older:
         return run
 
 
+def unpack(name: str, directory: Path) -> None:
+    with tarfile.open(DATA / name) as archive:
+        # Debian 12's Python 3.11.2 has no filters, later versions warn without one.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(directory)
+
+
 @pytest.fixture
 def older(tmp_path: Path) -> Older:
-    with tarfile.open(DATA / "before-14.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack("before-14.tar.xz", tmp_path)
     older = Older(tmp_path)
     older.registry.directory.mkdir(parents=True)
     for path in (tmp_path / "records").iterdir():
@@ -157,8 +163,7 @@ def test_a_live_run_is_inspected_and_stopped(older: Older, live: Callable[[str],
 @pytest.fixture
 def older_account(tmp_path: Path) -> dict[str, str]:
     """The environment variables of an account whose home has an environment that ipexctl 0.1.0 installed."""
-    with tarfile.open(DATA / "env-0.1.0.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack("env-0.1.0.tar.xz", tmp_path)
     (tmp_path / "home").rename(tmp_path / ".ipexctl")
     env = (tmp_path / ".ipexctl/envs/default").resolve()
     # The Python that ipexctl chooses on this host, which may be another than that of the tests.
