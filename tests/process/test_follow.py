@@ -213,6 +213,25 @@ def test_output_that_one_pass_does_not_send_is_sent_without_waiting(tmp_path: Pa
     assert file.offset == 3 * MAX_BYTES
 
 
+def test_output_that_comes_while_a_slow_reader_is_served_is_sent_after_the_end(tmp_path: Path) -> None:
+    """A look at the files ends exactly where a pass ends, and a file has grown since it was looked at."""
+    chunks_of_a_pass = -(-MAX_BYTES // CHUNK_SIZE)
+    streams = [FollowedFile(str(tmp_path / name), rank, "stdout", 0) for rank, name in enumerate(("a", "b"))]
+    (tmp_path / "a").write_bytes(b"early\n")
+    (tmp_path / "b").write_bytes(b"y" * (2 * chunks_of_a_pass * CHUNK_SIZE))
+    times = TimesReader(str(tmp_path / "output.times"), 2)
+    output = OutputReader({(rank, "stdout"): file for rank, file in enumerate(streams)}, times, is_live=True)
+    received: list[bytes] = []
+    sender = OutputSender(output, OutputFilter("", None), CompressedFrameWriter(received.append))
+    assert sender.send_some()
+    with (tmp_path / "a").open("ab") as file:
+        file.write(b"late\n")
+    output.is_live = False
+    while sender.send_some():
+        pass
+    assert [file.offset for file in streams] == [len(b"early\nlate\n"), 2 * chunks_of_a_pass * CHUNK_SIZE]
+
+
 def test_a_long_search_that_finds_nothing_shows_that_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

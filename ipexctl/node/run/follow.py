@@ -203,22 +203,25 @@ class OutputSender:
         """All output that was there when it was last looked for is sent."""
         self._output, self._chosen, self._writer = output, chosen, writer
         self._chunks = output.new_chunks()
+        self._is_resumed = False
+        """The chunks continue a look at the files that an earlier call began: files have grown since."""
         self._at: float | None = None
         self._ticked_at = time.monotonic()
 
     def send_some(self) -> bool:
-        """Send some of the new output; false when there was none."""
+        """Send some of the new output; false when there was none since the call."""
         size = 0
         for chunk in self._chunks:
             size += len(chunk.data)
             self._send(self._chosen.feed(chunk))
             self._tick(time.monotonic())
             if size >= MAX_BYTES:
-                self.is_caught_up = False
+                self.is_caught_up, self._is_resumed = False, True
                 return True
+        was_resumed, self._is_resumed = self._is_resumed, False
         self._chunks = self._output.new_chunks()
         self.is_caught_up = True
-        return size > 0
+        return size > 0 or was_resumed
 
     def send_all(self, *, is_final: bool) -> None:
         """Send all output that is there now."""
