@@ -121,13 +121,13 @@ class FakeRank:
         return True
 
     def end(self, code: int = 0) -> None:
-        self.send({"t": "exit", "code": code, "signal": None, "own": True, "oom": None}, {"t": "end", "out": 5})
+        self.send({**EXIT, "code": code}, {"t": "end", "ends": {"out": 5}})
 
 
-BEAT = {"t": "beat", "cpu": 1.0, "rss": 1, "lost": 0, "process": "S", "waits": None, "out": 0, "err": 0}
+BEAT = {"t": "beat", "cpu": 1.0, "rss": 1, "process": "S", "waits_in": None, "ends": {"out": 0, "err": 0}}
 IDENTITY = {"life": "another", "pid": 1, "host": "there", "attempt": None}
-EXIT = {"t": "exit", "code": 0, "signal": None, "own": True, "oom": None}
-STUCK = {"t": "stuck", "code": 1, "message": "x", "seconds": 10}
+EXIT = {"t": "exit", "code": 0, "signal": None, "is_own": True, "oom": None}
+STUCK = {"t": "stuck", "code": 1, "text": "x", "seconds": 10}
 
 
 def frame(kind: bytes, payload: bytes) -> bytes:
@@ -150,19 +150,20 @@ MALFORMED: list[dict[str, Any] | bytes] = [
     {"t": "start", "pid": "1"},
     {"t": "start", "pid": 1e400},
     *({**BEAT, name: value} for name in ("cpu", "rss") for value in (None, "a lot", [1], float("nan"))),
-    {**BEAT, "out": -1},
-    {**BEAT, "err": {}},
-    {**BEAT, "waits": 5},
+    {**BEAT, "ends": {"out": -1}},
+    {**BEAT, "ends": {"err": {}}},
+    {**BEAT, "ends": None},
+    {**BEAT, "waits_in": 5},
     *({**EXIT, "code": value} for value in (None, "1", float("inf"), 10**30, -1, True)),
     *({**EXIT, "signal": value} for value in ("9", 0, 65, [9])),
-    {**EXIT, "own": None},
+    {**EXIT, "is_own": None},
     {**STUCK, "seconds": "long"},
-    {**STUCK, "message": None},
+    {**STUCK, "text": None},
     {"t": "told", "signal": None},
     {"t": "mismatch"},
     {"t": "stacks", "id": ["x"], "processes": []},
     {"t": "stacks", "id": "x", "processes": [1]},
-    {"t": "end", "out": "all"},
+    {"t": "end", "ends": {"out": "all"}},
 ]
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Variables = Mapping[str, Optional[str]]
 """Name → value, or None for a variable to unset."""
 Value = TypeVar("Value")
+Number = TypeVar("Number", int, float)
+_MAX_NUMBER = (1 << 63) - 1
 
 
 class Master(NamedTuple):
@@ -149,17 +151,9 @@ class StartRequest(NamedTuple):
         return {**self._asdict(), "master": self.master._asdict(), "ranks": ranks, "connectivity": connectivity}
 
 
-def read_supervisor_request(document: object) -> SupervisorRequest:
-    """Raises a ValueError for a document that is not such a request, like the functions below."""
-    return _read(SupervisorRequest, document, "the request")
-
-
-def read_start_request(document: object) -> StartRequest:
-    return _read(StartRequest, document, "the request")
-
-
 def read_job(document: object) -> JobRecord:
-    job = _read(JobRecord, document, "the job")
+    """Raises a ValueError for a document that is no job, like the functions below."""
+    job = read_record(JobRecord, document, "the job")
     if not (job.id and job.rundir and job.token):
         raise ValueError("the job has no id, rundir or token")
     return job
@@ -171,13 +165,19 @@ def field_types(kind: Any) -> dict[str, str]:
     return {name: getattr(type_, "__forward_arg__", type_) for name, type_ in kind.__annotations__.items()}
 
 
-def _read(kind: Callable[..., Value], document: object, name: str) -> Value:
-    """A named tuple. A field that is missing has its default."""
+def read_record(
+    kind: Callable[..., Value],
+    document: object,
+    name: str,
+    readers: Mapping[str, Callable[[Any, str], Any]] | None = None,
+) -> Value:
+    """A named tuple. A field that is missing or null has its default; `readers` are for types that `READERS` lacks."""
     if not isinstance(document, dict):
         raise ValueError(f"{name} is not a JSON object")
+    readers = readers or READERS
     types = field_types(kind).items()
     values = {
-        field: _READERS[type_](document[field], field) for field, type_ in types if document.get(field) is not None
+        field: readers[type_](document[field], field) for field, type_ in types if document.get(field) is not None
     }
     try:
         return kind(**values)
@@ -185,47 +185,57 @@ def _read(kind: Callable[..., Value], document: object, name: str) -> Value:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _check_type(kind: type[Value], value: object, field: str) -> Value:
+def check_type(kind: type[Value], value: object, field: str) -> Value:
     if type(value) is not kind:
         raise ValueError(f"{field} is not of type {kind.__name__}")
     return value
 
 
+def _integer(value: object, field: str) -> int:
+    return _in_range(check_type(int, value, field), field)
+
+
 def _float(value: object, field: str) -> float:
-    return float(value) if type(value) is int else _check_type(float, value, field)
+    return float(_in_range(value if type(value) is int else check_type(float, value, field), field))
 
 
-def _tuple_of(read: Callable[[Any, str], Value], value: object, field: str) -> tuple[Value, ...]:
-    return tuple(read(item, f"an item of {field}") for item in _check_type(list, value, field))
+def _in_range(number: Number, field: str) -> Number:
+    if not 0 <= number <= _MAX_NUMBER:  # as for NaN
+        raise ValueError(f"{field} is out of range")
+    return number
+
+
+def tuple_of(read: Callable[[Any, str], Value], value: object, field: str) -> tuple[Value, ...]:
+    return tuple(read(item, f"an item of {field}") for item in check_type(list, value, field))
 
 
 def _variables(value: object, field: str) -> Variables:
-    variables = _check_type(dict, value, field)
+    variables = check_type(dict, value, field)
     if not all(item is None or isinstance(item, str) for item in variables.values()):
         raise ValueError(f"a value of {field} is not of type str")
     return variables
 
 
 def _ranks(value: object, field: str) -> dict[int, RankJob]:
-    plans = _check_type(dict, value, field)
-    return {int(rank): _read(RankJob, plan, f"rank {rank}") for rank, plan in plans.items()}
+    plans = check_type(dict, value, field)
+    return {int(rank): read_record(RankJob, plan, f"rank {rank}") for rank, plan in plans.items()}
 
 
-_string, _integer = partial(_check_type, str), partial(_check_type, int)
-_READERS: dict[str, Callable[[Any, str], Any]] = {
-    "bool": partial(_check_type, bool),
+_string = partial(check_type, str)
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    "bool": partial(check_type, bool),
     "float": _float,
     "float | None": _float,
     "int": _integer,
     "int | None": _integer,
     "str": _string,
     "str | None": _string,
-    "tuple[int, ...]": partial(_tuple_of, _integer),
-    "tuple[str, ...]": partial(_tuple_of, _string),
-    "tuple[RankPlacement, ...]": partial(_tuple_of, partial(_read, RankPlacement)),
+    "tuple[int, ...]": partial(tuple_of, _integer),
+    "tuple[str, ...]": partial(tuple_of, _string),
+    "tuple[RankPlacement, ...]": partial(tuple_of, partial(read_record, RankPlacement)),
     "Mapping[str, str | None]": _variables,
     "Mapping[int, RankJob]": _ranks,
-    "Master": partial(_read, Master),
-    "ConnectivityRecord | None": partial(_read, ConnectivityRecord),
+    "Master": partial(read_record, Master),
+    "ConnectivityRecord | None": partial(read_record, ConnectivityRecord),
 }
 """The type of a field → the function that checks its value."""

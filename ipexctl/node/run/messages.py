@@ -1,13 +1,15 @@
 """Messages of a rank, as the supervisor reads them: checked values, so that a malformed one changes nothing.
 
-The kinds of message are the `t` of their JSON; `rank.py` sends them.
+Each is a named tuple of the fields of its JSON, which `rank.py` sends; `MESSAGES` has the kind for each `t`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Union
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, TypeVar, Union
 
 from ipexctl.node.common.frames import FrameError, decode_json
+from ipexctl.node.common.job import READERS, check_type, read_record, tuple_of
 from ipexctl.node.common.records import OutOfMemory, read_oom
 
 if TYPE_CHECKING:
@@ -15,9 +17,10 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 4096
 """Characters of a text that are kept."""
-_MAX_INTEGER = (1 << 63) - 1
 Ends = Dict[str, int]
 """`out` and `err` → the bytes printed so far."""
+Signal = int
+Value = TypeVar("Value")
 
 
 class Hello(NamedTuple):
@@ -28,9 +31,9 @@ class Hello(NamedTuple):
     proof: str
     life: str
     """Differs for each start of a rank wrapper."""
-    pid: int | None
     host: str
-    attempt: int | None
+    pid: int | None = None
+    attempt: int | None = None
 
 
 class Connected(NamedTuple):
@@ -49,9 +52,9 @@ class Malformed(NamedTuple):
 class Beat(NamedTuple):
     cpu: float
     rss: int
-    process: str | None
-    waits_in: str | None
     ends: Ends
+    process: str | None = None
+    waits_in: str | None = None
 
 
 class Started(NamedTuple):
@@ -65,14 +68,14 @@ class Mismatch(NamedTuple):
 class OutsideSignal(NamedTuple):
     """The rank wrapper got a signal that the supervisor did not send."""
 
-    signal: int
+    signal: Signal
 
 
 class Exit(NamedTuple):
     code: int
-    signal: int | None
     is_own: bool
     """Whether neither the supervisor nor the rank wrapper ended it."""
+    signal: Signal | None = None
     oom: OutOfMemory | None = None
 
 
@@ -88,7 +91,7 @@ class Stacks(NamedTuple):
     """The reply to a request for stacks."""
 
     id: str
-    processes: list[Json]
+    processes: tuple[Json, ...]
 
 
 class Rewound(NamedTuple):
@@ -110,95 +113,63 @@ Message = Union[
 ]
 
 
+MESSAGES: Mapping[str, Callable[..., Message]] = {
+    "beat": Beat,
+    "start": Started,
+    "mismatch": Mismatch,
+    "told": OutsideSignal,
+    "exit": Exit,
+    "stuck": Stuck,
+    "stacks": Stacks,
+    "rewound": Rewound,
+    "leave": Reconnecting,
+    "end": End,
+}
+
+
 def read_hello(payload: bytes) -> Hello:
-    fields = decode_json(payload)
-    pid, attempt = (_optional(fields, name, _integer) for name in ("pid", "attempt"))
-    rank, host = _integer(fields, "rank"), _text(fields, "host")
-    return Hello(rank, _text(fields, "nonce"), _text(fields, "proof"), _text(fields, "life"), pid, host, attempt)
+    return _read(Hello, decode_json(payload))
 
 
 def read_message(payload: bytes) -> Message:
     """Raises a FrameError."""
     fields = decode_json(payload)
-    read = _READERS.get(_text(fields, "t"))
-    if read is None:
-        raise FrameError(f"an unknown message {_text(fields, 't')[:40]!r}")
-    return read(fields)
+    kind = MESSAGES.get(str(fields.get("t")))
+    if kind is None:
+        raise FrameError(f"an unknown message {str(fields.get('t'))[:40]!r}")
+    return _read(kind, fields)
 
 
-def _beat(fields: Json) -> Beat:
-    process, waits = _optional(fields, "process", _text), _optional(fields, "waits", _text)
-    return Beat(_number(fields, "cpu"), _integer(fields, "rss"), process, waits, _ends(fields))
+def _read(kind: Callable[..., Value], fields: Json) -> Value:
+    try:
+        return read_record(kind, fields, "a message", _READERS)
+    except ValueError as error:
+        raise FrameError(f"a message that is malformed: {error}") from None
 
 
-def _exit(fields: Json) -> Exit:
-    number = _optional(fields, "signal", _signal)
-    own = fields.get("own")
-    if not isinstance(own, bool):
-        raise _error("own")
-    return Exit(_integer(fields, "code"), number, own, read_oom(fields.get("oom")))
+def _text(value: object, field: str) -> str:
+    return check_type(str, value, field)[:MAX_TEXT]
 
 
-def _stuck(fields: Json) -> Stuck:
-    return Stuck(_integer(fields, "code"), _text(fields, "message"), _number(fields, "seconds"))
+def _signal(value: object, field: str) -> int:
+    number = check_type(int, value, field)
+    if not 0 < number <= 64:
+        raise ValueError(f"{field} is no signal")
+    return number
 
 
-def _stacks(fields: Json) -> Stacks:
-    processes = fields.get("processes")
-    if not isinstance(processes, list) or not all(isinstance(process, dict) for process in processes):
-        raise _error("processes")
-    return Stacks(_text(fields, "id"), processes)
+def _ends(value: object, field: str) -> Ends:
+    ends = check_type(dict, value, field)
+    return {name: READERS["int"](ends.get(name, 0), name) for name in ("out", "err")}
 
 
-_READERS: dict[str, Callable[[Json], Message]] = {
-    "beat": _beat,
-    "start": lambda fields: Started(_integer(fields, "pid")),
-    "mismatch": lambda fields: Mismatch(_text(fields, "text")),
-    "told": lambda fields: OutsideSignal(_signal(fields, "signal")),
-    "exit": _exit,
-    "stuck": _stuck,
-    "stacks": _stacks,
-    "rewound": lambda _: Rewound(),
-    "leave": lambda _: Reconnecting(),
-    "end": lambda fields: End(_ends(fields)),
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    **READERS,
+    "str": _text,
+    "str | None": _text,
+    "Signal": _signal,
+    "Signal | None": _signal,
+    "Ends": _ends,
+    "tuple[Json, ...]": partial(tuple_of, partial(check_type, dict)),
+    "OutOfMemory | None": lambda value, _: read_oom(value),
 }
-
-
-def _error(name: str) -> FrameError:
-    return FrameError(f"a message without a valid {name!r}")
-
-
-def _number(fields: Json, name: str) -> float:
-    value = fields.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) <= _MAX_INTEGER:
-        raise _error(name)  # as for NaN
-    return float(value)
-
-
-def _integer(fields: Json, name: str) -> int:
-    value = fields.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_INTEGER:
-        raise _error(name)
-    return value
-
-
-def _signal(fields: Json, name: str) -> int:
-    value = _integer(fields, name)
-    if not 0 < value <= 64:
-        raise _error(name)
-    return value
-
-
-def _text(fields: Json, name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise _error(name)
-    return value[:MAX_TEXT]
-
-
-def _optional(fields: Json, name: str, read: Callable[[Json, str], Any]) -> Any:
-    return None if fields.get(name) is None else read(fields, name)
-
-
-def _ends(fields: Json) -> Ends:
-    return {name: _optional(fields, name, _integer) or 0 for name in ("out", "err")}

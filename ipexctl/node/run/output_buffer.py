@@ -29,8 +29,6 @@ class OutputBuffer:
     def __init__(self, spill: str, rank: int, stream: Stream, start: int = 0) -> None:
         self.rank, self.stream = rank, stream
         self.end = start
-        self.lost = 0
-        """Bytes for which there was no space. Their offsets are skipped."""
         self._spill = spill
         self._memory_used = 0
         self._unacknowledged_size = 0
@@ -107,7 +105,7 @@ class OutputBuffer:
         self._memory_used -= len(chunk.data) + _CHUNK_OVERHEAD
 
     def _to_disk(self, chunk: Chunk) -> None:
-        """Append to the spill file; when the disk is full too, training continues and the gap is counted."""
+        """Append to the spill file; when the disk is full too, the recorder counts the gap in the offsets as lost."""
         frame = encode_chunk(chunk)
         try:
             if self._file is None:
@@ -116,10 +114,8 @@ class OutputBuffer:
             written = os.pwrite(self._file.fileno(), frame, self._write_at)
         except OSError:
             written = 0
-        if written < len(frame):
-            self.lost += len(chunk.data)
-            return
-        self._write_at += len(frame)
+        if written == len(frame):
+            self._write_at += len(frame)
 
     def _from_disk(self) -> None:
         if self._file is None:
@@ -133,7 +129,6 @@ class OutputBuffer:
                     raise FrameError("the disk returns less than was written")
                 chunk = decode_chunk(kind, payload)
             except (OSError, struct.error, FrameError):
-                self.lost += self._write_at - self._read_at
                 self._read_at = self._write_at
                 break
             self._read_at += HEAD.size + size

@@ -94,7 +94,7 @@ class ProcessStacks:
         if self.stuck is None and self._ending is not None and now - self._ending[3] >= STUCK:
             process, code, text, _ = self._ending
             if process.is_alive:
-                self.stuck = {"code": code, "message": text, "seconds": STUCK}
+                self.stuck = {"code": code, "text": text, "seconds": STUCK}
                 messages.append(("stuck", self.stuck))
             else:
                 self._ending = None  # a shell script continues without it

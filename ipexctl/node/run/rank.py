@@ -300,19 +300,20 @@ class Rank:
             stream.open or not stream.buffer.is_empty for stream in self.streams
         )
         if is_complete and self.client.is_up and not self.end_sent:
-            ends = {stream.name: stream.buffer.end for stream in self.streams}
-            self.client.send_message("end", **ends)
+            self.client.send_message("end", ends=self.ends())
             self.end_sent = True
         self.client.exchange([], [])
+
+    def ends(self) -> Json:
+        return {stream.name: stream.buffer.end for stream in self.streams}
 
     def check_timeouts(self, now: float) -> None:
         if now >= self.beat_at:
             self.beat_at = now + (BEAT_INTERVAL if self.exit is None else EXITED_BEAT_INTERVAL)
             cpu, rss = self.measure()
-            lost = sum(stream.buffer.lost for stream in self.streams)
-            ends = {stream.name: stream.buffer.end for stream in self.streams}
             state, waits = processes.process_state(self.child.pid) if self.child and self.exit is None else (None, None)
-            self.client.send_message("beat", cpu=round(cpu, 1), rss=rss, lost=lost, process=state, waits=waits, **ends)
+            figures = {"cpu": round(cpu, 1), "rss": rss, "process": state, "waits_in": waits}
+            self.client.send_message("beat", ends=self.ends(), **figures)
             if self.oom is not None:
                 self.oom.update(now)
         if self.is_cleaned_up and self.signalled:
@@ -387,7 +388,7 @@ class Rank:
         self.exit_code = code
         is_own = self.stop_signal is None or (by == signal.SIGKILL and not self.killed)
         oom = self.oom.verdict() if self.oom is not None and is_own and by == signal.SIGKILL else None
-        self.exit = {"code": code, "signal": by, "own": is_own, "oom": oom}
+        self.exit = {"code": code, "signal": by, "is_own": is_own, "oom": oom}
         self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)
         self.drain_until = time.monotonic() + (DRAIN if self.stop_signal is None else 0.3)
         self.client.send_message("exit", **self.exit)
@@ -404,8 +405,6 @@ class Rank:
         elif kind == "stop":
             self.grace = float(message.get("grace", GRACE))
             self.stop(int(message.get("signal", signal.SIGTERM)))
-        elif kind == "signal":
-            self.signal_child(int(message["signal"]))
         elif kind == "begin":
             self.welcome["checkpoint_port"] = None
         elif kind == "dump":

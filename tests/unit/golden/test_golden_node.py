@@ -19,9 +19,9 @@ def test_node() -> None:
         cases.append(Case(name, record.status.reason))
 
     for exit_ in (
-        Exit(3, None, True),
-        Exit(139, 11, True),
-        Exit(137, 9, True, OutOfMemory("cgroup", 2 << 30)),
+        Exit(3, True),
+        Exit(139, True, 11),
+        Exit(137, True, 9, OutOfMemory("cgroup", 2 << 30)),
     ):
         judge, record = verdict()
         judge.on_exit(cluster()[3], exit_)

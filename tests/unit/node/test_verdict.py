@@ -61,8 +61,8 @@ def first_of(record: Record) -> tuple[Any, ...]:
 def test_the_first_rank_to_fail_is_the_first_failure_and_gives_its_exit_code() -> None:
     judge, record = verdict()
     peers = cluster()
-    assert judge.on_exit(peers[3], Exit(3, None, True))
-    assert not judge.on_exit(peers[0], Exit(1, None, True))
+    assert judge.on_exit(peers[3], Exit(3, True))
+    assert not judge.on_exit(peers[0], Exit(1, True))
     assert first_of(record) == ("exit", 3, "node2", [3])
     assert (judge.ending["code"], record.status.reason) == (3, "rank 3 on node2 failed: exit code 3")
     assert peers[0].status.state == "failed"
@@ -71,8 +71,8 @@ def test_the_first_rank_to_fail_is_the_first_failure_and_gives_its_exit_code() -
 def test_a_rank_that_died_by_itself_is_what_made_the_others_raise_though_it_is_heard_of_later() -> None:
     judge, record = verdict()
     peers = cluster()
-    judge.on_exit(peers[0], Exit(1, None, True))
-    judge.on_exit(peers[4], Exit(137, 9, True, OutOfMemory("cgroup", 2 << 30)))
+    judge.on_exit(peers[0], Exit(1, True))
+    judge.on_exit(peers[4], Exit(137, True, 9, OutOfMemory("cgroup", 2 << 30)))
     assert first_of(record) == ("oom", 4, "node3", [4])
     assert record.status.reason == "rank 4 on node3 failed: killed by the kernel: out of memory (limit 2.0 GB)"
     assert judge.ending["code"] == 137
@@ -81,8 +81,8 @@ def test_a_rank_that_died_by_itself_is_what_made_the_others_raise_though_it_is_h
 def test_a_rank_that_we_ended_is_not_what_failed() -> None:
     judge, record = verdict()
     peers = cluster()
-    judge.on_exit(peers[0], Exit(1, None, True))
-    judge.on_exit(peers[1], Exit(137, 9, False))
+    judge.on_exit(peers[0], Exit(1, True))
+    judge.on_exit(peers[1], Exit(137, False, 9))
     assert first_of(record)[:2] == ("exit", 0)
     assert peers[1].status.state == "stopped"
 
@@ -130,7 +130,7 @@ def test_ranks_that_were_all_told_to_end_were_told_by_mpirun_and_one_alone_by_a_
     peers = cluster()
     for peer in peers:
         judge.on_outside_signal(peer, 15)
-        assert not judge.on_exit(peer, Exit(143, 15, False))
+        assert not judge.on_exit(peer, Exit(143, False, 15))
     assert judge.is_open
     assert judge.check_outside_signals(time.monotonic(), peers, True)
     assert first_of(record)[:2] == ("mpirun", None)
