@@ -148,20 +148,14 @@ def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
 
 
 def append_line(path: str, line: str) -> bool:
-    """Append a line, whole or not at all; false if the disk or the quota is full. Raises other OSErrors."""
+    """Append a line; false if the disk or the quota is full. Raises other OSErrors.
+
+    An empty line before it separates it from one that a full disk has cut off.
+    """
+    data = f"\n{line}\n".encode()
     try:
-        with open(path, "a+b", buffering=0, opener=open_private) as file:
-            size = file.seek(0, os.SEEK_END)
-            is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
-            data = b"\n" * is_torn + line.encode() + b"\n"
-            try:
-                is_whole = file.write(data) == len(data)
-            except OSError:
-                file.truncate(size)
-                raise
-            if not is_whole:
-                file.truncate(size)
-            return is_whole
+        with open(path, "ab", buffering=0, opener=open_private) as file:
+            return file.write(data) == len(data)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -175,7 +169,7 @@ def clean_up(runs_directory: str) -> None:
     path = runs_directory + "/.pruned.jsonl"
     with contextlib.suppress(OSError):
         with open(path, encoding="utf-8") as file:
-            lines = file.readlines()
+            lines = [line for line in file if line.strip()]
         if len(lines) > 2 * REMEMBERED:
             write_atomically(path, "".join(lines[-REMEMBERED:]).encode(), durable=False)
 
