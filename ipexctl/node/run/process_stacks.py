@@ -38,12 +38,11 @@ MAX_PROCESSES = 64
 class ProcessStacks:
     """The stacks of one rank. `poll` returns its messages whenever `reader` is readable."""
 
-    def __init__(self, guard: int, rundir: str, command: Sequence[str]) -> None:
+    def __init__(self, rundir: str, command: Sequence[str]) -> None:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
         self.stuck: Json | None = None
-        self._guard = guard
         self._hooks_directory = os.path.join(rundir, "shim")
         self._bin = os.path.dirname(command[0]) if command else ""
         self._path = ""
@@ -138,21 +137,11 @@ class ProcessStacks:
         entries: list[Json] = []
         try:
             spy = which("py-spy", path=self._path) or ""
-            entries = dump_processes(sort_by_ancestry(processes.descendants(os.getpid(), self._guard), self._pid), spy)
+            command = [stat for stat in processes.descendants(os.getpid()) if stat.pid == self._pid]
+            entries = dump_processes([*command, *processes.descendants(self._pid)], spy)
         finally:
             self._replies.append([{"id": id_, "processes": entries} for id_ in ids])
             os.write(self._writer, b"\n")
-
-
-def sort_by_ancestry(stats: list[ProcessStat], first: int) -> list[ProcessStat]:
-    """The command and its descendants, parents before children, older ones first."""
-    children: dict[int, list[ProcessStat]] = {}
-    for stat in sorted(stats, key=lambda stat: (stat.start, stat.pid)):
-        children.setdefault(stat.parent, []).append(stat)
-    ordered = [stat for stat in stats if stat.pid == first]
-    for stat in ordered:
-        ordered += children.get(stat.pid, [])
-    return ordered
 
 
 def is_python(pid: int) -> bool:
@@ -186,8 +175,7 @@ def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
 
 
 def new_entry(stat: ProcessStat) -> Json:
-    name, wchan = (read_text(f"/proc/{stat.pid}/{file}").strip() for file in ("comm", "wchan"))
-    wchan = "" if wchan == "0" else wchan
+    name, wchan = read_text(f"/proc/{stat.pid}/comm").strip(), processes.waiting_in(stat.pid)
     return {"pid": stat.pid, "name": name, "state": stat.state, "wchan": wchan, "how": "", "text": "", "why": ""}
 
 

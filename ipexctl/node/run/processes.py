@@ -12,7 +12,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Collection, Iterator
 
-from ipexctl.node.common.processes import ProcessStat, all_processes, is_running, read_stat
+from ipexctl.node.common.processes import ProcessStat, all_processes, is_running, read_stat, read_text
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import RankJob
@@ -91,27 +91,27 @@ def _list(cores: Any) -> str:
 def process_state(pid: int) -> tuple[str | None, str | None]:
     """The state of a process (R, S, D …), and the kernel function it waits in, if known."""
     try:
-        state: str | None = read_stat(pid).state
-        with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:
-            wchan = file.read().strip()
+        return read_stat(pid).state, waiting_in(pid) or None
     except OSError:
         return None, None
-    return state, wchan if wchan not in ("", "0") else None
 
 
-def descendants(pid: int, except_pid: int) -> list[ProcessStat]:
-    """The living descendants of a process, except one child and its descendants."""
+def waiting_in(pid: int) -> str:
+    """The kernel function in which a process waits; empty if it is not known."""
+    wchan = read_text(f"/proc/{pid}/wchan").strip()
+    return "" if wchan == "0" else wchan
+
+
+def descendants(pid: int, except_pid: int | None = None) -> list[ProcessStat]:
+    """The living descendants of a process, except one child and its descendants: children after their parents."""
     children: dict[int, list[ProcessStat]] = {}
-    for stat in all_processes():
-        children.setdefault(stat.parent, []).append(stat)
-    living, pids = [], [pid]
-    while pids:
-        for stat in children.get(pids.pop(), ()):
-            if stat.pid != except_pid:
-                pids.append(stat.pid)
-                if stat.is_alive:
-                    living.append(stat)
-    return living
+    for stat in sorted(all_processes(), key=lambda stat: (stat.start, stat.pid)):
+        if stat.pid != except_pid:
+            children.setdefault(stat.parent, []).append(stat)
+    found = list(children.get(pid, ()))
+    for stat in found:
+        found += children.get(stat.pid, ())
+    return [stat for stat in found if stat.is_alive]
 
 
 def has_children(except_pid: int) -> bool:

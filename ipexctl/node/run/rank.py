@@ -56,7 +56,7 @@ class Rank:
         self.plan = job.ranks[rank]
         self.address, self.port = addresses[-1]
         self.guard = processes.Guard()
-        self.stacks = process_stacks.ProcessStacks(self.guard.pid, job.rundir, job.command)
+        self.stacks = process_stacks.ProcessStacks(job.rundir, job.command)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": None}
         self.client = supervisor_client.SupervisorClient(addresses, job.token, self.identity, self.resume)
