@@ -80,6 +80,18 @@ class Supervisor:
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.count() for peer in self.ranks]
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
+        self.handlers: dict[type, Callable[[RankConnection, Any], None]] = {
+            messages.Beat: self.on_beat,
+            messages.Connected: self.on_connected,
+            messages.Started: self.on_start,
+            messages.Mismatch: self.on_mismatch,
+            messages.OutsideSignal: lambda peer, message: self.verdict.on_outside_signal(peer, message.signal),
+            messages.Exit: self.on_exit,
+            messages.Stuck: self.on_stuck,
+            messages.Stacks: self.dumps.on_message,
+            messages.End: lambda peer, message: self.on_end(peer, message.ends),
+            messages.Malformed: self.on_malformed,
+        }
         self.mpirun: Any = None
         self.signals: list[int] = []
         self.peers.addresses.update(start.addresses)
@@ -175,26 +187,8 @@ class Supervisor:
         return not is_undecided and all(peer.status.state == "running" and peer.link is not None for peer in self.ranks)
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None:
-        if isinstance(message, messages.Beat):
-            self.on_beat(peer, message)
-        elif isinstance(message, messages.Connected):
-            self.on_connected(peer, message)
-        elif isinstance(message, messages.Started):
-            self.on_start(peer, message)
-        elif isinstance(message, messages.Mismatch):
-            self.on_mismatch(peer, message)
-        elif isinstance(message, messages.OutsideSignal):
-            self.verdict.on_outside_signal(peer, message.signal)
-        elif isinstance(message, messages.Exit):
-            self.on_exit(peer, message)
-        elif isinstance(message, messages.Stuck):
-            self.on_stuck(peer, message)
-        elif isinstance(message, messages.Stacks):
-            self.dumps.on_message(peer, message)
-        elif isinstance(message, messages.End):
-            self.on_end(peer, message.ends)
-        elif isinstance(message, messages.Malformed):
-            self.on_malformed(peer, message)
+        if handle := self.handlers.get(type(message)):
+            handle(peer, message)
 
     def on_beat(self, peer: RankConnection, message: messages.Beat) -> None:
         peer.status = peer.status._replace(
