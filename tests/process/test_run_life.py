@@ -71,7 +71,7 @@ def test_a_rank_that_was_told_to_end_waits_for_the_slow_ones_before_a_restart(ma
     code = "import os, signal, time\nattempt, rank = os.environ['RESTART_COUNT'], os.environ['RANK']\n"
     code += "if (attempt, rank) == ('0', '1'): signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     code += "print('here', attempt, flush=True)\nif attempt == '0': time.sleep(600)"
-    run = make(code, 2, go={"restarts": 1, "grace": 5.0}).start()
+    run = make(code, 2, go={"restarts": 1}).start()
     run.wait_for_all(b"here 0")
     os.kill(run.status["ranks"][0]["wrapper"], signal.SIGTERM)
     status = run.wait(40)
@@ -238,7 +238,9 @@ while attempt == "0":
 time.sleep(6)
 """
     launch = [sys.executable, str(STAND_INS / "mpirun.py"), "2", sys.executable, "-c", OF_ITS_OWN_SESSION]
-    run = make(code, 2, launch=launch, go={"restarts": 1, "grace": 1.0}).start()
+    run = make(
+        code, 2, launch=launch, go={"restarts": 1}, patches={"run.protocol": ("GRACE = 4.0", "GRACE = 1.0")}
+    ).start()
     run.wait_for_all(b"here 0")
     suspended = run.status["ranks"][1]["wrapper"]
     os.kill(suspended, signal.SIGSTOP)

@@ -85,7 +85,10 @@ def test_a_process_that_is_killed_ends_the_run_with_all_that_ranks_started(
 
 def test_a_rank_that_heeds_no_term_is_killed_after_the_grace(make: Callable[..., Run]) -> None:
     code = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\n"
-    run = make(code + "time.sleep(1 if os.environ['RANK'] == '0' else 600)\nsys.exit(5)", go={"grace": 1.0}).start()
+    run = make(
+        code + "time.sleep(1 if os.environ['RANK'] == '0' else 600)\nsys.exit(5)",
+        patches={"run.protocol": ("GRACE = 4.0", "GRACE = 1.0")},
+    ).start()
     status = run.wait()
     assert (status["exit_code"], states(status)) == (5, [("failed", 5), ("stopped", 137)])
     assert run.left() == []
@@ -124,7 +127,7 @@ def test_mpirun_that_ends_before_any_rank_began_is_quoted(make: Callable[..., Ru
 
 def test_a_rank_that_never_comes_is_missed_by_name(make: Callable[..., Run]) -> None:
     alone = [sys.executable, "-c", "import os, sys; os.environ['PMI_RANK'] = '0'; os.execv(sys.argv[1], sys.argv[1:])"]
-    run = make(FOR_EVER, launch=alone, go={"begin_within": 2}).start()
+    run = make(FOR_EVER, launch=alone, patches={"run.supervisor": ("BEGIN_TIME = 120.0", "BEGIN_TIME = 2.0")}).start()
     status = run.wait()
     assert (status["state"], missing(status["reason"], "1 here 2")) == ("failed", [])
     assert run.left() == []

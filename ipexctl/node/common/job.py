@@ -130,10 +130,6 @@ class StartRequest(NamedTuple):
     """Seconds without output of any rank until that is reported; 0 for never."""
     on_hang: str = "report"
     """Then also `dump` all stacks, or dump them and `stop` the run."""
-    grace: float = 4.0
-    """Seconds for ranks to exit after SIGTERM."""
-    begin_within: float = 120.0
-    """Seconds for every rank to connect."""
     checkpoint: str = ""
     """As in the job."""
     connectivity: ConnectivityRecord | None = None

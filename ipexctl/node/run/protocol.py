@@ -16,6 +16,8 @@ from typing import Any, Iterator
 from ipexctl.node.common.frames import Frame, FrameReader, encode_json
 
 MAX_UNAUTHENTICATED_FRAME = 4096
+GRACE = 4.0
+"""Seconds for ranks to exit after SIGTERM."""
 SUSPENDED = 5.0
 """Seconds between two checks after which a process was itself suspended: then the others do not count as silent."""
 _buffer = bytearray(1 << 18)

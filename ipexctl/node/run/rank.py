@@ -41,8 +41,6 @@ REFUSED_LIMIT = 8.0
 """Seconds without a message if its port is closed: a dead supervisor is not replaced."""
 EXIT_WAIT = 3.0
 """Seconds without a message if mpirun has sent a signal and the command has ended."""
-GRACE = 4.0
-"""Seconds between TERM and KILL, unless the supervisor sends a value."""
 DRAIN = 2.0
 """Seconds for remaining processes of the command to close its output streams."""
 NOT_STARTED, SUPERVISOR_LOST = 111, 112
@@ -72,8 +70,7 @@ class Rank:
         self.mismatches: list[str] = []
         self.exit: Json | None = None
         self.exit_code = 0
-        self.grace = GRACE
-        self.stop_signal: int | None = None
+        self.is_stopping = False
         self.kill_at = self.drain_until = float("inf")
         self.beat_at = 0.0
         self.is_cleaned_up = self.end_sent = self.bye = self.killed = False
@@ -93,10 +90,8 @@ class Rank:
             signal.signal(number, lambda number, _: self._signals.append(number))
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         self.connect(wake)
-        if (
-            self.welcome.get("stop") or self.stop_signal is not None
-        ):  # the run ended before or while this rank connected
-            self.end_without_command(signal.SIGTERM)
+        if self.welcome.get("stop") or self.is_stopping:  # the run ended before or while this rank connected
+            self.end_without_command()
         elif self.checkpoint_port is not None:
             self.is_waiting = True
             if self.rank == min(self.job.ranks):
@@ -172,13 +167,12 @@ class Rank:
         if code and self.is_waiting:
             self.start_command(lines[-1] if lines else f"the exchange of checkpoints ended with exit code {code}")
 
-    def end_without_command(self, number: int) -> None:
+    def end_without_command(self) -> None:
         """End before the command was started."""
-        self.is_waiting, self.is_cleaned_up = False, True
-        self.stop_signal = number
+        self.is_waiting, self.is_cleaned_up, self.is_stopping = False, True, True
         if self.checkpoint is not None:
             os.kill(self.checkpoint.pid, signal.SIGTERM)
-        self.on_exit(128 + number, number)
+        self.on_exit(128 + signal.SIGTERM, signal.SIGTERM)
 
     def start_command(self, problem: str = "") -> None:
         """Start the command. If that fails, the reason goes to the rank's stderr, where users look for it.
@@ -348,7 +342,7 @@ class Rank:
     def give_up(self, why: str) -> None:
         """Stop the command, because there is no supervisor any more."""
         self.lost, self.client.why = True, why
-        self.stop(signal.SIGTERM)
+        self.stop()
 
     def clean_up(self) -> None:
         """End the remaining processes of the command, then read its streams to the end."""
@@ -377,20 +371,20 @@ class Rank:
                 self.signal_child(number)
             else:
                 self.signalled = True
-                if self.stop_signal is None and self.exit is None and not self.lost:
+                if not self.is_stopping and self.exit is None and not self.lost:
                     self.outside_signal = number
                     self.client.send_message("told", signal=number)
-                self.stop(signal.SIGTERM)
+                self.stop()
 
     def on_exit(self, code: int, by: int | None) -> None:
         if self.stacks.stuck is not None:  # the exception is the cause, not the signal that ended the process
             code, by = self.stacks.stuck["code"], None
         self.exit_code = code
-        is_own = self.stop_signal is None or (by == signal.SIGKILL and not self.killed)
+        is_own = not self.is_stopping or (by == signal.SIGKILL and not self.killed)
         oom = self.oom.verdict() if self.oom is not None and is_own and by == signal.SIGKILL else None
         self.exit = {"code": code, "signal": by, "is_own": is_own, "oom": oom}
         self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)
-        self.drain_until = time.monotonic() + (DRAIN if self.stop_signal is None else 0.3)
+        self.drain_until = time.monotonic() + (0.3 if self.is_stopping else DRAIN)
         self.client.send_message("exit", **self.exit)
 
     def handle_message(self, message: Json) -> None:
@@ -403,8 +397,7 @@ class Rank:
             for stream in self.streams:
                 stream.buffer.rewind(int(message.get(stream.name) or 0))
         elif kind == "stop":
-            self.grace = float(message.get("grace", GRACE))
-            self.stop(int(message.get("signal", signal.SIGTERM)))
+            self.stop()
         elif kind == "begin":
             self.welcome["checkpoint_port"] = None
         elif kind == "dump":
@@ -416,13 +409,13 @@ class Rank:
             if self.exit is None:  # the supervisor has waited long enough
                 self.kill_at = 0.0
 
-    def stop(self, number: int) -> None:
+    def stop(self) -> None:
         if self.is_waiting:
-            self.end_without_command(number)
-        elif self.exit is None and self.stop_signal is None:
-            self.stop_signal = number
-            self.kill_at = time.monotonic() + self.grace
-            self.signal_child(number)
+            self.end_without_command()
+        elif self.exit is None and not self.is_stopping:
+            self.is_stopping = True
+            self.kill_at = time.monotonic() + protocol.GRACE
+            self.signal_child(signal.SIGTERM)
 
     def signal_child(self, number: int) -> None:
         if self.child is not None and self.exit is None:

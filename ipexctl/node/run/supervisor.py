@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 
+BEGIN_TIME = 120.0
+"""Seconds for every rank to connect."""
 PATIENCE = 8.0
 """Seconds after the grace period for ranks to exit, on busy machines."""
 LAST_MESSAGE_TIME = 2.0
@@ -66,7 +68,7 @@ class Supervisor:
         self.verdict = verdict.Verdict(self.record, by_mpirun=start.by_mpirun)
         self.stalls = stall_detector.StallDetector(start.hang_after, self.record)
         self.peers = RankConnections(request.token, listeners, self.on_message)
-        self.peers.setup_time = start.begin_within if start.setup else SILENT
+        self.peers.setup_time = BEGIN_TIME if start.setup else SILENT
         self.peers.welcome = lambda: {
             "master": self.record.status.master._asdict(),
             "stop": self.verdict.ending is not None,
@@ -304,18 +306,14 @@ class Supervisor:
 
     def stop_rank(self, peer: RankConnection) -> None:
         if peer.exit is None:
-            self.peers.send_message(peer, "stop", signal=signal.SIGTERM, grace=self.plan.grace)
+            self.peers.send_message(peer, "stop")
 
     def check_timeouts(self, now: float) -> None:
         self.on_lost(self.peers.check_timeouts(now), now)
         if self.verdict.ending is not None:
             self.release_all()
         missing = [peer for peer in self.ranks if peer.instance is None]
-        if (
-            missing
-            and now - self.mpirun_started_at > self.plan.begin_within
-            and self.verdict.on_not_started(missing, self.plan.begin_within)
-        ):
+        if missing and now - self.mpirun_started_at > BEGIN_TIME and self.verdict.on_not_started(missing, BEGIN_TIME):
             self.stop_all()
         if self.end_at is not None and now > self.end_at:
             self.fail("time-limit", f"the time limit of {self.plan.time_limit:g} s is over")
@@ -368,7 +366,7 @@ class Supervisor:
         if self.mpirun.ended_at is None:
             waiting = [peer for peer in self.ranks if not peer.is_done and peer.instance is not None]
             is_over = all(peer.is_done for peer in self.ranks) or (ending is not None and not waiting)
-            patience = FLUSH if self.peers.is_behind(now) else self.plan.grace
+            patience = FLUSH if self.peers.is_behind(now) else protocol.GRACE
             self.mpirun.end_after_ranks(now, ending["at"] + patience if ending else None, is_over=is_over)
             return
         left = [peer for peer in self.ranks if not peer.is_done and peer.exit is None]
@@ -391,7 +389,7 @@ class Supervisor:
             return True
         if all(peer.instance is None or (peer.link is None and gone > LAST_MESSAGE_TIME) for peer in waiting):
             return True
-        patience = FLUSH if self.peers.is_behind(time.monotonic()) else self.plan.grace + PATIENCE
+        patience = FLUSH if self.peers.is_behind(time.monotonic()) else protocol.GRACE + PATIENCE
         return bool(time.monotonic() - ending["at"] > patience and gone > LAST_MESSAGE_TIME)
 
     def handle_signals(self) -> None:
