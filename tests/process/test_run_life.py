@@ -80,7 +80,7 @@ def test_a_rank_that_was_told_to_end_waits_for_the_slow_ones_before_a_restart(ma
 
 def test_a_silent_run_is_told_with_what_each_rank_is_at_and_not_ended(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('step', os.environ['RANK'], flush=True)\nwhile not os.path.exists('speak'):\n"
-    code += " time.sleep(0.1)\nprint('again', flush=True)\ntime.sleep(1)"
+    code += " time.sleep(0.1)\nprint('again', flush=True)\ntime.sleep(2)"
     run = make(code, go={"hang_after": 2.5}).start()
     run.wait_until(lambda: run.status["silent"])
     silent = run.status["silent"]

@@ -21,14 +21,13 @@ import time
 from typing import BinaryIO, Iterable, Iterator
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
-from ipexctl.node.common.files import read_json, rundir_of
+from ipexctl.node.common.files import rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk, encode_json
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.node.common.records import read_status
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_times import OutputKey, TimesReader
 from ipexctl.node.run.stack_dumps import encode_dump
-from ipexctl.node.run.status_file import StoredStatus, read_status_file
+from ipexctl.node.run.status_file import StoredStatus, read_document, read_status_file
 
 READ_INTERVAL = 0.03
 """Seconds between two reads while output arrives often, or before the first output."""
@@ -189,12 +188,6 @@ class StatusWatcher:
         return stored, True
 
 
-def read_copy(rundir: str) -> StoredStatus:
-    """The status in a copy. Whether the run is alive can't be known from it."""
-    document = read_json(os.path.join(rundir, "status.json"))
-    return StoredStatus(read_status(document), document)
-
-
 class OutputSender:
     """Sends the new output that the filter chooses, and the times of it."""
 
@@ -254,7 +247,8 @@ def follow(request: Json, _: object = None) -> Json:
     allow_many_files()  # each rank has two files
     rundir = rundir_of(request)
     is_copy = bool(request.get("copy"))
-    first = read_copy(rundir) if is_copy else read_status_file(rundir)
+    # From a copy it can't be known whether the run is alive.
+    first = read_document(os.path.join(rundir, "status.json")) if is_copy else read_status_file(rundir)
     files = files_of(request, rundir, first.status.world_size)
     times = TimesReader(os.path.join(rundir, "output.times"), len(files), exact=bool(request.get("exact")))
     output = OutputReader(files, times, is_live=not (is_copy or first.status.is_over))
