@@ -193,13 +193,6 @@ def _find_python(python: str, home_path: str, options: str, boot: str, arguments
     )
 
 
-def agent_command_of(python: str, command: str) -> Command:
-    """Like `agent_command`, for this Python and no other."""
-    no_copy = ""
-    arguments = [python, "-I", "-c", _BOOT, str(len(agent_zip(command.partition(".")[0]))), no_copy, command]
-    return Command(f"exec {shlex.join(arguments)}", command)
-
-
 def _ignore(event: Reply) -> None:
     """The default of `on_event`."""
 

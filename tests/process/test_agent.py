@@ -18,9 +18,8 @@ import ipexctl.node
 from agent_helpers import agent_file, all_pythons
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import agent_command_of, agent_zip, call
+from ipexctl.remote.node_call import agent_zip, call
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
     from ipexctl.remote.session import Ended, Readable
@@ -212,15 +211,6 @@ def test_an_archive_with_another_hash_is_not_kept(home: Path, monkeypatch: pytes
     monkeypatch.setattr("ipexctl.remote.node_call._copy_name", lambda archive: "0123456789abcdef")
     assert not is_copied(home)
     assert not (home / "agent").exists()
-
-
-def test_a_named_python_runs_the_agent_from_stdin() -> None:
-    line = agent_command_of(sys.executable, "network.ports")
-    orders = b"127.0.0.1 t 5\n1\n"
-    session = LocalSession(Host("localhost", "localhost"))
-    output = capture(session, line, stdin=io.BytesIO(agent_zip("network") + orders))
-    assert output.ended.ok
-    assert output.stdout.endswith(b'{"event": "done"}\n')
 
 
 FOLDERS = {name: name for name in ("env", "files", "network", "smoke", "uninstall")} | {"run": "run files"}

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from env_helpers import said, start
-from ipexctl.remote.command import login_line
-from ipexctl.remote.node_call import agent_command_of, script_text
+from ipexctl.remote.command import Command, login_line
+from ipexctl.remote.node_call import script_text
 
 SSH = """#!/bin/sh
 case $2 in
@@ -31,7 +31,7 @@ def check(tmp_path: Path, **addresses: str) -> dict[str, Any]:
         "address": "127.0.0.1",
         "python": sys.executable,
         "ssh": [str(ssh)],
-        "probe": login_line(agent_command_of(sys.executable, "network.ports"), "nonce"),
+        "probe": login_line(Command.argv(sys.executable, "-I", "-S", "-c", script_text("network.ports")), "nonce"),
         "nodes": [{"word": word, "address": address} for word, address in addresses.items()],
         "seconds": 5,
         "record": str(tmp_path / "record"),

@@ -34,12 +34,6 @@ def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = 
     return [python, "-I" if isolated else "-s", sys.path[0], command, *([action] if action else [])]
 
 
-def own_archive() -> bytes:
-    """The zip from which this agent was started, to be sent to another host."""
-    with open(sys.path[0], "rb") as file:  # noqa: PTH123
-        return file.read()
-
-
 def open_home(copy: str, is_present: bool) -> None:
     """Check the home in which this copy of the agent is or will be, and make the copy; ends the call for a bad home."""
     try:
@@ -68,7 +62,7 @@ def unpack_copy(directory: str) -> None:
         return
     temporary = copy.with_name(f".new-{os.urandom(6).hex()}")
     try:
-        archive = own_archive()
+        archive = Path(sys.path[0]).read_bytes()
         if not hashlib.sha256(archive).hexdigest().startswith(copy.name):
             return
         copy.parent.mkdir(0o700, exist_ok=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import shutil
 import subprocess
@@ -22,7 +23,6 @@ import threading
 from typing import Any, Iterator, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json, answer
-from ipexctl.node.common.archive import own_archive
 from ipexctl.node.common.files import remove_file
 from ipexctl.node.network import ports
 
@@ -67,8 +67,7 @@ class NodeCheck:
         listen = f"{self.node['address']} {self.token} {int(4 * seconds)}\n"
         connect = f"{seconds} {self.request['address']} {self.port} {self.token}\n"
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(own_archive() + f"{listen}{connect}".encode())
-            process.stdin.flush()
+            os.write(process.stdin.fileno(), f"{listen}{connect}".encode())
         events = {}
         for event in read_events(process.stdout):
             events[event["event"]] = event

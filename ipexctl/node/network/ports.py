@@ -7,8 +7,8 @@
     the end of stdin → {"event": "done"}
 
 A listener sends its token, so that a connection to the wrong machine is not taken for a good one. The source of this
-module is also given to a host's Python with `-c`, which takes half of the time of an agent from a zip. It imports
-little: node0 and 127 nodes start it at once, and `socket`, `signal` and `collections` would take 7 of 17 ms.
+module is given to a host's Python with `-c`, which takes half of the time of an agent from a zip. It imports little:
+node0 and 127 nodes start it at once, and `socket`, `signal` and `collections` would take 7 of 17 ms.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def parse_order(line: bytes) -> tuple[float, list[tuple[str, int, str]]]:
     return float(seconds), targets
 
 
-def main(_: str = "") -> int:
+def main() -> int:
     stdin = sys.stdin.buffer
     address, token, life = stdin.readline().decode().split()
     _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)

@@ -13,7 +13,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.remote.command import Command, login_line
-from ipexctl.remote.node_call import agent_command_of, call
+from ipexctl.remote.node_call import call, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, capture
@@ -93,7 +93,8 @@ def check_connectivity(
     passed = context.node0.connectivity
     if key and passed is not None and passed.key == key:
         return passed
-    request["probe"] = login_line(agent_command_of(context.env.python, "network.ports"), secrets.token_hex(8))
+    program = Command.argv(context.env.python, "-I", "-S", "-c", script_text("network.ports"))
+    request["probe"] = login_line(program, secrets.token_hex(8))
     try:
         reply = call(
             pool.session(node0),
