@@ -127,15 +127,20 @@ def disk_usage(path: AnyPath) -> int:
     return total
 
 
-def tail_of(path: AnyPath, max_bytes: int) -> tuple[list[bytes], bool]:
-    """The lines in the last bytes of a file, and whether the first may be incomplete; none if it can't be read."""
+def last_lines(path: AnyPath, max_bytes: int, count: int) -> list[bytes]:
+    """The last lines of a file, of which `max_bytes` are read; none if it can't be read."""
     try:
         with open(path, "rb") as file:
             start = max(0, file.seek(0, os.SEEK_END) - max_bytes)
             file.seek(start)
-            return file.read(max_bytes).split(b"\n"), start > 0
+            lines = file.read(max_bytes).split(b"\n")
     except OSError:
-        return [], False
+        return []
+    if not lines[-1]:
+        lines.pop()
+    if start > 0 and len(lines) > 1:  # the first may be incomplete
+        lines = lines[1:]
+    return lines[-count:]
 
 
 def open_private(path: str, flags: int) -> int:

@@ -52,6 +52,14 @@ class Chunk(NamedTuple):
         return self.offset + len(self.data)
 
 
+def last_state(line: bytes) -> bytes:
+    r"""The text that a terminal shows of a line with carriage returns (`\r`), as of a progress bar."""
+    if b"\r" not in line:
+        return line
+    states = line.rstrip(b"\r")
+    return states[states.rfind(b"\r") + 1 :]
+
+
 def encode_json(document: Json) -> bytes:
     payload = json.dumps(document).encode()
     return HEAD.pack(len(payload), b"J") + payload

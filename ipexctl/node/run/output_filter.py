@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Iterable, NoReturn
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.run.run_snapshot import last_state
+from ipexctl.node.common.frames import last_state
 
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import Chunk
@@ -111,8 +111,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 def _searched_text(line: bytes) -> str:
     """What a terminal would show of the line."""
-    shown = last_state(line) if b"\r" in line else line
-    return shown[:MAX_SEARCHED].decode(errors="replace")
+    return last_state(line)[:MAX_SEARCHED].decode(errors="replace")
 
 
 def _on_alarm(*_: object) -> NoReturn:

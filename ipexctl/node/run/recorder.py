@@ -12,8 +12,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
-from ipexctl.node.common.files import open_private, remove_file, tail_of
-from ipexctl.node.common.frames import SUFFIXES
+from ipexctl.node.common.files import last_lines, open_private, remove_file
+from ipexctl.node.common.frames import SUFFIXES, last_state
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run.output_times import TimesWriter
@@ -222,6 +222,6 @@ class Recorder:
         return True
 
     def tail(self, name: str, lines: int = 20) -> list[str]:
-        """The last lines of a file of the run."""
-        text = b"\n".join(tail_of(self.path(name), 16384)[0]).decode(errors="replace")
-        return [line.rstrip() for line in text.splitlines()[-lines:]]
+        """The last lines of a file of the run, as a terminal would show them."""
+        found = last_lines(self.path(name), 16384, lines)
+        return [last_state(line).decode(errors="replace").rstrip() for line in found]

@@ -18,8 +18,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import Json, answer, emit_frames
-from ipexctl.node.common.files import read_json, rundir_of, tail_of
-from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk
+from ipexctl.node.common.files import last_lines, read_json, rundir_of
+from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk, last_state
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
 from ipexctl.node.run.status_file import read_document, read_status_file
@@ -42,12 +42,6 @@ PLAN_FIELDS = ("backend", "flavor", "python", "command", "cwd", "env", "dtype_hi
 FAILED_STATES = ("failed", "lost")
 
 
-def last_state(line: bytes) -> bytes:
-    """The text that a terminal shows of a line with carriage returns (`\\r`)."""
-    bare = line.rstrip(b"\r")
-    return bare[bare.rfind(b"\r") + 1 :]
-
-
 def shorten(line: bytes, longest: int = MAX_LINE) -> bytes:
     if len(line) <= longest:
         return line
@@ -55,14 +49,9 @@ def shorten(line: bytes, longest: int = MAX_LINE) -> bytes:
     return line[:half] + b" [... %d bytes ...] " % (len(line) - 2 * half) + line[-half:]
 
 
-def tail(path: str, max_bytes: int, lines: int) -> list[bytes]:
-    """The last lines of a file; none when there is no such file."""
-    tail_lines, is_cut = tail_of(path, max_bytes)
-    if tail_lines and not tail_lines[-1]:
-        tail_lines.pop()
-    if is_cut and len(tail_lines) > 1:
-        tail_lines = tail_lines[1:]
-    return [shorten(last_state(line)) for line in tail_lines[-lines:]]
+def tail(path: str, max_bytes: int, count: int) -> list[bytes]:
+    """The last lines of a file as a terminal would show them; none when there is no such file."""
+    return [shorten(last_state(line)) for line in last_lines(path, max_bytes, count)]
 
 
 def text_lines(path: str, lines: int = 80) -> list[str]:

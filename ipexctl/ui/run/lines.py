@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from ipexctl.node.common.frames import last_state
+
 LONGEST_LINE: Final = 1 << 20
 """Bytes; a longer line is passed on in pieces, to bound memory."""
 _VIEWED: Final = 128 << 10
@@ -143,11 +145,3 @@ class NewestLines:
             begin, end = dropped.rfind(b"\n", 0, place) + 1, dropped.find(b"\n", place)
             line = dropped[begin : end if end >= 0 else None]
             self.samples.append((last_state(line)[:_LONGEST_VIEWED], step))
-
-
-def last_state(line: bytes) -> bytes:
-    r"""The text after the last `\r`, as a terminal would show it."""
-    if b"\r" not in line:
-        return line
-    states = line.rstrip(b"\r")
-    return states[states.rfind(b"\r") + 1 :]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipexctl.ui.run.lines import NewestLines, PrefixedLines, last_state
+from ipexctl.node.common.frames import last_state
+from ipexctl.ui.run.lines import NewestLines, PrefixedLines
 
 PIECES = st.lists(
     st.one_of(
