@@ -236,7 +236,7 @@ def test_a_long_search_that_finds_nothing_shows_that_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that gets no frame for 30 seconds counts node0 as lost."""
-    monkeypatch.setattr("ipexctl.node.run.follow.SEARCH_TICK_INTERVAL", 0.0)
+    monkeypatch.setattr("ipexctl.node.run.follow.TICK_INTERVAL", 0.0)
     (tmp_path / "0000.out").write_bytes(b"x\n" * MAX_BYTES)
     file = FollowedFile(str(tmp_path / "0000.out"), 0, "stdout", 0)
     output = OutputReader({(0, "stdout"): file}, TimesReader(str(tmp_path / "none"), 1), is_live=False)

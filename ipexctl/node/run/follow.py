@@ -40,9 +40,8 @@ NOTIFIED_INTERVAL = 1.0
 """Where the kernel reports changes: then only the end of the caller is found by looking."""
 SETTLE_TIME = 0.002
 """Seconds for changes that belong together: a new status is two of them."""
-TICK_INTERVAL = 10.0
-SEARCH_TICK_INTERVAL = 5.0
-"""While output is searched, which may send nothing: after 30 seconds without a frame the caller gives up."""
+TICK_INTERVAL = 5.0
+"""Seconds between two empty messages: after 30 seconds without a frame the caller gives up."""
 CHUNK_SIZE = 48 << 10
 MAX_BYTES = 1 << 20
 """Bytes of output between two looks at the status."""
@@ -207,7 +206,7 @@ class OutputSender:
         for chunk in self._chunks:
             size += len(chunk.data)
             self._send(self._chosen.feed(chunk))
-            self._tick(time.monotonic())
+            self.tick(time.monotonic())
             if size >= MAX_BYTES:
                 self.is_caught_up, self._is_resumed = False, True
                 return True
@@ -229,8 +228,9 @@ class OutputSender:
             for key, file in self._output.files.items():
                 self._send([Chunk(*key, b"", self._chosen.offset_of(key, file.offset))])
 
-    def _tick(self, now: float) -> None:
-        if now - self._ticked_at >= SEARCH_TICK_INTERVAL:
+    def tick(self, now: float) -> None:
+        """Show from time to time that the run is followed, and find out whether the caller has exited."""
+        if now - self._ticked_at >= TICK_INTERVAL:
             self._ticked_at = now
             self._writer.send(encode_json({}))
             self._writer.flush()
@@ -296,9 +296,7 @@ def forward_run(
             return document
         if has_output:
             sent_at = now
-        elif now - sent_at > TICK_INTERVAL:
-            sent_at = now
-            writer.send(encode_json({}))  # only a write shows that the caller has exited
+        sender.tick(now)
         writer.flush()
         if os.getppid() != parent:
             raise AgentError("the caller has exited")
