@@ -65,7 +65,7 @@ class Supervisor:
         self.created_at = time.monotonic()
         self.checked_at = 0.0
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
-        self.verdict = verdict.Verdict(self.record, by_mpirun=start.by_mpirun)
+        self.verdict = verdict.Verdict(self.record, self.stop_all, by_mpirun=start.by_mpirun)
         self.stalls = stall_detector.StallDetector(start.hang_after, self.record)
         self.peers = RankConnections(request.token, listeners, self.on_message)
         self.peers.setup_time = BEGIN_TIME if start.setup else SILENT
@@ -133,13 +133,13 @@ class Supervisor:
         try:
             self.start()
         except SetupError as error:
-            self.fail("mpirun", str(error.strerror))
+            self.verdict.fail("mpirun", str(error.strerror))
             command = shlex.join(["bash", "-c", f". {shlex.quote(self.plan.setup or '')}"])
             fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
             return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
         except OSError as error:
             why = f"{error.filename or self.plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
-            self.fail("mpirun", f"{self.started_program} can't be started: {why}")
+            self.verdict.fail("mpirun", f"{self.started_program} can't be started: {why}")
             fix = (
                 "ipexctl doctor looks for one" if self.plan.by_mpirun else "ipexctl envs --verify tests the environment"
             )
@@ -224,22 +224,22 @@ class Supervisor:
 
     def on_exit(self, peer: RankConnection, message: messages.Exit) -> None:
         self.peers.acknowledge(peer)
-        if peer.exit is None and self.verdict.on_exit(peer, message):
-            self.stop_all()
+        if peer.exit is None:
+            self.verdict.on_exit(peer, message)
 
     def on_stuck(self, peer: RankConnection, message: messages.Stuck) -> None:
         """A rank has printed and reported its exception, but its process has not exited."""
         code, duration = message.code, f"its interpreter didn't end for {message.seconds:g} s"
         reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
         reason += " (with oneCCL that is MPI_Finalize waiting for the others)"
-        self.fail("stuck", reason, peers=[peer], code=code, exit_code=code)
+        self.verdict.fail("stuck", reason, peers=[peer], code=code, exit_code=code)
 
     def on_malformed(self, peer: RankConnection, message: messages.Malformed) -> None:
         """Its connection was dropped. It reconnects; a rank that can't do better is lost."""
         self.record.event("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
         if peer.malformed >= MAX_MALFORMED:
             reason = f"rank {peer.rank} on {peer.host} sends messages that can't be read: {message.reason}"
-            self.fail("lost", reason, peers=[peer])
+            self.verdict.fail("lost", reason, peers=[peer])
 
     def on_end(self, peer: RankConnection, ends: messages.Ends) -> None:
         """The rank has sent all its output; it may exit unless some of it is not written yet."""
@@ -274,10 +274,6 @@ class Supervisor:
             self.peers.send_message(peer, "forget")
         self.peers.send_message(peer, "bye")
 
-    def fail(self, kind: str, reason: str, **more: Any) -> None:
-        if self.verdict.fail(kind, reason, **more):
-            self.stop_all()
-
     def check_exchange(self) -> None:
         """Print what the exchange of checkpoints does, and start the commands when it is over."""
         exchange = self.exchange
@@ -292,7 +288,7 @@ class Supervisor:
             return
         self.exchange = None
         if exchange.failure:
-            self.fail("checkpoint", f"the checkpoint could not be brought to all hosts: {exchange.failure}")
+            self.verdict.fail("checkpoint", f"the checkpoint could not be brought to all hosts: {exchange.failure}")
             return
         exchange.close()
         for peer in self.ranks:
@@ -313,12 +309,11 @@ class Supervisor:
         if self.verdict.ending is not None:
             self.release_all()
         missing = [peer for peer in self.ranks if peer.instance is None]
-        if missing and now - self.mpirun_started_at > BEGIN_TIME and self.verdict.on_not_started(missing, BEGIN_TIME):
-            self.stop_all()
+        if missing and now - self.mpirun_started_at > BEGIN_TIME:
+            self.verdict.on_not_started(missing, BEGIN_TIME)
         if self.end_at is not None and now > self.end_at:
-            self.fail("time-limit", f"the time limit of {self.plan.time_limit:g} s is over")
-        if self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None):
-            self.stop_all()
+            self.verdict.fail("time-limit", f"the time limit of {self.plan.time_limit:g} s is over")
+        self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None)
         for peer in self.peers.check_disk(now, self.record.has_room, FLUSH):
             self.record.event("output-lost", rank=peer.rank, host=peer.host)
             self.on_end(peer, peer.ends)
@@ -345,14 +340,13 @@ class Supervisor:
         self.record.event("dumped", dump=dump_id)
         if self.plan.on_hang == "stop":
             ranks = [peer.rank for peer in self.ranks if peer.exit is None]
-            self.fail("hang", f"no rank printed anything for {self.plan.hang_after:g} s", ranks=ranks)
+            self.verdict.fail("hang", f"no rank printed anything for {self.plan.hang_after:g} s", ranks=ranks)
 
     def on_lost(self, lost: list[RankConnection], now: float) -> None:
         """Handle lost ranks. An exit that a rank has reported stays; without one, the loss ends the run."""
         without_exit = [peer for peer in lost if peer.exit is None]
         was_ending = self.verdict.ending is not None
-        if without_exit and self.verdict.on_lost(without_exit, self.ranks, now):
-            self.stop_all()
+        self.verdict.on_lost(without_exit, self.ranks, now)
         also_lost = [peer for peer in self.ranks if peer.status.state == "lost" and not peer.is_over]
         for peer in {peer.rank: peer for peer in (*lost, *also_lost)}.values():
             peer.is_over = True
@@ -374,8 +368,8 @@ class Supervisor:
             self._update_mpirun(tail=tuple(self.record.tail("mpirun.log")))
             lost = self.verdict.lost_before_mpirun(left, self.mpirun)
             self.on_lost(lost, now)
-            if not lost and self.verdict.on_mpirun_ended(left, self.mpirun.ended_by):
-                self.stop_all()
+            if not lost:
+                self.verdict.on_mpirun_ended(left, self.mpirun.ended_by)
 
     def is_finished(self) -> bool:
         """Whether mpirun has exited, and every rank has, or had time enough for it."""
@@ -398,8 +392,7 @@ class Supervisor:
             if number == signal.SIGUSR1:
                 self.dumps.handle_requests()
             elif number != signal.SIGCHLD:
-                if self.verdict.end("stopped", 128 + number, "it was stopped"):
-                    self.stop_all()
+                self.verdict.end("stopped", 128 + number, "it was stopped")
             elif self.mpirun.ended_at is None and self.mpirun.has_ended():
                 code = self.mpirun.ended_by[0]
                 self._update_mpirun(exit_code=code)
@@ -433,7 +426,7 @@ class Supervisor:
         try:
             self.start()
         except OSError as error:
-            self.fail("mpirun", f"{self.started_program} can't be started again: {error.strerror or error}")
+            self.verdict.fail("mpirun", f"{self.started_program} can't be started again: {error.strerror or error}")
             return False
         return True
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING, Callable, Sequence
 
 from ipexctl.node.common.records import Attempt, Failure, OutOfMemory, State
 
@@ -47,10 +47,13 @@ RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 class Verdict:
     """`ending` is None while the run continues, then {"state", "code", "reason", "at": monotonic}."""
 
-    def __init__(self, recorder: Recorder, *, by_mpirun: bool = True) -> None:
-        """`by_mpirun`: false when the process that was started is the wrapper of the only rank."""
+    def __init__(self, recorder: Recorder, on_end: Callable[[], None], *, by_mpirun: bool = True) -> None:
+        """`on_end` is called when a reason to end is found.
+
+        `by_mpirun`: false when the process that was started is the wrapper of the only rank.
+        """
         self.ending: Json | None = None
-        self._recorder = recorder
+        self._recorder, self._on_end = recorder, on_end
         self._by_mpirun = by_mpirun
         self._signalled_at: float | None = None
 
@@ -59,14 +62,14 @@ class Verdict:
         """Ranks got a signal to end, and its sender is not known yet."""
         return self._signalled_at is not None and self.ending is None
 
-    def end(self, state: str, code: int, reason: str) -> bool:
-        """Record why the run ends; only the first reason counts. True when this is the first."""
+    def end(self, state: str, code: int, reason: str) -> None:
+        """Record why the run ends; only the first reason counts."""
         if self.ending is not None:
-            return False
+            return
         self.ending = {"state": state, "code": code, "reason": reason, "at": time.monotonic()}
         self._recorder.status = self._recorder.status._replace(reason=reason)
         self._recorder.event("ending", state=state, exit_code=code, reason=reason)
-        return True
+        self._on_end()
 
     def fail(
         self,
@@ -79,8 +82,8 @@ class Verdict:
         exit_code: int | None = None,
         signal: int | None = None,
         oom: OutOfMemory | None = None,
-    ) -> bool:
-        """Record a failure; true when it ends the run. `peers[0]`, if any, is the cause, `ranks` are others."""
+    ) -> None:
+        """Record a failure. `peers[0]`, if any, is the cause, `ranks` are others."""
         first = Failure(
             rank=peers[0].rank if peers else None,
             host=peers[0].host if peers else None,
@@ -93,7 +96,8 @@ class Verdict:
         )
         if self.ending is None:
             self._recorder.status = self._recorder.status._replace(first_failure=first)
-            return self.end("failed", code, reason)
+            self.end("failed", code, reason)
+            return
         before = self._recorder.status.first_failure
         is_soon = time.monotonic() - self.ending["at"] < SETTLE_TIME
         if is_soon and before is not None and before.kind == "exit" and kind in ("signal", "oom"):
@@ -101,10 +105,9 @@ class Verdict:
             self._recorder.status = self._recorder.status._replace(first_failure=first, reason=reason)
             self.ending.update(code=code, reason=reason)
             self._recorder.event("verdict", exit_code=code, reason=reason)
-        return False
 
-    def on_exit(self, peer: RankConnection, message: Exit) -> bool:
-        """Handle the end of a rank's command; true when that ends the run."""
+    def on_exit(self, peer: RankConnection, message: Exit) -> None:
+        """Handle the end of a rank's command."""
         code, by, oom = message.code, message.signal, message.oom
         peer.exit = message
         is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
@@ -120,12 +123,11 @@ class Verdict:
         self._recorder.event("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
         if gave_up:
             reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
-            return self.fail("lost", reason, ranks=[peer.rank])
-        if state != "failed" or (self.ending is not None and not message.is_own):
-            return False
-        kind = "oom" if oom else "signal" if by else "exit"
-        reason = f"rank {peer.rank} on {peer.host} failed: {describe_exit(code, by, oom)}"
-        return self.fail(kind, reason, peers=[peer], code=code, exit_code=code, signal=by, oom=oom)
+            self.fail("lost", reason, ranks=[peer.rank])
+        elif state == "failed" and (self.ending is None or message.is_own):
+            kind = "oom" if oom else "signal" if by else "exit"
+            reason = f"rank {peer.rank} on {peer.host} failed: {describe_exit(code, by, oom)}"
+            self.fail(kind, reason, peers=[peer], code=code, exit_code=code, signal=by, oom=oom)
 
     def on_outside_signal(self, peer: RankConnection, number: int) -> None:
         """A rank wrapper got a signal that the supervisor did not send."""
@@ -133,34 +135,31 @@ class Verdict:
         if self.ending is None and self._signalled_at is None:
             self._signalled_at = time.monotonic()
 
-    def check_outside_signals(self, now: float, peers: Sequence[RankConnection], mpirun_has_ended: bool) -> bool:
-        """Find the cause of such signals: mpirun, when all ranks got one. True when that ends the run."""
+    def check_outside_signals(self, now: float, peers: Sequence[RankConnection], mpirun_has_ended: bool) -> None:
+        """Find the cause of such signals: mpirun, when all ranks got one."""
         if self._signalled_at is None or self.ending is not None:
-            return False
+            return
         connected = [peer for peer in peers if peer.instance is not None]
         signalled = [peer for peer in connected if peer.outside_signal]
         is_all = self._by_mpirun and len(signalled) == len(connected)
         if is_all and (mpirun_has_ended or now - self._signalled_at > SIGNAL_TIME):
-            return self.fail("mpirun", f"mpirun got a signal to end, and ended {ranks_on_hosts(signalled)}")
-        if now - self._signalled_at <= SIGNAL_TIME:
-            return False
-        number = signalled[0].outside_signal or int(signal.SIGTERM)
-        reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"
-        return self.fail("signal", reason, peers=signalled, code=128 + number, signal=number)
+            self.fail("mpirun", f"mpirun got a signal to end, and ended {ranks_on_hosts(signalled)}")
+        elif now - self._signalled_at > SIGNAL_TIME:
+            number = signalled[0].outside_signal or int(signal.SIGTERM)
+            reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"
+            self.fail("signal", reason, peers=signalled, code=128 + number, signal=number)
 
-    def on_not_started(self, missing: Sequence[RankConnection], within: float) -> bool:
-        return self.fail("not-begun", f"{ranks_on_hosts(missing)} did not begin within {within:g} s", peers=missing)
+    def on_not_started(self, missing: Sequence[RankConnection], within: float) -> None:
+        self.fail("not-begun", f"{ranks_on_hosts(missing)} did not begin within {within:g} s", peers=missing)
 
-    def on_lost(self, lost: Sequence[RankConnection], peers: Sequence[RankConnection], now: float) -> bool:
-        """Handle ranks that send nothing any more; true when that ends the run."""
+    def on_lost(self, lost: Sequence[RankConnection], peers: Sequence[RankConnection], now: float) -> None:
+        """Handle ranks that send nothing any more."""
         if self.ending is not None or not lost:
-            return False
+            return
         concerned, reason, is_one_host = describe_loss(lost, peers, self._recorder.status.node0, now)
         for peer in concerned:
             peer.status = peer.status._replace(state="lost")
-        if is_one_host:
-            return self.fail("lost", reason, peers=concerned)
-        return self.fail("lost", reason, ranks=[peer.rank for peer in concerned])
+        self.fail("lost", reason, peers=concerned if is_one_host else (), ranks=[peer.rank for peer in concerned])
 
     def lost_before_mpirun(self, left: Sequence[RankConnection], mpirun: MpirunProcess) -> list[RankConnection]:
         """The ranks whose loss made mpirun end: their connections broke before; none if mpirun was killed."""
@@ -175,15 +174,16 @@ class Verdict:
                 gone.append(peer)
         return gone
 
-    def on_mpirun_ended(self, left: Sequence[RankConnection], ended_by: tuple[int | None, int | None]) -> bool:
-        """Handle an mpirun that ended before these ranks; true when that ends the run."""
+    def on_mpirun_ended(self, left: Sequence[RankConnection], ended_by: tuple[int | None, int | None]) -> None:
+        """Handle an mpirun that ended before these ranks."""
         code, by = ended_by
         program = "mpirun" if self._by_mpirun else "the rank wrapper"
         text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
         met = [peer for peer in left if peer.instance is not None]
         if met:
-            return self.fail("mpirun", f"{text} while {ranks_on_hosts(met)} ran")
-        return self.fail("not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=[peer.rank for peer in left])
+            self.fail("mpirun", f"{text} while {ranks_on_hosts(met)} ran")
+        else:
+            self.fail("not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=[peer.rank for peer in left])
 
     def may_restart(self, peers: Sequence[RankConnection], restarts: int) -> bool:
         """Whether a rank failed after its command started, and a restart is left."""

@@ -43,13 +43,17 @@ class Record:
 
     def __init__(self) -> None:
         self.status = RunStatus("r", "running", node0="node1")
+        self.ends = 0
+
+    def end(self) -> None:
+        self.ends += 1
 
     def event(self, name: str, **fields: Any) -> None: ...
 
 
 def verdict() -> tuple[Any, Record]:
     record = Record()
-    return module.Verdict(record), record  # type: ignore[arg-type]
+    return module.Verdict(record, record.end), record  # type: ignore[arg-type]
 
 
 def first_of(record: Record) -> tuple[Any, ...]:
@@ -61,8 +65,9 @@ def first_of(record: Record) -> tuple[Any, ...]:
 def test_the_first_rank_to_fail_is_the_first_failure_and_gives_its_exit_code() -> None:
     judge, record = verdict()
     peers = cluster()
-    assert judge.on_exit(peers[3], Exit(3, True))
-    assert not judge.on_exit(peers[0], Exit(1, True))
+    judge.on_exit(peers[3], Exit(3, True))
+    judge.on_exit(peers[0], Exit(1, True))
+    assert record.ends == 1
     assert first_of(record) == ("exit", 3, "node2", [3])
     assert (judge.ending["code"], record.status.reason) == (3, "rank 3 on node2 failed: exit code 3")
     assert peers[0].status.state == "failed"
@@ -107,7 +112,8 @@ def test_a_node_that_falls_silent_is_named_with_its_ranks(
     for rank, seconds in quiet.items():
         peers[rank].quiet = seconds
     lost = [peers[rank] for rank, seconds in quiet.items() if seconds > 25]
-    assert judge.on_lost(lost, peers, NOW)
+    judge.on_lost(lost, peers, NOW)
+    assert record.ends == 1
     assert missing(record.status.reason, words) == []
     kind, rank, host, ranks = first_of(record)
     assert (kind, rank, host) == first[:3]
@@ -120,7 +126,8 @@ def test_who_hung_up_is_told_from_who_fell_silent_and_the_first_to_go_is_to_blam
     peers = cluster()
     for rank, at in ((0, 995.3), (3, 995.0), (4, 995.2)):
         peers[rank].closed_by_peer, peers[rank].disconnected_at, peers[rank].lost_at = True, at, at
-    assert judge.on_lost([peers[0], peers[3], peers[4]], peers, NOW)
+    judge.on_lost([peers[0], peers[3], peers[4]], peers, NOW)
+    assert record.ends == 1
     assert missing(record.status.reason, "rank 3 node2") == []
     assert first_of(record)[1:] == (3, "node2", [3])
 
@@ -130,15 +137,19 @@ def test_ranks_that_were_all_told_to_end_were_told_by_mpirun_and_one_alone_by_a_
     peers = cluster()
     for peer in peers:
         judge.on_outside_signal(peer, 15)
-        assert not judge.on_exit(peer, Exit(143, False, 15))
+        judge.on_exit(peer, Exit(143, False, 15))
+        assert record.ends == 0
     assert judge.is_open
-    assert judge.check_outside_signals(time.monotonic(), peers, True)
+    judge.check_outside_signals(time.monotonic(), peers, True)
+    assert record.ends == 1
     assert first_of(record)[:2] == ("mpirun", None)
     judge, record = verdict()
     peers = cluster()
     judge.on_outside_signal(peers[3], 15)
-    assert not judge.check_outside_signals(time.monotonic(), peers, False)
-    assert judge.check_outside_signals(time.monotonic() + 2, peers, False)
+    judge.check_outside_signals(time.monotonic(), peers, False)
+    assert record.ends == 0
+    judge.check_outside_signals(time.monotonic() + 2, peers, False)
+    assert record.ends == 1
     assert first_of(record) == ("signal", 3, "node2", [3])
     assert missing(record.status.reason, "rank 3 node2 SIGTERM") == []
     assert judge.ending["code"] == 143
@@ -152,7 +163,8 @@ def test_mpirun_that_ended_for_a_rank_that_had_gone_before_is_not_to_blame() -> 
     assert judge.lost_before_mpirun(peers, mpirun) == [peers[3]]
     mpirun.was_killed = True
     assert judge.lost_before_mpirun(peers, mpirun) == []
-    assert judge.on_mpirun_ended(peers, (137, 9))
+    judge.on_mpirun_ended(peers, (137, 9))
+    assert record.ends == 1
     assert record.status.reason == "mpirun was ended by SIGKILL while ranks 0-5 on node1, node2, node3 ran"
 
 
