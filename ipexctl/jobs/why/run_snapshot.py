@@ -11,13 +11,11 @@ from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import (
     Failure,
     RankStatus,
-    RunEvent,
     RunStatus,
     as_dict,
     as_lines,
     as_list,
     as_number,
-    read_event,
     read_status,
 )
 
@@ -82,16 +80,20 @@ def read_snapshot(
 ) -> RunSnapshot:
     """`document` is the last event of the call."""
     status = read_status(document.get("status"))
-    events = [event for entry in as_list(document.get("events")) if (event := read_event(entry)) is not None]
-    started = max((at for at, event in enumerate(events) if event.event == "restart"), default=0)
-    exits = {event.rank: event.at for event in events[started:] if event.event == "exit"}
+    events = [as_dict(entry) for entry in as_list(document.get("events"))]
+    started = max((at for at, event in enumerate(events) if event.get("event") == "restart"), default=0)
+    exits = [
+        (as_number(event.get("rank")), as_number(event.get("at")))
+        for event in events[started:]
+        if event.get("event") == "exit"
+    ]
     return RunSnapshot(
         status=status,
         context=_failure_context(document, output, status, node0),
         node0=node0,
         now=as_number(document.get("now")),
         boot=as_number(document.get("boot")),
-        ended_at={rank: at for rank, at in exits.items() if rank is not None and at is not None},
+        ended_at={int(rank): at for rank, at in exits if rank is not None and at is not None},
         restarts=_restarts(status, events),
         supervise=as_lines(document.get("supervise")),
         dump=dump,
@@ -128,7 +130,7 @@ def _failure_context(
     )
 
 
-def _restarts(status: RunStatus, events: Sequence[RunEvent]) -> tuple[str, ...]:
+def _restarts(status: RunStatus, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     if status.attempts:
         return tuple(attempt.reason for attempt in status.attempts)
-    return tuple(str(event.fields.get("after") or "") for event in events if event.event == "restart")
+    return tuple(str(event.get("after") or "") for event in events if event.get("event") == "restart")

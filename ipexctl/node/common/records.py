@@ -1,4 +1,4 @@
-"""The record of a run, `status.json` and `events.jsonl`, as values shared by the nodes and the control machine.
+"""The record of a run, `status.json`, as values shared by the nodes and the control machine.
 
 Decoding never fails: a missing or invalid field has its default, for records of any version. The values are named
 tuples, because importing dataclasses takes 10 ms for every rank and every call.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Callable, Literal, NamedTuple, TypeVar, cast
 
 from ipexctl.node.common.job import Master, field_types
 from ipexctl.node.common.processes import ProcessIdentity
@@ -178,30 +178,6 @@ class RunStatus(NamedTuple):
         if self.unwritten_events is None:
             del document["unwritten_events"]
         return document
-
-
-class RunEvent(NamedTuple):
-    """A line of `events.jsonl`."""
-
-    event: str
-    at: float | None = None
-    fields: Mapping[str, Any] = {}
-
-    @property
-    def rank(self) -> int | None:
-        return _integer(self.fields.get("rank"))
-
-    def to_json(self) -> Json:
-        return {"at": self.at, "event": self.event, **self.fields}
-
-
-def read_event(document: object) -> RunEvent | None:
-    """None when it is not an event."""
-    record = as_dict(document)
-    if not isinstance(record.get("event"), str):
-        return None
-    fields = {name: value for name, value in record.items() if name not in ("event", "at")}
-    return RunEvent(record["event"], as_number(record.get("at")), fields)
 
 
 def read_status(document: object) -> RunStatus:

@@ -42,10 +42,10 @@ PLAN_FIELDS = ("backend", "flavor", "python", "command", "cwd", "env", "dtype_hi
 FAILED_STATES = ("failed", "lost")
 
 
-def shorten(line: bytes, longest: int = MAX_LINE) -> bytes:
-    if len(line) <= longest:
+def shorten(line: bytes) -> bytes:
+    if len(line) <= MAX_LINE:
         return line
-    half = longest // 2
+    half = MAX_LINE // 2
     return line[:half] + b" [... %d bytes ...] " % (len(line) - 2 * half) + line[-half:]
 
 
