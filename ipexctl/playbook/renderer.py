@@ -274,17 +274,18 @@ class Worker:
             return text
 
     def _do(self, job: Mapping[str, Any], scope: Scope) -> dict[str, Any]:
-        for condition in job.get("when", ()):
+        for condition in job["when"]:
             if not self._holds(scope, condition):
                 return {"held": False, "by": condition["\0t"]}
-        assertions = [
-            self._holds(scope, condition) for condition in job.get("assertions", ())
-        ]  # before the values that describe them
-        values = {key: scope.fill(value) for key, value in job.get("values", {}).items()}
-        truths = {}
-        for key, conditions in job.get("truths", {}).items():
-            truths[key] = all(self._holds(scope, condition) for condition in conditions)
-        return {"held": True, "values": values, "truths": truths, "assertions": assertions}
+        truths: dict[str, list[bool]] = {}
+        for key, conditions in job["truths"].items():
+            truths[key] = []
+            for condition in conditions:
+                truths[key].append(self._holds(scope, condition))
+                if not truths[key][-1]:
+                    break
+        values = {key: scope.fill(value) for key, value in job["values"].items()}
+        return {"held": True, "values": values, "truths": truths}
 
     def _holds(self, scope: Scope, condition: Mapping[str, Any]) -> bool:
         value = scope.expression(condition)

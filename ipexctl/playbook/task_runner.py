@@ -118,8 +118,8 @@ class TaskRunner:
     def _fill(self, work_items: Sequence[_WorkItem]) -> None:
         """Fill the conditions and, where they hold, all options."""
         task, inherited = self._task, self._task.inherited
-        assertions = task.args["that"].value if task.spec.name == "assert" else ()
-        args = {name: arg.value for name, arg in task.args.items() if not (assertions and name == "that")}
+        truths = {"that": task.args["that"].value} if task.spec.name == "assert" else {}
+        args = {name: arg.value for name, arg in task.args.items() if name not in truths}
         values: dict[str, Any] = {
             "args": args,
             "environment": list(inherited.environment),
@@ -129,10 +129,7 @@ class TaskRunner:
             "label": task.loop.label if task.loop else None,
             "file": task.file,
         }
-        jobs = [
-            Job(work_item.host.name, values, inherited.when, {}, assertions, work_item.local)
-            for work_item in work_items
-        ]
+        jobs = [Job(work_item.host.name, values, inherited.when, truths, work_item.local) for work_item in work_items]
         for work_item, answer in zip(work_items, self._templater.fill(jobs), strict=True):
             work_item.label = _label(work_item.item)
             if isinstance(answer, FileError):
@@ -156,9 +153,9 @@ class TaskRunner:
         if values["label"] is not None:
             work_item.label = str(values["label"])
         args = dict(values["args"])
-        if answer.assertions:
-            texts = [template.text for template in task.args["that"].value]
-            args["that"] = list(zip(texts, answer.assertions, strict=True))
+        for name, truths in answer.truths.items():
+            texts = [template.text for template in task.args[name].value]
+            args[name] = list(zip(texts, truths, strict=False))
         try:
             options = filled(task.spec, args)
             environment = filled_environment(values["environment"])
@@ -284,23 +281,24 @@ class TaskRunner:
         """Apply `changed_when`, `failed_when` and `until`; return the items to retry."""
         task = self._task
         conditions = {"until": task.until, "changed_when": task.changed_when, "failed_when": task.failed_when}
-        truths = {name: value for name, value in conditions.items() if isinstance(value, tuple) and value}
+        queries = {name: value for name, value in conditions.items() if isinstance(value, tuple) and value}
         finished = [item for item in work_items if item.result.status != "unreachable" and not item.result.not_run]
         for work_item in work_items:
             if work_item.result.not_run and task.changed_when is False and work_item.result.status != "skipped":
                 work_item.result = replace(work_item.result, status="ok")
         jobs = []
         for work_item in finished:
-            own = [({task.register: work_item.result.to_variable()}, False)] if task.register and truths else []
-            jobs.append(Job(work_item.host.name, truths=truths, local=[*work_item.local, *own]))
+            own = [({task.register: work_item.result.to_variable()}, False)] if task.register and queries else []
+            jobs.append(Job(work_item.host.name, truths=queries, local=[*work_item.local, *own]))
         answers = self._templater.fill(jobs)
         unfinished = []
         for work_item, answer in zip(finished, answers, strict=True):
             if isinstance(answer, FileError):
                 work_item.result = _template_failure(answer, work_item.result)
                 continue
-            work_item.result = self._apply_truths(work_item.result, answer.truths)
-            if task.until and not answer.truths["until"]:
+            truths = {name: all(held) for name, held in answer.truths.items()}
+            work_item.result = self._apply_truths(work_item.result, truths)
+            if task.until and not truths["until"]:
                 unfinished.append(work_item)
                 reason = f"until did not hold: {' and '.join(template.text for template in task.until)}"
                 work_item.result = replace(work_item.result, status="failed", reason=work_item.result.reason or reason)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
+import select
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean
@@ -35,7 +34,7 @@ class Job:
     values: Mapping[str, Value] = field(default_factory=dict)
     when: Sequence[Templated] = ()
     truths: Mapping[str, Sequence[Templated]] = field(default_factory=dict)
-    assertions: Sequence[Templated] = ()
+    """Further conditions."""
     local: Sequence[tuple[Mapping[str, Value], bool]] = ()
     """Variables of this job only, and whether they may hold templates; those with templates have lower precedence."""
 
@@ -44,8 +43,8 @@ class Job:
 class Filled:
     held: bool
     values: Mapping[str, Any] = field(default_factory=dict)
-    truths: Mapping[str, bool] = field(default_factory=dict)
-    assertions: Sequence[bool] = ()
+    truths: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    """Whether these conditions hold; those after the first that does not are not evaluated."""
     by: str = ""
     """The condition that did not hold."""
 
@@ -60,7 +59,6 @@ class Templater:
         self._added: dict[str, dict[str, Any]] = {}
         self._templates: list[Templated] = []
         self._numbers: dict[int, int] = {}
-        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def __enter__(self) -> Templater:
         return self
@@ -83,11 +81,6 @@ class Templater:
             )
         except OSError as error:
             raise UserError(f"no process for templates on this machine: {error.strerror or error}") from None
-        self._lines = queue.SimpleQueue()
-        reader = threading.Thread(
-            target=_queue_lines, args=(self._process.stdout, self._lines), name="templates", daemon=True
-        )
-        reader.start()
         for line in self._sent.values():
             self._write(line)
         for name, values in self._added.items():
@@ -138,10 +131,8 @@ class Templater:
         """The templates in which the process finds a problem."""
         if not templates:
             return
-        self.start()
         texts = [[template.text, template.kind] for template in templates]
-        self._write(_encode({"op": op, "texts": texts, **more}))
-        replies = self._read()
+        replies = self._ask({"op": op, "texts": texts, **more})
         if replies is None:
             what = "the templates of this playbook can't be checked: they take all the time"
             raise templates[0].position.error(what)
@@ -151,36 +142,13 @@ class Templater:
 
     def fill(self, jobs: Sequence[Job]) -> list[Filled | FileError]:
         """The reply for each job, or its first error; jobs without templates are not sent to the process."""
-        replies: list[Filled | FileError] = []
-        sent: list[int] = []
-        for index, job in enumerate(jobs):
-            if _templates_of(job):
-                sent.append(index)
-            replies.append(Filled(True, dict(job.values)))
-        if not sent:
-            return replies
-        self.start()
-        requests = [self._request(jobs[index]) for index in sent]
-        self._write(b"".join(requests))
-        for position, index in enumerate(sent):
-            reply = self._reply()
-            if reply is None:
-                self._kill()
-                place = next((template.position for template in _templates_of(jobs[index])), _NOWHERE)
-                reply = place.error("this template took all the time or memory there was, and was ended")
-                self.start()
-                self._write(b"".join(requests[position + 1 :]))
-            replies[index] = reply
-        return replies
+        return [self._fill(job) if _templates_of(job) else Filled(True, dict(job.values)) for job in jobs]
 
-    def _request(self, job: Job) -> bytes:
-        return _encode({"op": "fill", **{name: self._packed(getattr(job, name)) for name in Job.__slots__}})
-
-    def _reply(self) -> Filled | FileError | None:
-        """The next reply; None if there is none."""
-        reply = self._read()
+    def _fill(self, job: Job) -> Filled | FileError:
+        reply = self._ask({"op": "fill", **{name: self._packed(getattr(job, name)) for name in Job.__slots__}})
         if reply is None:
-            return None
+            place = _templates_of(job)[0].position
+            return place.error("this template took all the time or memory there was, and was ended")
         self.secrets.update(reply.pop("secrets"))
         if "error" not in reply:
             return Filled(**reply)
@@ -217,34 +185,33 @@ class Templater:
             process.stdin.write(line)
             process.stdin.flush()
 
-    def _read(self) -> Any:
-        """The next message; None after the timeout or if the process has ended."""
-        try:
-            line = self._lines.get(timeout=_REPLY_TIMEOUT)
-        except queue.Empty:
-            return None
-        return json.loads(line) if line else None
+    def _ask(self, message: Mapping[str, Any]) -> Any:
+        """The reply of the process; None if it took too long or has ended, and it is started anew for the next."""
+        self.start()
+        self._write(_encode(message))
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        poll = select.poll()
+        poll.register(process.stdout, select.POLLIN)
+        line = process.stdout.readline() if poll.poll(_REPLY_TIMEOUT * 1000) else b""
+        if line.endswith(b"\n"):
+            return json.loads(line)
+        self._kill()
+        return None
 
     def _kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
-            if process.stdin is not None:
+            for pipe in filter(None, (process.stdin, process.stdout)):
                 with contextlib.suppress(BrokenPipeError):
-                    process.stdin.close()
-
-
-def _queue_lines(stream: IO[bytes], lines: queue.SimpleQueue[bytes]) -> None:
-    """Queue every line at once, so the process never blocks on a full pipe; an empty line marks the end."""
-    with stream:
-        for line in stream:
-            lines.put(line)
-    lines.put(b"")
+                    pipe.close()
 
 
 def _templates_of(job: Job) -> list[Templated]:
-    return templates_in([job.when, dict(job.truths), job.assertions, dict(job.values)])
+    return templates_in([job.when, dict(job.truths), dict(job.values)])
 
 
 def _encode(message: Mapping[str, Any]) -> bytes:
