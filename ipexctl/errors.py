@@ -5,6 +5,14 @@ What goes wrong on a host is never an exception that crosses rooms: it is an Out
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAX_ERRORS: Final = 50
+"""Most errors of files shown at once."""
+
 
 class OutputError(Exception):
     """Our own output can't be written: its reader has left (`| head`), or its disk is full."""
@@ -46,3 +54,13 @@ class FileError(UserError):
         self.more: tuple[FileError, ...] = ()
         """What else is wrong with the same files, found in the same reading."""
         super().__init__(f"{path}:{line}: {what}", fix=fix)
+
+
+def raise_all(errors: Sequence[FileError], main: str = "") -> None:
+    """Raise the first error with the others attached, in the order of the files; `main` is the first file."""
+    if errors:
+        first, *others = sorted(errors, key=lambda error: (error.path != main, error.path, error.line, error.column))
+        for error in others:
+            error.more = ()
+        first.more = tuple(others[: MAX_ERRORS - 1])
+        raise first

@@ -19,13 +19,12 @@ from ipexctl.cli.defaults import (
     ConfiguredCommand,
     ConfiguredValue,
     effective,
-    raise_all,
     read_settings,
     refusal,
     shared_options,
 )
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, is_on_command_line
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import FileError, UserError, raise_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from ipexctl.cli.config_file import PROJECT_FILE, ConfigFile, config_files, user_file
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
 from ipexctl.text import expanded, printable, tilde_path
 
@@ -267,16 +267,6 @@ def read_settings(
         clusters = {**reader.clusters(), **clusters}
     raise_all(errors)
     return of_files, clusters
-
-
-def raise_all(errors: Sequence[FileError]) -> None:
-    """Raise the first error, with the others in it, in the order of their lines; nothing without errors."""
-    first, *others = sorted(errors, key=lambda error: (error.path, error.line, error.column)) or (None,)
-    for other in others:
-        other.more = ()
-    if first is not None:
-        first.more = tuple(others)
-        raise first
 
 
 class _FileReader:

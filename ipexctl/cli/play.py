@@ -12,7 +12,7 @@ import typer
 
 from ipexctl.cli import complete
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
-from ipexctl.errors import UserError
+from ipexctl.errors import UserError, raise_all
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def play_command(
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, current_directory, session_pool
-    from ipexctl.playbook.playbook_file import raise_all, templates_in
+    from ipexctl.playbook.playbook_file import templates_in
     from ipexctl.playbook.prepare import TaskSelection, check_projects, prepare, read, unknown_tags
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.variables import read_vars_dirs
@@ -146,7 +146,7 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Any) -> lis
     import json
 
     from ipexctl.hosts.names import quoted
-    from ipexctl.playbook.playbook_file import raise_all, templates_in
+    from ipexctl.playbook.playbook_file import templates_in
     from ipexctl.playbook.read import read_variables
 
     result: list[dict[str, Any]] = []

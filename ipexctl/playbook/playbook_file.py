@@ -17,23 +17,13 @@ from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null, kind
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from ipexctl.hosts.source import SourceFile
 
-MAX_ERRORS: Final = 50
-"""Most errors shown of one playbook."""
 MAX_BYTES: Final = 8_000_000
 _CHECKOUT: Final = Path(__file__).parents[2] / "playbooks"
 """The playbooks of a source checkout; an installed package has them inside."""
-
-
-def raise_all(errors: Sequence[FileError], main: str = "") -> None:
-    """Raise the first error with the others attached, in the order of the files; `main` is the first file."""
-    if errors:
-        first, *more = sorted(errors, key=lambda error: (error.path != main, error.path, error.line, error.column))
-        first.more = tuple(more[: MAX_ERRORS - 1])
-        raise first
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.hosts.limit import limit_hosts, limit_parts
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.playbook.options import converted, local_path, script_argv
@@ -16,7 +16,6 @@ from ipexctl.playbook.playbook_file import (
     Position,
     Templated,
     find_playbook,
-    raise_all,
     templates_in,
 )
 from ipexctl.playbook.read import read_playbook

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ipexctl.cli.app import app
-from ipexctl.errors import FileError
-from ipexctl.playbook.playbook_file import raise_all
+from ipexctl.errors import FileError, raise_all
 from ipexctl.playbook.prepare import TaskSelection, check_projects, prepare, read
 from ipexctl.playbook.templater import Templater
 from playbook_helpers import HOSTS, play_of

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.cli.play import _pairs
+from ipexctl.errors import MAX_ERRORS
 from ipexctl.playbook.options import source_path
-from ipexctl.playbook.playbook_file import MAX_ERRORS
 from ipexctl.playbook.prepare import TaskSelection, prepare
 from playbook_helpers import HOSTS, at, book, play_of, refusal
 
