@@ -19,7 +19,6 @@ from ipexctl.playbook.report import ItemDone, TaskReport
 from ipexctl.playbook.result import (
     Call,
     Result,
-    as_playbook,
     combine_items,
     failed,
     failed_by,
@@ -274,8 +273,7 @@ class TaskRunner:
             except UserError as error:
                 done = failed_by(error)
             for work_item in group:
-                result = done if isinstance(done, Result) else done[work_item.host.name]
-                work_item.result = as_playbook(result, self._task.spec.options)
+                work_item.result = done if isinstance(done, Result) else done[work_item.host.name]
 
     def _apply_conditions(self, work_items: Sequence[_WorkItem]) -> list[_WorkItem]:
         """Apply `changed_when`, `failed_when` and `until`; return the items to retry."""

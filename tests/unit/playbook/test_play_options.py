@@ -23,7 +23,7 @@ from ipexctl.playbook.masks import HIDDEN, masked, masked_value, secrets_in, sho
 from ipexctl.playbook.modules import MODULES, runner
 from ipexctl.playbook.modules.run import _run_request
 from ipexctl.playbook.options import OMIT, BadOption, Option, converted, filled, filled_environment
-from ipexctl.playbook.result import Call, Result, as_playbook, combine_items
+from ipexctl.playbook.result import Call, Result, combine_items
 
 
 @pytest.mark.parametrize(
@@ -200,23 +200,3 @@ def test_the_task_run_passes_its_restarts_and_what_to_do_when_it_hangs() -> None
     with pytest.raises(BadOption) as caught:
         filled(MODULES["run"], {"script": "train.py", "on_hang": "end"})
     assert "report, dump, stop" in caught.value.fix
-
-
-@pytest.mark.parametrize(
-    ("said", "here"),
-    [
-        (
-            "ipexctl install --env old makes it there, or run --install; a Python of your own: --python PATH",
-            "a task install: {env: old} makes it there; a Python of your own: python: PATH",
-        ),
-        ("ipexctl install makes it there", "a task install: makes it there"),
-        ("--mpi /opt is not there on node1", "mpi: /opt is not there on node1"),
-        ("without --no-sync it is brought there", "without sync: false it is brought there"),
-        ("--master-port 1 is taken", "master_port: 1 is taken"),
-        ("leave it out: --limit '!node2'", "leave it out: --limit '!node2'"),
-        ("", ""),
-    ],
-)
-def test_options_are_called_as_the_playbook_calls_them(said: str, here: str) -> None:
-    result = as_playbook(Result("failed", said, said), MODULES["run"].options)
-    assert (result.reason, result.fix) == (here, here)
