@@ -32,7 +32,6 @@ MAX_CHARACTERS: Final = 8 << 20
 """Most characters in one reply."""
 _FALSE_TEXTS: Final = frozenset({"no", "false", "off", "0", "n", "", "none"})
 _MAX_DEPTH: Final = 60
-_MAX_ITEMS: Final = 1_000_000
 _MISSING: Final = object()
 _NUMBER: Final = re.compile(r"'(int|float)'")
 
@@ -201,12 +200,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset | range) or hasattr(value, "__next__"):
-        items = []
-        for item in value:
-            items.append(_plain(item, depth + 1))
-            if len(items) > _MAX_ITEMS:
-                raise BadTemplate(f"this comes to a list of more than {_MAX_ITEMS:,} items")
-        return items
+        return [_plain(item, depth + 1) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if type(value).__name__ in ("dict_keys", "dict_values", "dict_items"):

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean
-from ipexctl.hosts.source import SourceFile
-from ipexctl.playbook.playbook_file import Position, Templated, Value, templates_in
+from ipexctl.playbook.playbook_file import Templated, Value, templates_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 _REPLY_TIMEOUT: Final = 8.0
 """Seconds to wait for one reply: the process's own alarm is shorter, but can't interrupt a single step of Python."""
-_NOWHERE: Final = Position(SourceFile("a template", Path(), ()), 1, 1)
 _PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.playbook.renderer import main; main()"
 
 
@@ -128,14 +126,14 @@ class Templater:
 
     def _fill(self, job: Job) -> Filled | FileError:
         reply = self._ask({"op": "fill", **{name: self._packed(getattr(job, name)) for name in Job.__slots__}})
+        first = _templates_of(job)[0].position
         if reply is None:
-            place = _templates_of(job)[0].position
-            return place.error("this template took all the time or memory there was, and was ended")
+            return first.error("this template took all the time or memory there was, and was ended")
         self.secrets.update(reply.pop("secrets"))
         if "error" not in reply:
             return Filled(**reply)
         error = reply["error"]
-        position = _NOWHERE if error["at"] is None else self._templates[error["at"]].spot(error["line"], error["word"])
+        position = first if error["at"] is None else self._templates[error["at"]].spot(error["line"], error["word"])
         return position.error(str(error["what"]), fix=str(error["fix"]))
 
     def _packed(self, value: Value) -> Any:
