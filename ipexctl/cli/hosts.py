@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.remote.command import Command
 
 
@@ -39,16 +40,10 @@ def choose_hosts(targets: Targets) -> tuple[Host, ...]:
     return select(targets).hosts
 
 
-def select(
-    targets: Targets,
-    project: Path | None = None,
-    accelerate_hostfile: str | None = None,
-    *,
-    accelerate_found: bool = False,
-) -> Selection:
+def select(targets: Targets, project: Path | None = None, accelerate: AccelerateConfig | None = None) -> Selection:
     """The hosts of this call and their source. `project`: the project's root, if it does not depend on the current
     directory alone."""
-    request = _request(targets, accelerate_hostfile)._replace(accelerate_found=accelerate_found)
+    request = _request(targets, accelerate)
     cwd = current_directory()
     if project is None and targets.hosts is None and targets.hostfile is None:
         from ipexctl.sync.root import find_root
@@ -102,17 +97,19 @@ def with_call_options(host: Host, targets: Targets) -> Host:
     return overridden(host, _request(targets), current_directory())
 
 
-def _request(targets: Targets, accelerate_hostfile: str | None = None) -> HostRequest:
+def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> HostRequest:
     check_seconds("--connect-timeout", targets.connect_timeout)
     check_seconds("--timeout", targets.timeout)
-    if accelerate_hostfile is not None and not targets.names_hosts:
+    hostfile = accelerate.hostfile if accelerate else None
+    if hostfile is not None and not targets.names_hosts:
         targets = targets.without_defaults("hosts", "hostfile")
     return HostRequest(
         hosts=targets.hosts,
         hostfile=targets.hostfile,
         hostfile_found=targets.is_found("hostfile"),
         limit=targets.limit,
-        accelerate_hostfile=expanded(accelerate_hostfile) if accelerate_hostfile else None,
+        accelerate_hostfile=expanded(hostfile) if hostfile else None,
+        accelerate_found=accelerate is not None and accelerate.hostfile_found,
         user=targets.user,
         port=targets.port,
         identity=targets.identity,
@@ -152,11 +149,11 @@ def connect_options(targets: Targets, output: Output | None = None) -> ConnectOp
     )
 
 
-@contextmanager
-def session_pool(targets: Targets, output: Output | None = None) -> Iterator[tuple[SessionPool, Interrupt]]:
+def session_pool(
+    targets: Targets, output: Output | None = None
+) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
     """Sessions to the hosts of this call; the first signal cancels all steps on them."""
-    with open_pool(connect_options(targets, output), targets.forks) as opened:
-        yield opened
+    return open_pool(connect_options(targets, output), targets.forks)
 
 
 @contextmanager

@@ -227,9 +227,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         request = replace(request, kind=kind, argv=argv, options=options)
     cwd = current_directory()
     root = find_root(Path(argv[0]) if kind == "script" else None, launch.cwd, cwd)
-    selection = (
-        select(targets, root, found.hostfile, accelerate_found=found.hostfile_found) if found else select(targets, root)
-    )
+    selection = select(targets, root, found)
     hosts = selection.hosts
     if found is not None:
         from ipexctl.launch.accelerate_config import options_of

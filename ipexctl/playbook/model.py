@@ -97,7 +97,6 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    name: str
     position: Position
     block: tuple[Step, ...]
     rescue: tuple[Step, ...] = ()

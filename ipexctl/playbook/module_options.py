@@ -114,7 +114,7 @@ def _add_options(
 
 def _option_value(file: PlaybookFile, spec: Spec, name: str, entry: Entry) -> Value:
     node, option_kind = entry.value, spec.options[name].kind if name in spec.options else "any"
-    if option_kind in ("mode", "str", "path", "local", "command") and node.id == "scalar":
+    if option_kind in ("mode", "str", "path", "command") and node.id == "scalar":
         return None if is_null(node) else file.text_value(node)
     if option_kind == "exprs":
         return list(conditions(file, entry))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ipexctl.playbook.model import Arg
 
-Kind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "local", "any", "exprs"]
+Kind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "any", "exprs"]
 Where = Literal["host", "control", "all"]
 """On each host by itself; on the control machine, without any host; on all hosts of the play in one call."""
 
@@ -237,7 +237,6 @@ _KINDS: Final[Mapping[Kind, tuple[str, Callable[[Value], Any]]]] = {
     "mode": ("a mode in octal, such as 0644", _mode),
     "command": ("a line for sh, or a list: a program and its words", _command),
     "path": ("a path", _path),
-    "local": ("a path", _path),
     "any": ("a value", lambda value: value),
     "exprs": ("a condition, or a list of them", _exprs),
 }

@@ -228,8 +228,7 @@ class _Reader:
             for key in ("block", "rescue", "always")
             if key in entries
         }
-        name = str(entries["name"].value.value) if "name" in entries else ""
-        return Block(name, file.position(node), **parts)
+        return Block(file.position(node), **parts)
 
     def _include(
         self, file: PlaybookFile, include: Entry, entries: Mapping[str, Entry], above: InheritedKeywords, depth: int

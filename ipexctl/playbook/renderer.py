@@ -311,7 +311,3 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
         if isinstance(error, TypeError) and "'str'" in problem and _NUMBER.search(problem):
             fix = "values from -e and from commands are strings: NAME | int, or NAME | float"
     return {"what": problem[:1000], "fix": fix, "at": at, "line": line, "word": word}
-
-
-if __name__ == "__main__":
-    main()

@@ -6,11 +6,13 @@ import io
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.playbook.result import Call, Result, failed
 from ipexctl.remote.command import Command, encode_for_printf
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import ChunkStream, chunks_of
 from ipexctl.text import variable_in_sh
 
 if TYPE_CHECKING:
@@ -60,16 +62,6 @@ class Completed:
         return failed(error or f"exit code {self.rc}", fix, **data)
 
 
-class _JoinedStdin:
-    """Several texts as one stdin, without a copy of them for each host."""
-
-    def __init__(self, *parts: bytes) -> None:
-        self._parts = [io.BytesIO(part) for part in parts]
-
-    def read(self, size: int = -1, /) -> bytes:
-        return next(filter(None, (part.read(size) for part in self._parts)), b"")
-
-
 def run_sh(
     context: PlayContext,
     session: Session,
@@ -94,7 +86,8 @@ def run_sh(
         sizes[stream] += len(data)
 
     command = Command(command_line, call.task.spec.name)
-    ended = session.run(command, sink, stdin=_JoinedStdin(line, stdin), timeout=call.timeout, cancel=context.cancel)
+    feed = ChunkStream(chain([line], chunks_of(io.BytesIO(stdin))))  # without a copy of `stdin` for each host
+    ended = session.run(command, sink, stdin=feed, timeout=call.timeout, cancel=context.cancel)
     stderr = b"".join(kept["stderr"])
     if ended.code == 96 and stderr.startswith(b"\x1ebecome "):
         answer = stderr[8:].decode(errors="replace").strip().splitlines() or ["sudo says no"]

@@ -82,7 +82,7 @@ _PUT: Final[Mapping[str, Option]] = {
     "backup": _NO,
     "follow": _NO,
 }
-_COPY: Final[Mapping[str, Option]] = {"src": Option("local"), "content": _TEXT, **_PUT}
+_COPY: Final[Mapping[str, Option]] = {"src": Option("path"), "content": _TEXT, **_PUT}
 _OF_PATH: Final[Mapping[str, Option]] = {"path": Option("path", required=True, aliases=("dest", "name"))}
 _FILE: Final[Mapping[str, Option]] = {
     **_OF_PATH,
@@ -103,7 +103,7 @@ _FETCH: Final[Mapping[str, Option]] = {
     "src": Option("path"),
     "run": _TEXT,
     "path": Option("path"),
-    "dest": Option("local", required=True),
+    "dest": Option("path", required=True),
     "flat": _NO,
     "fail_on_missing": _YES,
 }
@@ -133,7 +133,7 @@ _ENV: Final[Mapping[str, Option]] = {
     "from": Option("str", aliases=("source",)),
 }
 _RUN: Final[Mapping[str, Option]] = {
-    "script": Option("local"),
+    "script": Option("path"),
     "module": _TEXT,
     "cmd": Option("command"),
     "argv": Option("list", aliases=("args",)),
@@ -144,7 +144,7 @@ _RUN: Final[Mapping[str, Option]] = {
     "backend": Option("str", default="auto", choices=("auto", "ccl", "gloo", "mpi")),
     "mpi": Option("str", default="auto"),
     "bind": Option("str", default="auto", choices=("auto", "socket", "numa", "cores", "none")),
-    "cwd": Option("local"),
+    "cwd": Option("path"),
     "sync": _YES,
     **_PROJECT,
     "time_limit": Option("float", least=1),
@@ -171,7 +171,7 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     ),
     "copy": (
         Spec("copy", "host", _COPY, one_of=("src", "content"), becomes=True),
-        Spec("template", "host", {"src": Option("local", required=True), **_PUT}, becomes=True),
+        Spec("template", "host", {"src": Option("path", required=True), **_PUT}, becomes=True),
     ),
     "file": (
         Spec("file", "host", _FILE, becomes=True, check=_file),
@@ -192,13 +192,13 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "doctor_trust_sync": (
         Spec("doctor", "all", _DOCTOR),
         Spec("trust", "all", {"state": _PRESENT}),
-        Spec("sync", "all", {"src": Option("local"), **_PROJECT}, free="src"),
+        Spec("sync", "all", {"src": Option("path"), **_PROJECT}, free="src"),
     ),
     "stack": (Spec("install", "all", _INSTALL), Spec("env", "all", _ENV, free="name", check=_env)),
     "run": (
         Spec("run", "all", _RUN, free="script", is_cluster_job=True, one_of=("script", "module", "cmd"), check=_run),
     ),
     "tune": (Spec("tune", "host", _TUNE, becomes=True, check=_tune),),
-    "migrate": (Spec("migrate", "all", {"src": Option("local", default="."), "apply": _NO}, free="src"),),
+    "migrate": (Spec("migrate", "all", {"src": Option("path", default="."), "apply": _NO}, free="src"),),
 }
 """The modules of each file of this package."""
