@@ -12,7 +12,7 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -199,11 +199,9 @@ def _plain(value: Any, depth: int = 0) -> Any:
         raise BadTemplate("this comes to something nested too deep")
     if isinstance(value, Mapping):
         return {str(key): _plain(item, depth + 1) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset | range) or hasattr(value, "__next__"):
-        return [_plain(item, depth + 1) for item in value]
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if type(value).__name__ in ("dict_keys", "dict_values", "dict_items"):
+    if isinstance(value, Iterable):
         return [_plain(item, depth + 1) for item in value]
     raise BadTemplate(f"this comes to no value: {type(value).__name__}")
 

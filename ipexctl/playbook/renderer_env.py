@@ -34,7 +34,6 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
-_MAX_SIZE: Final = 1 << 20
 _MAX_COMPILED: Final = 4096
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 
@@ -83,10 +82,6 @@ def hashed(value: Any, kind: str = "sha256") -> str:
     return hashlib.new(kind, str(value).encode(), usedforsecurity=False).hexdigest()
 
 
-def product(first: Iterable[Any], *others: Iterable[Any]) -> list[tuple[Any, ...]]:
-    return list(itertools.islice(itertools.product(first, *others), _MAX_SIZE))
-
-
 def extract(key: Any, container: Any, more: Any = None) -> Any:
     value = container[key]
     for part in (more if isinstance(more, list) else [more]) if more is not None else ():
@@ -100,7 +95,7 @@ def _listed(name: str) -> Callable[..., list[Any]]:
 
     @pass_context
     def listed(context: Context, *args: Any, **kwargs: Any) -> list[Any]:
-        return list(itertools.islice(lazy(context, *args, **kwargs), _MAX_SIZE))
+        return list(lazy(context, *args, **kwargs))
 
     return listed
 
@@ -133,7 +128,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     },
     "hash": hashed,
     "quote": lambda value: shlex.quote(str(value)),
-    "product": product,
+    "product": lambda first, *others: list(itertools.product(first, *others)),
     "extract": extract,
     "zip": lambda first, *others: list(zip(first, *others, strict=False)),
     "basename": lambda value: posixpath.basename(str(value)),
