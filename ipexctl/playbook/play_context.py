@@ -91,16 +91,17 @@ class PlayContext:
             self.cancel.sleep(seconds)
 
     def lend_session(self, host: Host, cancel: Cancel) -> Session:
-        """The session pool's session, for a caller that opens and closes sessions itself."""
-        del cancel
-        return LentSession(self.pool.session(host))
+        """The pool's session or, if it was lost, a new one, for a caller that opens and closes sessions itself."""
+        return LentSession(self.pool, self.pool.detach(host) or self.pool.connector.open(host, cancel))
 
 
 class LentSession(Session):
-    """A session of the pool; closing it does nothing."""
+    """A session of the pool, which gets it back at its end unless a command on it did not end by itself."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, pool: SessionPool, session: Session) -> None:
+        self._pool = pool
         self._session = session
+        self._is_lost = False
         self.host = session.host
         self.on_command = session.on_command
 
@@ -111,7 +112,13 @@ class LentSession(Session):
     def _run(
         self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
-        return self._session._run(command, sink, stdin, deadline)
+        self._is_lost = True  # until the command has ended: `close` may be called meanwhile
+        ended = self._session._run(command, sink, stdin, deadline)
+        self._is_lost = False
+        return ended
 
     def close(self) -> None:
-        """The session pool closes it at the end."""
+        if self._is_lost:
+            self._session.close()
+        else:
+            self._pool.attach(self._session)

@@ -83,6 +83,11 @@ class SessionPool:
         """Remove the host's session, if there is one, from the pool; the caller closes it."""
         return self._sessions.pop(host.name, None)
 
+    def attach(self, session: Session) -> None:
+        """Take back a session that was detached."""
+        if self._sessions.setdefault(session.host.name, session) is not session:
+            session.close()
+
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
         """Run one step on many hosts at once and yield each host's outcome as it comes."""
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self.forks, cancel=self.cancel)

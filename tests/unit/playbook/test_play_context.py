@@ -1,0 +1,70 @@
+"""Sessions of the pool that are lent to a follower or a fetch: kept while they work, opened anew once they are lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fakes import FakeSession
+from ipexctl.hosts.host import Host
+from ipexctl.playbook.play_context import Options, PlayContext
+from ipexctl.playbook.templater import Templater
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
+from ipexctl.remote.connector import Connector
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session import capture
+from ipexctl.remote.session_pool import SessionPool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NODE = Host("node1", "10.0.0.1")
+
+
+class _Opened(Connector):
+    """Opens sessions that print their number."""
+
+    def __init__(self) -> None:
+        self.sessions: list[FakeSession] = []
+
+    def open(self, host: Host, cancel: Cancel) -> FakeSession:
+        self.sessions.append(FakeSession(host, stdout=b"%d" % len(self.sessions)))
+        return self.sessions[-1]
+
+
+@pytest.fixture
+def opened() -> _Opened:
+    return _Opened()
+
+
+@pytest.fixture
+def context(opened: _Opened) -> Iterator[PlayContext]:
+    with SessionPool(opened, Cancel(), forks=1) as pool:
+        yield PlayContext(pool, Templater(), Options(), lambda _: None, [NODE], Path())
+
+
+def test_a_lent_session_that_works_goes_back_to_the_pool(context: PlayContext, opened: _Opened) -> None:
+    context.pool.session(NODE)
+    for _ in range(2):
+        lent = context.lend_session(NODE, Cancel())
+        assert capture(lent, Command.argv("true")).stdout == b"0"
+        lent.close()
+    assert context.pool.session(NODE) is opened.sessions[0]
+    assert [session.closed for session in opened.sessions] == [False]
+
+
+def test_a_lent_session_that_is_lost_is_closed_and_the_next_one_is_new(context: PlayContext, opened: _Opened) -> None:
+    context.pool.session(NODE)
+    opened.sessions[0].error = Unreachable("the connection was lost")
+    lent = context.lend_session(NODE, Cancel())
+    with pytest.raises(Unreachable):
+        capture(lent, Command.argv("true"))
+    lent.close()
+    lent = context.lend_session(NODE, Cancel())
+    assert capture(lent, Command.argv("true")).stdout == b"1"
+    lent.close()
+    assert context.pool.session(NODE) is opened.sessions[1]
+    assert [session.closed for session in opened.sessions] == [True, False]
