@@ -54,6 +54,19 @@ def test_over_links_that_break_two_see_every_line_once_and_the_copy_is_node0s_ow
     assert len(theirs.splitlines()) == 8
 
 
+def test_a_playbook_follows_its_run_over_links_that_break(cluster: Cluster) -> None:
+    cluster.write("site.yml", "- hosts: all\n  tasks:\n    - run: {script: counts.py 200, ppn: 1}\n    - ping:\n")
+    playing = cluster.begin_call("play", "site.yml", "-H", cluster.lab.hostfile)
+    for number in (10, 80):
+        playing.wait_for(f"[1] number {number}\n", times=2)
+        subprocess.run(["ss", "-K", "dst", cluster.lab.hosts[0].address, "dport", "=", "22"], capture_output=True)
+    assert playing.end(60) == 0, playing.err.read_text()
+    assert "is reached again" in playing.err.read_text()
+    lines = playing.out.read_text().splitlines()
+    assert [line for line in lines if line.startswith("[0] ")] == [f"[0] number {number}" for number in range(200)]
+    assert "failed=0 unreachable=0" in lines[-1]
+
+
 def test_while_node0_is_out_of_reach_the_copy_is_read_and_said_to_be_one(cluster: Cluster) -> None:
     ran = cluster.run("--ppn", "2", "--ranks", "3", "counts.py", "20")
     assert sorted(by_rank(ran.out)) == [3]
