@@ -50,7 +50,7 @@ def play_command(
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, current_directory, session_pool
     from ipexctl.playbook.playbook_file import templates_in
-    from ipexctl.playbook.prepare import TaskSelection, check_projects, prepare, read, unknown_tags
+    from ipexctl.playbook.prepare import TaskSelection, check_facts, check_projects, prepare, read, unknown_tags
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.variables import read_vars_dirs
     from ipexctl.ui import play as view
@@ -75,6 +75,9 @@ def play_command(
             all_hosts = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
         vars_dirs = read_vars_dirs(_vars_directories(targets, playbook_model.path, cwd), all_hosts)
         errors = templater.check(templates_in(list(vars_dirs.values())))
+        of_files = [values for files in vars_dirs.values() for values in files]
+        layers = (*variables, *of_files, *(host.vars for host in all_hosts))
+        errors += check_facts(playbook_model, templater, {name for values in layers for name in values})
         for tag, fix in unknown_tags(playbook_model, choice):
             print_with_fix(f"warning: no task has the tag {tag!r}", fix)
         ready, host_errors = prepare(playbook_model, choice, all_hosts, limited, local=local)

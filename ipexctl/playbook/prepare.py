@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import FileError, UserError, raise_all
 from ipexctl.hosts.limit import limit_hosts, limit_parts
 from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.playbook.ansible_names import ANSIBLE_FACTS, HINTS
 from ipexctl.playbook.options import converted, local_path, script_argv
 from ipexctl.playbook.play_context import LOCALHOST, unknown_delegate
 from ipexctl.playbook.playbook_file import (
@@ -21,7 +22,7 @@ from ipexctl.playbook.playbook_file import (
 from ipexctl.playbook.read import read_playbook
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
@@ -49,6 +50,16 @@ def read(name: str, cwd: Path, templater: Templater) -> Playbook:
     if not playbook.plays:
         raise UserError(f"{shown} has no plays", fix="begin with `- hosts: all`")
     return playbook
+
+
+def check_facts(playbook: Playbook, templater: Templater, given: Iterable[str]) -> list[FileError]:
+    """Uses of Ansible facts that are not supported, unless a variable of that name is set."""
+    defined = set(given).union(*(values for play in playbook.plays for values in (play.vars, *play.file_vars)))
+    for task in playbook.all_tasks:
+        defined = defined.union(*task.inherited.vars, [task.register or ""], task.args if task.spec.any_option else ())
+        defined |= {task.loop.loop_var, task.loop.index_var or ""} if task.loop else set()
+    hints = {name: hint for name, hint in HINTS.items() if name not in defined and name[8:] not in ANSIBLE_FACTS}
+    return templater.check_names(_templates(playbook), hints)
 
 
 def prepare(

@@ -243,6 +243,8 @@ class Worker:
         if message["op"] == "host":
             self._hosts[message["name"]] = message["layers"]
             return None
+        if message["op"] == "names":
+            return json.dumps([self._renderer.printed_name(text, message["names"]) for text, _ in message["texts"]])
         if message["op"] == "check":
             return json.dumps([self._renderer.syntax_error(text, kind == "expr") for text, kind in message["texts"]])
         return self._answer(message)

@@ -13,7 +13,7 @@ import os
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -254,6 +254,16 @@ class Renderer:
                 if node.name not in known:
                     problem = f"no {label} is called {node.name!r}"
                     return {"what": problem, "line": node.lineno, "word": node.name, "known": sorted(known)}
+        return None
+
+    def printed_name(self, text: str, names: Container[str]) -> dict[str, Any] | None:
+        """The first of these names that is printed directly, not through a filter, test or condition."""
+        for output in self._env.parse(text).body:
+            for node in output.nodes if isinstance(output, nodes.Output) else ():
+                while isinstance(node, nodes.Getattr | nodes.Getitem):
+                    node = node.node
+                if isinstance(node, nodes.Name) and node.name in names:
+                    return {"line": node.lineno, "word": node.name}
         return None
 
     def expression(self, text: str, variables: Mapping[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from ipexctl.hosts.names import did_you_mean
 from ipexctl.playbook.playbook_file import Templated, Value, templates_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 _REPLY_TIMEOUT: Final = 8.0
@@ -103,22 +103,40 @@ class Templater:
         """
         self._send(("host", name), {"op": "host", "name": name, "layers": list(layers)})
 
-    def check(self, templates: Sequence[Templated]) -> list[FileError]:
+    def check(self, templates: Iterable[Templated]) -> list[FileError]:
         """The syntax errors of templates."""
-        if not templates:
-            return []
-        problems = self._ask({"op": "check", "texts": [[template.text, template.kind] for template in templates]})
-        if problems is None:
-            what = "the templates of this playbook can't be checked: they take all the time"
-            raise templates[0].position.error(what)
         return [
             template.spot(problem["line"], problem.get("word")).error(
                 f"Jinja: {problem['what']}",
                 fix=did_you_mean(problem["word"], problem["known"]) if problem.get("word") else "",
             )
-            for template, problem in zip(templates, problems, strict=True)
-            if problem is not None
+            for template, problem in self._problems("check", list(templates))
         ]
+
+    def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> list[FileError]:
+        """The templates that print one of these names, which are never set, each with its hint."""
+        suspects = [
+            template
+            for template in templates
+            if template.kind != "expr" and any(name in template.text for name in hints)
+        ]
+        return [
+            template.spot(use["line"], use["word"]).error(f"'{use['word']}' is undefined", fix=hints[use["word"]])
+            for template, use in self._problems("names", suspects, names=list(hints))
+        ]
+
+    def _problems(self, op: str, templates: Sequence[Templated], **more: Any) -> Iterator[tuple[Templated, Any]]:
+        """The templates in which the process finds a problem."""
+        if not templates:
+            return
+        texts = [[template.text, template.kind] for template in templates]
+        replies = self._ask({"op": op, "texts": texts, **more})
+        if replies is None:
+            what = "the templates of this playbook can't be checked: they take all the time"
+            raise templates[0].position.error(what)
+        for template, problem in zip(templates, replies, strict=True):
+            if problem is not None:
+                yield template, problem
 
     def fill(self, jobs: Sequence[Job]) -> list[Filled | FileError]:
         """The reply for each job, or its first error; jobs without templates are not sent to the process."""

@@ -9,7 +9,8 @@ import pytest
 from ipexctl.cli.play import _pairs
 from ipexctl.errors import MAX_ERRORS
 from ipexctl.playbook.options import source_path
-from ipexctl.playbook.prepare import TaskSelection, prepare
+from ipexctl.playbook.prepare import TaskSelection, check_facts, prepare
+from ipexctl.playbook.templater import Templater
 from playbook_helpers import HOSTS, at, book, play_of, refusal
 
 if TYPE_CHECKING:
@@ -108,6 +109,30 @@ def test_an_option_of_ansibles_alone_is_answered_with_what_to_write(tmp_path: Pa
 )
 def test_what_isnt_here_is_answered_with_what_is(tmp_path: Path, task: str, fix: str) -> None:
     assert fix in refusal(tmp_path, play_of(f"- {task}\n")).fix
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "fix"),
+    [
+        ("debug: {msg: '{{ ansible_env.HOME }}'}", (), "printenv"),
+        ("debug: {msg: 'at {{ ansible_date_time.date }}'}", (), "date +%F"),
+        ("debug: {msg: '{{ ansible_env.HOME }}'}", ("ansible_env",), ""),
+        ("{set_fact: {ansible_env: {}}, vars: {x: '{{ ansible_env }}'}}", (), ""),
+        ("debug: {msg: '{{ ansible_env | default(1) }}'}", (), ""),
+        ("debug: {msg: '{% if ansible_env is defined %}{{ ansible_env }}{% endif %}'}", (), ""),
+        ("debug: {msg: '{{ ansible_hostname }}'}", (), ""),
+    ],
+)
+def test_a_fact_of_ansibles_that_isnt_here_is_refused_where_it_stands_plainly(
+    tmp_path: Path, task: str, given: tuple[str, ...], fix: str
+) -> None:
+    playbook = book(tmp_path, play_of(f"- {task}\n"))
+    with Templater() as templater:
+        errors = check_facts(playbook, templater, given)
+    assert len(errors) == bool(fix)
+    for error in errors:
+        assert fix in error.fix
+        assert at(error)[1].startswith("ansible_")
 
 
 def test_a_source_is_looked_for_as_ansible_does(tmp_path: Path) -> None:

@@ -105,8 +105,6 @@ def test_a_variable_that_needs_what_is_not_there_is_not_there_itself() -> None:
         ("{{ cpu.tir }}", "tir", "tier"),
         ("{{ ansible_processor_cores }}", "", "facts.cpu.cores"),
         ("{{ ansible_bios_date }}", "", "facts.…"),
-        ("{{ ansible_env.HOME }}", "ansible_env", "printenv"),
-        ("at {{ ansible_date_time.date }}", "ansible_date_time", "date +%F"),
         ("{{ tier | int / 0 }}", "", ""),
         ("{{ cpu.tier.x }}", "x", ""),
         ("{{ lookup('file', '/etc/passwd') }}", "", ""),
