@@ -65,15 +65,15 @@ class Home:
         found: dict[str, Any] = json.loads((self.env / "env.json").read_text())
         return found
 
-    def request(self, *, installer: str | None = "uv", **more: Any) -> dict[str, Any]:
-        uv_wheel = self.add(Path(uv.find_uv_bin())) if installer else None
+    def request(self, **more: Any) -> dict[str, Any]:
+        uv_wheel = self.add(Path(uv.find_uv_bin()))
         lock = self.lock
         return {
             "home": str(self.path),
             "name": self.name,
             "python": PYTHON,
             "files": [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in self.wheels],
-            "installer": {"sha256": uv_wheel.sha256, "name": uv_wheel.filename} if uv_wheel else None,
+            "installer": {"sha256": uv_wheel.sha256, "name": uv_wheel.filename},
             "record": {
                 "schema": "ipexctl.env/1",
                 "row": "ipex-2.8",

@@ -81,7 +81,7 @@ def _for_some_python(request: InstallRequest, hosts: Sequence[Host], watch: Watc
 
 
 def _fetch(context: InstallContext, locked: LockedStack, directory: Path) -> None:
-    wheels = [*locked.lock.wheels, *([locked.installer] if locked.installer else [])]
+    wheels = [*locked.lock.wheels, locked.installer]
     wanted = [wheel for wheel in wheels if not is_intact(directory / wheel.filename, wheel)]
     try:
         for wheel in wanted:

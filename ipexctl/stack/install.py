@@ -65,15 +65,15 @@ def install(
     if refusal := _check_homes(context):
         return context.report(refusal=refusal)
     known = None if request.upgrade else _find_known(context)
-    if known is not None and (report := _reuse(context, known)) is not None:
-        return report
-    if known is not None or (context.extended is not None and not _fits(context, context.extended)):
-        context.extended = None
-    if not context.pending:
-        return context.report()
-    from ipexctl.stack.lock.pipeline import lock_stack  # slow to import, and not needed where nothing is to be done
-
     try:
+        if known is not None and (report := _reuse(context, known)) is not None:
+            return report
+        if known is not None or (context.extended is not None and not _fits(context, context.extended)):
+            context.extended = None
+        if not context.pending:
+            return context.report()
+        from ipexctl.stack.lock.pipeline import lock_stack  # slow to import, and not needed where nothing is to be done
+
         locked = lock_stack(context)
     except Cancelled as error:
         for host in context.pending:
@@ -181,7 +181,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             retired=plan.row.retired,
             mpi=summary.mpi,
             why=plan.why,
-            installer=locked.installer.to_json() if locked.installer else None,
+            installer=locked.installer.to_json(),
         ).shared_json(),
         interpreters=plan.interpreters,
         index_answer=locked.index_answer,
@@ -308,7 +308,7 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
     return EnvSpec(record.name, lock, None, replace(record, retired=row.retired).shared_json(), interpreters), found
 
 
-def _recorded_installer(record: EnvRecord) -> Wheel | None:
+def _recorded_installer(record: EnvRecord) -> Wheel:
     """The uv that built the environment if its URL is known, else the control machine's."""
     from ipexctl.stack.lock.make_lock import uv_for_node
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import other_pythons, wait_until
-from env_helpers import MINOR, PYTHON, TAG, Home, run_in, said, session_of, start
+from env_helpers import MINOR, TAG, Home, run_in, said, session_of, start
 from ipexctl.remote.node_call import agent_command, agent_zip
 from tiny_wheels import corrupt, write_oneccl, write_wheel
 
@@ -50,9 +50,8 @@ def test_a_second_build_changes_nothing(home: Home) -> None:
     assert home.leftovers() == []
 
 
-@pytest.mark.parametrize("installer", ["uv", None])
-def test_console_scripts_and_paths_are_those_of_the_final_place(home: Home, installer: str | None) -> None:
-    home.build(installer=installer)
+def test_console_scripts_and_paths_are_those_of_the_final_place(home: Home) -> None:
+    home.build()
     assert run_in(home.env, "f2py").startswith(f"f2py of {home.env}/")
     for path in [*(home.env / "bin").iterdir(), home.env / "pyvenv.cfg", home.env / "env.json"]:
         if path.is_file() and not path.is_symlink():
@@ -267,29 +266,16 @@ def test_no_interpreter_is_a_sentence(home: Home) -> None:
     assert "/nowhere/python3" in said(start("env.build", "build", request))["reason"]
 
 
-@pytest.mark.parametrize("installer", ["uv", None])
-def test_wheels_are_dropped_when_asked(home: Home, installer: str | None) -> None:
-    home.build(drop_wheels=True, installer=installer)
+def test_wheels_are_dropped_when_asked(home: Home) -> None:
+    home.build(drop_wheels=True)
     assert list((home.path / "wheels").iterdir()) == []
 
 
-def test_no_ensurepip_is_a_sentence(home: Home, tmp_path: Path) -> None:
-    fake = tmp_path / "python3"
-    fake.write_text(
-        f'#!/bin/sh\ncase "$*" in *venv*) echo "ensurepip is not available" && exit 1 ;; esac\nexec {PYTHON} "$@"\n'
-    )
-    fake.chmod(0o755)
-    failed = said(start("env.build", "build", home.request(installer=None, python=str(fake))))
-    assert "has no ensurepip" in failed["reason"]
-    assert f"python{MINOR}-venv" in failed["fix"]
-
-
-@pytest.mark.parametrize("installer", ["uv", None])
 @pytest.mark.parametrize("name", ["a b", "long" * 40])
-def test_a_home_may_have_any_path(tmp_path: Path, name: str, installer: str | None) -> None:
+def test_a_home_may_have_any_path(tmp_path: Path, name: str) -> None:
     home = Home(tmp_path / name / "home")
     home.add_stack(tmp_path / "source")
-    assert home.build(installer=installer)["state"] == "built"
+    assert home.build()["state"] == "built"
     assert run_in(home.env, "f2py").startswith(f"f2py of {home.env}/")
     assert home.envs("check", name="default")["wrong"] == []
 
@@ -310,7 +296,8 @@ def test_a_home_may_be_reached_through_a_link(tmp_path: Path) -> None:
 def test_a_home_of_somebody_else_is_named() -> None:
     with tempfile.TemporaryDirectory() as top:
         Path(top).chmod(0o755)
-        request = json.dumps(Home(Path(top) / "home").request(installer=None)).encode() + b"\n"
+        request = json.dumps(Home(Path(top) / "home").request()).encode() + b"\n"
+        shutil.rmtree(Path(top) / "home")
         done = subprocess.run(
             ["sh", "-c", agent_command("env.build", "build", python="/usr/bin/python3").script],
             input=agent_zip("env") + request,
@@ -357,7 +344,7 @@ def test_a_disk_that_fills_while_unpacking_is_named_with_what_is_missing(
         while True:
             file.write(bytes(1 << 16))
     os.truncate(filler, filler.stat().st_size - 8_000_000)
-    failed = said(start("env.build", "build", home.request(installer=None), patches=patches))
+    failed = said(start("env.build", "build", home.request(), patches=patches))
     assert "has no room" in failed["reason"]
     assert "MB are missing" in failed["reason"]
     assert home.leftovers() == []

@@ -161,8 +161,7 @@ class Build:
         """Remove the wheels, unless another builder may need them."""
         if any(is_alive(str(marker)) for marker in self.area.tmp.glob("owner-*")):  # the own one is removed
             return
-        installer = self.request.get("installer")
-        for file in [*self.request["files"], *([installer] if installer else [])]:
+        for file in [*self.request["files"], self.request["installer"]]:
             remove(self.area.store / file["sha256"])
 
 

@@ -148,7 +148,7 @@ class Fill:
                         shutil.copy2(str(source), str(target))
 
     def _collect_wheels(self) -> None:
-        """Collect the wheels in one flat directory, where installers find them by name."""
+        """Collect the wheels in one flat directory, where uv finds them by name."""
         (self.work / "wheels").mkdir()
         for file in self.new_files:
             source, target = self.store / file["sha256"] / file["name"], self.work / "wheels" / file["name"]
@@ -192,21 +192,15 @@ class Fill:
         new = [wheel for wheel in self.request["lock"]["wheels"] if wheel not in self.shared]
         lines = [f"{w['name']}=={w['version']} --hash=sha256:{w['sha256']}\n" for w in new]
         lock.write_text("".join(lines))
-        python = str(self.aside / "bin" / "python")
-        options = ["--no-index", "--no-deps", "--require-hashes", "--find-links", str(self.work / "wheels")]
-        if self.request.get("installer"):
-            uv = [unpack_uv(self.store, self.request["installer"], self.work), "--no-config", "--offline", "--quiet"]
-            make = [*uv, "venv", "--no-project", "--python", self.request["python"], "--prompt", self.request["name"]]
-            self._step(*make, str(self.aside))
-            pip = [*uv, "pip", "install", "--python", python, "--link-mode", "hardlink"]
-        else:
-            self._step(self.request["python"], "-I", "-m", "venv", "--prompt", self.request["name"], str(self.aside))
-            pip = [python, "-I", "-m", "pip", "--isolated", "--disable-pip-version-check", "-q", "install"]
-            pip += ["--no-compile", "--no-cache-dir"]
+        uv = [unpack_uv(self.store, self.request["installer"], self.work), "--no-config", "--offline", "--quiet"]
+        make = [*uv, "venv", "--no-project", "--python", self.request["python"], "--prompt", self.request["name"]]
+        self._step(*make, str(self.aside))
         if self.base is not None:
             self._link_shared_packages(self.base)
         if new:
-            self._step(*pip, *options, "-r", str(lock))
+            install = [*uv, "pip", "install", "--python", str(self.aside / "bin" / "python"), "--link-mode", "hardlink"]
+            options = ["--no-index", "--no-deps", "--require-hashes", "--find-links", str(self.work / "wheels")]
+            self._step(*install, *options, "-r", str(lock))
         with contextlib.suppress(FileNotFoundError):
             (self.aside / ".lock").chmod(0o600)  # uv makes it writable for all with any umask
 
@@ -214,19 +208,13 @@ class Fill:
         code, text = self._run(*argv)
         if code == 0:
             return
-        tool = "uv" if self.request.get("installer") else argv[3]
         quota = re.search(r"[Qq]uota exceeded|os error 122\)", text) is not None
         is_full = free_space(str(self.home)) < self.needed - self._used()
         if quota or is_full or re.search(r"No space left|os error 28\)", text):
             raise self.disk_full_error(quota=quota)
-        if tool == "venv" and re.search("ensurepip is not available|No module named ensurepip", text):
-            raise failure(
-                f"{self.request['python']} has no ensurepip, which makes an environment with pip in it",
-                f"apt install python{self.record.get('python', '3')}-venv there, or let ipexctl bring uv",
-            )
         lines = [re.sub(r"^[^\w/]+", "", line).strip() for line in text.splitlines() if line.strip()]
         output = " ".join(lines[-6:])[-700:]
-        raise self._remove_damaged_wheels() or failure(f"{tool} ended with exit code {code}: {output}")
+        raise self._remove_damaged_wheels() or failure(f"uv ended with exit code {code}: {output}")
 
     def _used(self) -> int:
         seen: dict[int, int] = {}

@@ -43,6 +43,7 @@ class EnvSpec:
     """The name of its directory."""
     lock: Lock
     installer: Wheel | None
+    """uv; None if nothing is built."""
     record: Mapping[str, Any] = field(hash=False)
     """The fields of env.json that are the same on every host."""
     interpreters: Mapping[str, str] = field(hash=False)

@@ -89,8 +89,8 @@ def uv_here() -> str | None:
         return None
 
 
-def uv_for_node(availability: Availability | None, glibc: str) -> Wheel | None:
-    """uv for a node: the newest of its indexes, else that of the control machine; None if neither runs on the node."""
+def uv_for_node(availability: Availability | None, glibc: str) -> Wheel:
+    """uv for a node: the newest of its indexes, else that of the control machine. Raises a HostError without one."""
     # Its wheels fit every Python, so only the platform is compared.
     found = [
         (version, candidate)
@@ -104,7 +104,10 @@ def uv_for_node(availability: Availability | None, glibc: str) -> Wheel | None:
         return Wheel("uv", newest.version, newest.filename, newest.sha256 or "", newest.size, newest.url)
     binary = uv_here() if (sys.platform, platform.machine()) == ("linux", "x86_64") else None
     if binary is None:
-        return None
+        raise HostError(
+            "no index has uv for the hosts, and that of this machine does not run there",
+            "add its wheel for Linux on x86-64: --find-links DIR",
+        )
     return Wheel("uv", "", "uv", sha256_of(binary), Path(binary).stat().st_size, path=binary)
 
 

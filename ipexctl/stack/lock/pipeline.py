@@ -57,8 +57,8 @@ class LockedStack:
 
     plan: StackPlan
     lock: Lock
-    installer: Wheel | None
-    """uv for the hosts; None if they use pip."""
+    installer: Wheel
+    """uv for the hosts."""
     index_answer: IndexAnswer
     by_node0: bool
     """Whether node0 reaches the indexes and can download."""
@@ -117,10 +117,6 @@ class _Locking:
             # for commands that query no index
             self._save_answer(context.facts[context.first.name].machine or context.first.name, index_answer)
         plan = self._plan(index_answer)
-        if by_node0 and not isinstance(plan, Refusal) and uv_for_node(index_answer.availability, plan.glibc) is None:
-            # node0 can't run uv; uv on this machine does not go to indexes that a host names.
-            index_answer, by_node0 = self.query_here(), False
-            plan = self._plan(index_answer)
         return plan if isinstance(plan, Refusal) else self._lock(plan, index_answer, by_node0=by_node0)
 
     def _save_answer(self, machine: str, index_answer: IndexAnswer) -> None:
@@ -236,13 +232,13 @@ class _Locking:
                 with contextlib.suppress(HostError, UserError):
                     lock = make(constraints=(*request.env.constraints, *kept))
             lock = lock or make(constraints=request.env.constraints)
-        if uv is not None and uv.size is None:
+        if uv.size is None:
             (uv,) = sized(maker, (uv,), index_answer)
         return LockedStack(plan, lock, uv, index_answer, by_node0)
 
-    def _maker(self, uv: Wheel | None, index_answer: IndexAnswer, *, by_node0: bool) -> LockMaker:
+    def _maker(self, uv: Wheel, index_answer: IndexAnswer, *, by_node0: bool) -> LockMaker:
         context, control, cancel = self.context, self.context.control, self.context.pool.cancel
-        if by_node0 and uv is not None:
+        if by_node0:
             host = context.first
             session, python = context.pool.session(host), context.python(host)
             location = StoreLocation(host, python, f"{context.home}/wheels")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uv
 from stack_helpers import env_record, installed
 
 from env_helpers import PYTHON, Home
@@ -148,7 +149,7 @@ def client(home: Home) -> EnvClient:
 
 def build(client: EnvClient, home: Home, on_event: Callable[[dict[str, Any]], None] = print) -> bool:
     record = {"schema": "ipexctl.env/1", "row": "ipex-2.8", "python": home.python, "backend": "gloo", "module": None}
-    spec = EnvSpec(home.name, home.lock, None, record, {})
+    spec = EnvSpec(home.name, home.lock, home.add(Path(uv.find_uv_bin())), record, {})
     return client.build(spec, PYTHON, on_event=on_event)
 
 

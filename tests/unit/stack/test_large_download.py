@@ -33,7 +33,8 @@ def announced(sizes: dict[str, int | None], *files: str, shared: frozenset[str] 
         watch=events.append,
         notes=[],
     )
-    announce_stack(context, LockedStack(plan(), Lock("3.11", wheels), None, answer, True), by="BY", shared=shared)
+    uv = Wheel("uv", "1", "uv-1.whl", "hash-uv")
+    announce_stack(context, LockedStack(plan(), Lock("3.11", wheels), uv, answer, True), by="BY", shared=shared)
     warnings = [event.text for event in events if event.warning]
     assert context.notes == warnings  # the JSON document has them, too
     return events

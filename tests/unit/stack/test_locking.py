@@ -291,7 +291,6 @@ def test_pytorchs_index_adds_builds_of_torch_and_no_other_package(
 @pytest.mark.parametrize("kind", ["binary", "wheel"])
 def test_uv_out_of_the_store(wheels: Path, tmp_path: Path, kind: str) -> None:
     uv = uv_for_node(None, "2.31")
-    assert uv is not None
     assert uv.path is not None
     if kind == "wheel":
         made = write_wheel(tmp_path, "uv", "9.9", scripts={"uv": ""})
@@ -328,6 +327,12 @@ def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
     assert uv_for_node(have, "2.17") == Wheel(
         "uv", "0.14.0", f"uv-0.14.0-{manylinux}", "ab", None, f"https://x/uv-0.14.0-{manylinux}"
     )
+
+
+def test_a_machine_of_another_kind_needs_the_uv_of_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with pytest.raises(HostError, match="no index has uv"):
+        uv_for_node(None, "2.17")
 
 
 def test_no_source_left_is_said_with_what_each_said(tmp_path: Path) -> None:
