@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from ipexctl.node.common.files import make_private_directory, sha256_of
+from ipexctl.node.common.http import without_login
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
@@ -24,7 +25,7 @@ from ipexctl.remote.progress import BytesMoved, HostFinished
 from ipexctl.remote.transfer import store_client
 from ipexctl.remote.transfer.relay import ArrivingFiles
 from ipexctl.remote.transfer.store_client import Download, NotInStore, StoredFile, StoreLocation
-from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, pip_settings, unqueried, without_credentials
+from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, pip_settings, unqueried
 from ipexctl.stack.lock.pipeline import query_here
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def find_in_own_indexes(context: InstallContext, wheels: Sequence[Wheel]) -> tup
     direct = set()
     for line in context.own_extras:
         if url := Requirement(line).url:
-            direct.add(without_credentials(url))
+            direct.add(without_login(url))
     return [replace(w, url=w.url if w.url in direct else urls.get(w.filename)) for w in wheels], index_answer
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
+from ipexctl.node.common.http import origin_of, without_login
 from ipexctl.remote.node_call import call
 from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
 
@@ -195,19 +196,6 @@ def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
     return IndexAnswer(Availability({}, ()), (), settings, logins)
 
 
-def without_credentials(url: str) -> str:
-    """The URL without user, password, query and fragment."""
-    parts = urlsplit(url)
-    if not parts.scheme:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
-
-
-def origin_of(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2].lower()}"
-
-
 def directory_of(location: str) -> str | None:
     """The path of a directory or `file:` URL; None for other URLs."""
     if location.startswith("file:"):
@@ -234,14 +222,14 @@ def _pypi_last(urls: Iterable[str]) -> list[Source]:
 
 
 def _index(url: str) -> Source:
-    if without_credentials(url).rstrip("/") == PYPI:
+    if without_login(url).rstrip("/") == PYPI:
         return PYPI_SOURCE if url == PYPI else Source("index", url, "PyPI")
-    return Source("index", url, without_credentials(url))
+    return Source("index", url, without_login(url))
 
 
 def _links(location: str) -> Source:
     path = directory_of(location)
-    return Source("links", location, without_credentials(location) if path is None else path)
+    return Source("links", location, without_login(location) if path is None else path)
 
 
 def _once(sources: Iterable[Source]) -> tuple[Source, ...]:

@@ -19,11 +19,12 @@ from packaging.version import Version
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.files import sha256_of
+from ipexctl.node.common.http import without_login
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
-from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources, without_credentials
+from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Target, glibc_minor, tag_ranks
 
@@ -225,7 +226,7 @@ def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], on_disk: Mapping
         filename=filename,
         sha256=(known or {}).get("sha256") or (file.get("hashes") or {}).get("sha256") or "",
         size=(known or {}).get("size") or file.get("size"),
-        url=None if known else without_credentials(url),
+        url=None if known else without_login(url),
         path=(known or {}).get("path"),
     )
 
@@ -254,9 +255,9 @@ def explain_refusal(
             f"uv on {machine} has no disk space to make the lock{quote}", "make room there, or use --home DIR"
         )
     if found := _FETCH.search(text):
-        url = without_credentials(found[1])
+        url = without_login(found[1])
         source = next(
-            (s.label for s in index_answer.sources if url.startswith(without_credentials(s.url).rstrip("/") + "/")), url
+            (s.label for s in index_answer.sources if url.startswith(without_login(s.url).rstrip("/") + "/")), url
         )
         if "certificate" in text:
             fix = (

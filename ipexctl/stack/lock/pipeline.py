@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.http import without_login
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
@@ -30,7 +31,6 @@ from ipexctl.stack.lock.indexes import (
     pip_settings,
     query_indexes,
     sources_for,
-    without_credentials,
 )
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
@@ -158,7 +158,7 @@ class _Locking:
         # The indexes of the candidate rows, with their known labels.
         labels = {source.url.rstrip("/"): source for source in STACK_SOURCES}
         besides = [
-            labels.get(index.url.rstrip("/"), Source(index.kind, index.url, without_credentials(index.url)))
+            labels.get(index.url.rstrip("/"), Source(index.kind, index.url, without_login(index.url)))
             for index in resolver.indexes(request.env.stack, request.rows)
             if index.url.rstrip("/") != PYPI
         ]

@@ -82,6 +82,8 @@ _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'
 
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
     """The error for a requirement that excludes torch, IPEX or the bindings of the plan; None if there is none."""
+    # The other markers are those of the control machine, which is also CPython on Linux.
+    target = {"python_version": plan.python, "python_full_version": f"{plan.python}.0", "platform_machine": "x86_64"}
     held = {"torch": plan.torch, "intel-extension-for-pytorch": plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
         requirement = Requirement(line)
@@ -92,7 +94,7 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
                 "one built for another torch fails at import",
                 fix="remove it, or choose a row that has it: ipexctl versions; such as --stack ipex-2.8",
             )
-        if version is None or (requirement.marker and not requirement.marker.evaluate(_target(plan.python))):
+        if version is None or (requirement.marker and not requirement.marker.evaluate(target)):
             continue
         public = Version(version).public
         if requirement.url or not any(requirement.specifier.contains(v, prereleases=True) for v in (version, public)):
@@ -104,20 +106,6 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
                 f"{line} (from {where}) excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix
             )
     return None
-
-
-def _target(python: str) -> dict[str, str]:
-    """The environment markers of a host."""
-    return {
-        "python_version": python,
-        "python_full_version": f"{python}.0",
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "platform_machine": "x86_64",
-        "os_name": "posix",
-    }
 
 
 def _read(path: Path, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from lock_helpers import HERE
 
+from ipexctl.node.common.http import without_login
 from ipexctl.stack.env import staging
 from ipexctl.stack.lock.indexes import (
     STACK_SOURCES,
@@ -17,7 +18,6 @@ from ipexctl.stack.lock.indexes import (
     Source,
     query_indexes,
     sources_for,
-    without_credentials,
 )
 from ipexctl.stack.lock.lock import Wheel
 from ipexctl.stack.resolve.model import Sources
@@ -91,7 +91,7 @@ def test_two_logins_to_one_place_are_two_sources_told_apart() -> None:
     ],
 )
 def test_no_secret_is_shown(url: str, label: str) -> None:
-    assert without_credentials(url) == label
+    assert without_login(url) == label
     source = sources_for(Sources(extra_index_urls=(url,)), NONE)[0]
     assert "secret" not in source.label
     assert "secret" not in repr(source)
