@@ -91,7 +91,8 @@ class Home:
     def build(self, *, python: str = PYTHON, links: Sequence[str] = ("default",), **more: Any) -> dict[str, Any]:
         done = said(start("env.build", "build", self.request(**more), python=python))
         if done["event"] == "done":
-            self.envs("link", python=python, name=self.name, links=list(links))
+            for link in links:
+                self.envs("link", python=python, name=self.name, link=link)
         return done
 
     def envs(self, action: str, *, python: str = PYTHON, **request: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def test_a_build_is_whole_named_and_leaves_nothing_else(home: Home) -> None:
     done = home.build()
     assert (done["state"], done["path"]) == ("built", str(home.env))
     assert os.readlink(home.path / "envs" / "default") == home.name
-    assert home.envs("check", name="default")["wrong"] == []
+    assert home.envs("check", name="default")["problems"] == []
     assert home.leftovers() == []
     assert home.record["packages"]["torch"] == "2.8.0"
     assert json.loads((home.env / "lock.json").read_text()) == home.lock.to_json()
@@ -56,7 +56,7 @@ def test_console_scripts_and_paths_are_those_of_the_final_place(home: Home) -> N
     for path in [*(home.env / "bin").iterdir(), home.env / "pyvenv.cfg", home.env / "env.json"]:
         if path.is_file() and not path.is_symlink():
             assert b".build-" not in path.read_bytes(), path
-    assert home.envs("check", name=home.name)["wrong"] == []
+    assert home.envs("check", name=home.name)["problems"] == []
 
 
 def test_uv_comes_out_of_its_wheel(home: Home, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_wheel_whose_list_of_files_is_wrong_still_checks(home: Home, tmp_path:
     shutil.move(tmp_path / "new", wheel)
     home.wheels.append(home.add(wheel))
     assert home.build()["state"] == "built"
-    assert home.envs("check", name=home.name)["wrong"] == []
+    assert home.envs("check", name=home.name)["problems"] == []
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -214,7 +214,7 @@ def test_a_hand_broken_environment_is_told_and_made_anew(home: Home) -> None:
     site = home.env / "lib" / f"python{MINOR}" / "site-packages"
     (site / "torch" / "distributed" / "__init__.py").unlink()
     checked = home.envs("check", name="default")
-    assert checked["wrong"] == ["torch: torch/distributed/__init__.py is missing"]
+    assert checked["problems"] == ["torch: torch/distributed/__init__.py is missing"]
     assert home.build()["state"] == "there"
     assert home.build(replace=checked["build"])["state"] == "built"
     assert home.envs("check", name="default")["ok"]
@@ -249,7 +249,7 @@ def test_a_wheel_that_is_not_there_is_named(home: Home) -> None:
 def test_a_directory_in_the_way_of_a_name_stays(home: Home) -> None:
     (home.path / "envs" / "default" / "mine").mkdir(parents=True)
     home.build(links=())
-    failed = home.envs("link", name=home.name, links=["default"])
+    failed = home.envs("link", name=home.name, link="default")
     assert "is an environment itself" in failed["reason"]
     assert "--env" in failed["fix"]
     assert (home.path / "envs" / "default" / "mine").is_dir()
@@ -277,7 +277,7 @@ def test_a_home_may_have_any_path(tmp_path: Path, name: str) -> None:
     home.add_stack(tmp_path / "source")
     assert home.build()["state"] == "built"
     assert run_in(home.env, "f2py").startswith(f"f2py of {home.env}/")
-    assert home.envs("check", name="default")["wrong"] == []
+    assert home.envs("check", name="default")["problems"] == []
 
 
 def test_a_home_may_be_reached_through_a_link(tmp_path: Path) -> None:

@@ -28,24 +28,24 @@ def site(home: Home) -> Path:
 
 def test_packages_a_user_added_are_no_error(home: Home) -> None:
     (site(home) / "mine-1.0.dist-info").mkdir()
-    assert home.envs("check", name="default")["wrong"] == []
+    assert home.envs("check", name="default")["problems"] == []
 
 
 def test_a_package_that_replaced_a_locked_one_is_named(home: Home) -> None:
     (site(home) / "torch-2.8.0.dist-info").rename(site(home) / "torch-2.9.0.dist-info")
-    (wrong,) = home.envs("check", name="default")["wrong"]
+    (wrong,) = home.envs("check", name="default")["problems"]
     assert missing(wrong, "torch 2.9.0 2.8.0") == []
 
 
 def test_a_file_of_another_size_is_named(home: Home) -> None:
     (site(home) / "numpy.py").write_text("")
-    assert home.envs("check", name="default")["wrong"][0].startswith("numpy: numpy.py ")
+    assert home.envs("check", name="default")["problems"][0].startswith("numpy: numpy.py ")
 
 
 def test_a_python_that_is_gone_is_named(home: Home) -> None:
     (home.env / "bin" / "python").unlink()
     (home.env / "bin" / "python").symlink_to("/usr/bin/python3.99")
-    assert "/usr/bin/python3.99" in home.envs("check", name="default")["wrong"][0]
+    assert "/usr/bin/python3.99" in home.envs("check", name="default")["problems"][0]
 
 
 @pytest.mark.parametrize("key", ["variables", "prepended", "packages", "backend", "build", "digest"])
@@ -55,7 +55,7 @@ def test_a_record_that_lacks_something_is_named_and_made_anew(home: Home, key: s
     build = said.get("build")
     record.write_text(json.dumps({other: value for other, value in said.items() if other != key}))
     checked = home.envs("check", name="default")
-    assert [missing(wrong, str(record)) for wrong in checked["wrong"]] == [[]]
+    assert [missing(wrong, str(record)) for wrong in checked["problems"]] == [[]]
     home.build(replace=checked["build"])
     assert home.envs("check", name="default")["ok"]
     assert json.loads(record.read_text())["build"] != build
@@ -68,7 +68,7 @@ def test_another_lock_is_told_apart(home: Home) -> None:
 
 def test_none_there_is_told_apart(home: Home) -> None:
     checked = home.envs("check", name="other")
-    assert (checked["ok"], checked["there"]) == (False, False)
+    assert (checked["ok"], checked["exists"]) == (False, False)
 
 
 def test_the_list_has_names_sizes_and_leftovers(home: Home) -> None:
@@ -81,8 +81,8 @@ def test_the_list_has_names_sizes_and_leftovers(home: Home) -> None:
     assert whole["complete"]
     assert whole["bytes"] > 10_000
     assert not half["complete"]
-    assert listed["leftovers"]["count"] == 1
-    assert listed["wheels"]["bytes"] > 10_000
+    assert listed["leftovers"] == 1
+    assert listed["wheel_bytes"] > 10_000
 
 
 def test_a_home_without_anything_is_listed(tmp_path: Path) -> None:
@@ -143,15 +143,16 @@ def test_pruning_keeps_what_has_a_name(home: Home) -> None:
 
 
 def test_a_name_moves_to_another_environment(home: Home) -> None:
-    home.envs("link", name=home.name, links=["best"])
+    home.envs("link", name=home.name, link="best")
     assert os.readlink(home.path / "envs" / "best") == home.name
-    assert home.envs("link", name=home.name, links=["../x"])["event"] == "failed"
+    assert home.envs("link", name=home.name, link="../x")["event"] == "failed"
 
 
 def test_a_name_is_taken_from_an_environment_only_where_it_points_at_it(home: Home) -> None:
-    home.envs("unlink", name="ipex-2.8-12345678", links=["default"])
+    home.envs("unlink", name="ipex-2.8-12345678", link="default")
     assert os.readlink(home.path / "envs" / "default") == home.name
-    home.envs("unlink", name=home.name, links=["default", "none"])
+    for name in ("default", "none"):
+        assert home.envs("unlink", name=home.name, link=name)["event"] == "done"
     assert sorted(os.listdir(home.path / "envs")) == [home.name]
 
 

@@ -67,8 +67,8 @@ def check(request: Json) -> Json:
         "build": record.get("build"),
         "record": record,
         "ok": not problems,
-        "wrong": problems,
-        "there": env.is_dir(),
+        "problems": problems,
+        "exists": env.is_dir(),
         "verified": {path.stem: read_json(path) for path in env.glob("verified/*.json")},
     }
 
@@ -132,8 +132,10 @@ def list_environments(request: Json) -> Json:
     stale += [entry for entry in list_directory(home / "tmp") if entry.name.startswith("build-")]
     return {
         "envs": envs,
-        "leftovers": {"count": len(stale), "bytes": sum(disk_usage(entry) for entry in stale)},
-        "wheels": {"count": len(list_directory(home / "wheels")), "bytes": disk_usage(home / "wheels")},
+        "leftovers": len(stale),
+        "leftover_bytes": sum(disk_usage(entry) for entry in stale),
+        "wheels": len(list_directory(home / "wheels")),
+        "wheel_bytes": disk_usage(home / "wheels"),
     }
 
 
@@ -213,13 +215,13 @@ def prune(request: Json) -> Json:
     is_building = any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*"))
     builds = [entry for entry in list_directory(home / "tmp") if entry.name.startswith("build-")]
     if not is_building:
-        freed += before["leftovers"]["bytes"]
+        freed += before["leftover_bytes"]
         for entry in [*(home / "envs").glob(".build-*"), *builds]:
             shutil.rmtree(str(entry), ignore_errors=True)
     # The finished wheels of an install stay too: its build needs them all.
     is_downloading = any(is_partial_in_use(str(path)) for path in (home / "wheels").glob("*.part"))
     if not is_building and not is_downloading:
-        freed += before["wheels"]["bytes"] if before["wheels"]["count"] else 0
+        freed += before["wheel_bytes"] if before["wheels"] else 0
         shutil.rmtree(str(home / "wheels"), ignore_errors=True)
     return {**result, "bytes": freed}
 
@@ -235,24 +237,23 @@ def link(request: Json) -> Json:
     envs, env = Path(home_of(request), "envs"), env_of(request)
     if not env.is_dir():
         raise AgentError(f"there is no environment {request['name']}", "see: ipexctl envs")
-    for name in request["links"]:
-        check_name(name)
-        link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"
-        if link_path.exists() and not link_path.is_symlink():
-            fix = f"choose another --env; if nobody needs it (ipexctl envs, ipexctl ps): ipexctl envs --remove {name}"
-            raise AgentError(f"{link_path} is an environment itself", fix)
-        if link_target(link_path) != env.name:
-            temporary.symlink_to(env.name)
-            temporary.replace(link_path)
-    return {"links": request["links"]}
+    name: str = request["link"]
+    check_name(name)
+    link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"
+    if link_path.exists() and not link_path.is_symlink():
+        fix = f"choose another --env; if nobody needs it (ipexctl envs, ipexctl ps): ipexctl envs --remove {name}"
+        raise AgentError(f"{link_path} is an environment itself", fix)
+    if link_target(link_path) != env.name:
+        temporary.symlink_to(env.name)
+        temporary.replace(link_path)
+    return {}
 
 
 def unlink(request: Json) -> Json:
-    """Take names away from an environment, which stays; a name that points at another one stays too."""
-    envs = Path(home_of(request), "envs")
-    for name in request["links"]:
-        if link_target(envs / name) == request["name"]:
-            (envs / name).unlink()
+    """Take a name away from an environment, which stays; a name that points at another one stays too."""
+    link_path = Path(home_of(request), "envs", request["link"])
+    if link_target(link_path) == request["name"]:
+        link_path.unlink()
     return {}
 
 

@@ -227,7 +227,7 @@ class EnvInstaller:
         context, name = self.context, self.context.request.name
 
         def link(host: Host, session: Session) -> None:
-            self._client(host, session).link(self.spec.name, [name])
+            self._client(host, session).link(self.spec.name, name)
 
         for done in context.pool.each([host for host in hosts if not self.is_named(host)], link):
             if done.error is not None:
@@ -308,9 +308,9 @@ class EnvInstaller:
         named = self.is_named(host)
         works_elsewhere = any(parse_result(other) for key, other in found.verified.items() if key != machine)
         if problem is None and not named:
-            client.link(name, [context.request.name])
+            client.link(name, context.request.name)
         elif problem is not None and named and not works_elsewhere:
-            client.unlink(name, [context.request.name])
+            client.unlink(name, context.request.name)
         status: Status = "failed" if problem is not None else "changed" if changed or not named else "ok"
         reason, fix = problem or ("shares the home of another host" if shares_home else "", "")
         context.done[host.name] = InstallResult(

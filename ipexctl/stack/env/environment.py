@@ -198,15 +198,7 @@ class EnvClient:
     ) -> CheckResult:
         """Compare an environment, given by its directory or by a name, with its lock."""
         reply = self._call("check", cached=cached, timeout=timeout, name=name, digest=digest)
-        return CheckResult(
-            reply.flag("ok"),
-            reply.texts("wrong"),
-            reply.flag("there"),
-            reply.text("name"),
-            reply.text_or_none("build"),
-            reply.record("record"),
-            reply.record("verified"),
-        )
+        return reply.decode(CheckResult, record=reply.record("record"), verified=reply.record("verified"))
 
     def verify(
         self, name: str, record: Mapping[str, Any], *, machine: str, timeout: float | None = None
@@ -229,13 +221,7 @@ class EnvClient:
     def listing(self) -> EnvListing:
         """All environments of the home, with their size on disk."""
         reply = self._call("list", cached=False)
-        return EnvListing(
-            tuple(env.decode(EnvEntry) for env in reply.records("envs")),
-            reply.record("leftovers").integer("count"),
-            reply.record("leftovers").integer("bytes"),
-            reply.record("wheels").integer("count"),
-            reply.record("wheels").integer("bytes"),
-        )
+        return reply.decode(EnvListing, envs=tuple(env.decode(EnvEntry) for env in reply.records("envs")))
 
     def remove(self, names: Sequence[str], used: Mapping[str, str]) -> Removed:
         """Remove environments, given by directory or name; one in use stays, which is an error.
@@ -256,13 +242,13 @@ class EnvClient:
         _raise_failed(reply)
         return Removed(reply.texts("removed"), reply.integer("bytes"))
 
-    def link(self, name: str, links: Sequence[str]) -> None:
-        """Make these names point at an environment."""
-        self._call("link", name=name, links=list(links))
+    def link(self, name: str, link: str) -> None:
+        """Make a name point at an environment."""
+        self._call("link", name=name, link=link)
 
-    def unlink(self, name: str, links: Sequence[str]) -> None:
-        """Take names away from an environment, which stays."""
-        self._call("unlink", name=name, links=list(links))
+    def unlink(self, name: str, link: str) -> None:
+        """Take a name away from an environment, which stays."""
+        self._call("unlink", name=name, link=link)
 
     def add_request(self, name: str, request: Mapping[str, Any]) -> None:
         """Record one more request that this environment satisfies."""

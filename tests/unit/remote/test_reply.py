@@ -37,8 +37,8 @@ ENV = {
     "name": "ipex-2.8-1a2b", "names": ["default"], "path": "/h/envs/x", "row": "ipex-2.8", "python": "3.11",
     "backend": "gloo", "created": None, "packages": {"torch": "2.8.0"}, "bytes": 10, "complete": True,
 }  # fmt: skip
-ENVS = {"envs": [ENV], "leftovers": {"count": 0, "bytes": 0}, "wheels": {"count": 1, "bytes": 2}}
-CHECKED = {"ok": True, "wrong": [], "there": True, "name": "x", "build": None, "record": {}, "verified": {}}
+ENVS = {"envs": [ENV], "leftovers": 0, "leftover_bytes": 0, "wheels": 1, "wheel_bytes": 2}
+CHECKED = {"ok": True, "problems": [], "exists": True, "name": "x", "build": None, "record": {}, "verified": {}}
 CANDIDATE = {"project": "torch", "version": "2.8", "filename": "t.whl", "source": "PyPI", "size": 1, "url": None}
 INDEXES = {"candidates": {"torch": [CANDIDATE]}, "answered": ["PyPI"], "silent": [], "logins": {"https://h": "Basic"}}
 SETTINGS: dict[str, Any] = {"index_url": None, "extra_index_urls": []}

@@ -159,7 +159,7 @@ def test_from_wheels_to_a_verified_environment_and_back(client: EnvClient, home:
     assert build(client, home, on_event=events.append)
     assert [event["event"] for event in events] == ["step"] * 3
     assert not build(client, home)
-    client.link(home.name, ["default"])
+    client.link(home.name, "default")
 
     checked = client.check("default", digest=home.lock.digest)
     assert checked.ok
@@ -171,7 +171,7 @@ def test_from_wheels_to_a_verified_environment_and_back(client: EnvClient, home:
     again = client.check("default")
     assert again.verified["m1"]["torch"] == "2.8.0"
 
-    client.link("default", ["mine"])
+    client.link("default", "mine")
     listed = client.listing()
     assert listed.envs[0].names == ("default", "mine")
     assert listed.envs[0].complete
