@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import exit_code
 from ipexctl.stack.catalog.user_table import rows_digest
-from ipexctl.stack.env.record import DEFAULT, EnvRecord, records_of
+from ipexctl.stack.env.record import DEFAULT, EnvRecord, find_existing, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve.compatibility import interpreters_for
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
+    from ipexctl.facts.software import Env
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
@@ -72,27 +72,23 @@ def choose_stack(
 def installed_record(
     request: StackRequest, env: str, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
 ) -> EnvRecord | None:
-    """The record of the environment that answers the request and that most hosts have.
+    """The record of the environment that answers the request.
 
     Without a stack in the request it is the environment of that name, else the one made for an equal request. One of
     a version table that has changed since does not count.
     """
     table, digest = stacks(rows), rows_digest(rows)
-    having: Counter[str] = Counter()
-    records: dict[str, EnvRecord] = {}
-    for facts in hosts.values():
-        for entry, record in records_of(facts):
-            if not entry.runs or record.row not in table or not record.requests:
-                continue
-            requests = [made for made in record.requests if made.get("rows") == digest]
-            is_named = env in (entry.name, *entry.names)
-            answers = is_named if request == StackRequest() else any(
-                EnvRequest.from_json(made).stack == request for made in requests
-            )  # fmt: skip
-            if requests and answers:
-                having[record.name] += 1 + is_named
-                records[record.name] = record
-    return records[max(having, key=lambda name: (having[name], name))] if having else None
+
+    def answers(entry: Env, record: EnvRecord) -> bool:
+        requests = [made for made in record.requests if made.get("rows") == digest]
+        if not requests or not entry.runs or record.row not in table:
+            return False
+        if request == StackRequest():
+            return env in (entry.name, *entry.names)
+        return any(EnvRequest.from_json(made).stack == request for made in requests)
+
+    found = find_existing(hosts, env, answers)
+    return found.record if found else None
 
 
 def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]) -> StackPlan:

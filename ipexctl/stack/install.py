@@ -99,7 +99,8 @@ def _find_known(context: InstallContext) -> Existing | None:
     if context.extended is not None and request.env.stack == StackRequest():
         added = EnvRequest.from_json(context.extended.requests[-1]).with_packages(request.env)
         context.request = replace(request, env=added)
-    return find_existing(context.request.to_json(), request.name, context.facts)
+    made_for = context.request.to_json()
+    return find_existing(context.facts, request.name, lambda _, record: made_for in record.requests)
 
 
 def _find_unchanged(context: InstallContext) -> InstallReport | None:

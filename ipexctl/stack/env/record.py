@@ -17,7 +17,7 @@ from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Env
@@ -125,7 +125,7 @@ def _is_requirement(line: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """An environment made for an equal request, and the hosts that have it."""
+    """An environment that answers a request, and the hosts that have it."""
 
     record: EnvRecord
     hosts: tuple[str, ...]
@@ -138,18 +138,17 @@ def records_of(facts: Facts) -> Iterator[tuple[Env, EnvRecord]]:
             yield env, record
 
 
-def find_existing(request: Mapping[str, Any], name: str, hosts: Mapping[str, Facts]) -> Existing | None:
-    """The environment made for this request that has the requested name on most hosts, then the one on most hosts."""
+def find_existing(hosts: Mapping[str, Facts], name: str, answers: Callable[[Env, EnvRecord], bool]) -> Existing | None:
+    """Of the environments that answer, the one that has the name on most hosts, then the one that is on most hosts."""
     records: dict[str, EnvRecord] = {}
     having: dict[str, list[str]] = {}
     named: Counter[str] = Counter()
     for host, facts in hosts.items():
         for env, record in records_of(facts):
-            if request not in record.requests:
-                continue
-            records.setdefault(record.name, record)
-            having.setdefault(record.name, []).append(host)
-            named[record.name] += name in env.names
+            if answers(env, record):
+                records.setdefault(record.name, record)
+                having.setdefault(record.name, []).append(host)
+                named[record.name] += name in (env.name, *env.names)
     if not records:
         return None
     best = max(records, key=lambda env_name: (named[env_name], len(having[env_name]), env_name))

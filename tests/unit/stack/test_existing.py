@@ -20,7 +20,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.env.build import EnvSpec
 from ipexctl.stack.env.environment import CheckResult, EnvClient, parse_result
-from ipexctl.stack.env.record import find_existing, read_record
+from ipexctl.stack.env.record import Existing, find_existing, read_record
 from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 
@@ -49,9 +49,13 @@ def host(*envs: Env) -> Facts:
     return Facts(software=Software(envs=envs))
 
 
+def existing(request: EnvRequest, name: str, hosts: dict[str, Facts]) -> Existing | None:
+    return find_existing(hosts, name, lambda _, record: request.to_json() in record.requests)
+
+
 def test_an_environment_made_for_the_same_request_is_found_with_who_has_it() -> None:
     hosts = {"a": host(installed(RECORD, "default")), "b": host(installed(RECORD)), "c": host()}
-    found = find_existing(ASKED.to_json(), "default", hosts)
+    found = existing(ASKED, "default", hosts)
     assert found is not None
     assert (found.record.name, found.hosts) == ("ipex-2.8-12345678", ("a", "b"))
 
@@ -60,19 +64,19 @@ def test_an_environment_made_for_the_same_request_is_found_with_who_has_it() -> 
     "other", [EnvRequest(StackRequest(torch="2.8")), EnvRequest(StackRequest(torch="2.8", python="3.11"), ASKED.extras)]
 )
 def test_another_request_is_another_environment(other: EnvRequest) -> None:
-    assert find_existing(other.to_json(), "default", {"a": host(installed(RECORD, "default"))}) is None
+    assert existing(other, "default", {"a": host(installed(RECORD, "default"))}) is None
 
 
 def test_one_environment_may_answer_several_requests() -> None:
     other = EnvRequest(StackRequest(stack="ipex-2.8"))
     hosts = {"a": host(installed(env_record("ipex-2.8-12345678", ASKED, other), "default"))}
-    assert find_existing(ASKED.to_json(), "default", hosts) == find_existing(other.to_json(), "default", hosts)
+    assert existing(ASKED, "default", hosts) == existing(other, "default", hosts)
 
 
 def test_of_two_the_one_with_the_name_is_taken() -> None:
     first, second = env_record("ipex-2.8-11111111", ASKED), env_record("ipex-2.8-22222222", ASKED)
     hosts = {"a": host(installed(first), installed(second, "mine")), "b": host(installed(first))}
-    found = find_existing(ASKED.to_json(), "mine", hosts)
+    found = existing(ASKED, "mine", hosts)
     assert found is not None and found.record.name == second["name"]
 
 
@@ -107,7 +111,7 @@ def test_what_is_no_record_is_none(text: str) -> None:
 
 def test_a_record_that_was_carried_under_another_directory_is_not_believed() -> None:
     moved = Env(name="copy", path="/h/envs/copy", runs=True, record=json.dumps(RECORD))
-    assert find_existing(ASKED.to_json(), "default", {"a": host(moved)}) is None
+    assert existing(ASKED, "default", {"a": host(moved)}) is None
 
 
 def test_a_changed_table_of_the_user_is_another_request() -> None:
