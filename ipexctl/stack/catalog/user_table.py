@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import UserError
 from ipexctl.hosts.names import did_you_mean
+from ipexctl.hosts.source import SourceFile
 from ipexctl.stack.catalog.table import StackSpec, newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.text import expanded
@@ -95,14 +96,6 @@ def _skip(text: str, at: int) -> int:
     while at < len(text) and text[at] in _BLANK:
         at += 1
     return at
-
-
-def _line_of(text: str, at: int) -> tuple[int, str, int]:
-    """The line's number, the line and the column, counted from 1."""
-    start = text.rfind("\n", 0, at) + 1
-    end = text.find("\n", at)
-    line = text[start : end if end >= 0 else len(text)].rstrip("\r")
-    return text.count("\n", 0, at) + 1, line, at - start + 1
 
 
 Check = Callable[[JsonNode, str], None]
@@ -284,8 +277,9 @@ def merged(text: str, path: str) -> tuple[StackSpec, ...]:
     try:
         own = _read_rows(text, path)
     except FormatError as error:
-        line, shown, column = _line_of(text, error.at)
-        raise FileError(path, line, error.what, text=shown, column=column, fix=error.fix) from None
+        source = SourceFile(path, Path(path).parent, text.split("\n"))
+        line, column = text.count("\n", 0, error.at) + 1, error.at - text.rfind("\n", 0, error.at)
+        raise source.error(line, column, error.what, fix=error.fix) from None
     return newest_first({**{row.name: row for row in rows()}, **own}.values())
 
 

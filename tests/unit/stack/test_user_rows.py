@@ -122,7 +122,8 @@ def test_what_is_wrong_is_said_with_its_place(text: str, line: int, column: int,
     assert error.message.startswith(f"rows.json:{line}: ")
     assert missing(error.message, what) == []
     assert missing(error.fix, fix) == []
-    assert error.text == text.split("\n")[line - 1] if text else True
+    whole = text.split("\n")[line - 1]
+    assert error.text == whole or len(whole) > 1000 > len(error.text)
 
 
 json_ = st.recursive(
