@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.stop import ANSWER_TIMEOUT, run_on_node0
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
@@ -216,8 +216,7 @@ def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
 
 def name_ranks(ranks: Sequence[RankStacks | RankStatus | SilentRank]) -> str:
     """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
-    hosts = fold(list(dict.fromkeys(rank.host for rank in ranks)))
-    return f"rank{'s' if len(ranks) > 1 else ''} {fold_ranks(rank.rank for rank in ranks)} on {hosts}"
+    return f"{describe_ranks([rank.rank for rank in ranks])} on {fold(rank.host for rank in ranks)}"
 
 
 def dump(

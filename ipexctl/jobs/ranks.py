@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.text import number_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 _EXAMPLE: Final = "such as 0, 0-3,8 or all"
 _ITEM: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?:/([0-9]{1,9}))?)?", re.ASCII)
@@ -59,34 +60,18 @@ def parse_ranks(text: str) -> RankSet:
 
 def _range(item: str, text: str) -> range:
     match = _ITEM.fullmatch(item)
-    if match is None:
-        raise UserError(f"ranks {text.strip()!r}: {_syntax_error(item)}", fix=_EXAMPLE)
-    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-    if last < first:
-        raise UserError(f"ranks {text.strip()!r}: {item} runs backwards", fix=f"{last}-{first}")
-    if step == 0:
-        raise UserError(f"ranks {text.strip()!r}: a step of 0 never ends", fix=f"{first}-{last}")
-    return range(first, last + 1, step)
-
-
-def _syntax_error(item: str) -> str:
-    if not item:
-        return "a rank is missing"
-    if re.fullmatch(r"[0-9]+-", item):
-        return f"{item} has no end"
-    if re.fullmatch(r"[0-9]+(:|\.\.)[0-9]+", item):
-        return f"{item}: a range is written with '-'"
-    if item.startswith("-"):
-        return f"{item}: ranks count from 0"
-    return f"{item!r} is no rank and no range of ranks"
+    if match is not None:
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if first <= last and step:
+            return range(first, last + 1, step)
+    raise UserError(f"ranks {text.strip()!r}: {item!r} is no rank and no range of ranks", fix=_EXAMPLE)
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
     """Text that `parse_ranks` reads, such as `0-3,8`."""
-    ranges: list[range] = []
-    for rank in sorted(set(ranks)):
-        if ranges and rank == ranges[-1].stop:
-            ranges[-1] = range(ranges[-1].start, rank + 1)
-        else:
-            ranges.append(range(rank, rank + 1))
-    return str(RankSet(tuple(ranges))) if ranges else ""
+    return number_ranges(sorted(set(ranks)))
+
+
+def describe_ranks(ranks: Collection[int]) -> str:
+    """`rank 3`, `ranks 0-2,4`."""
+    return f"rank{'s' * (len(ranks) > 1)} {fold_ranks(ranks)}"

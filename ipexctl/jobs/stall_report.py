@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.dump import Dump, place_lines
-from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.jobs.dump import Dump, name_ranks, place_lines
+from ipexctl.known_errors.match import bare, shortened
 from ipexctl.text import format_clock, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ipexctl.node.common.records import Silence, SilentRank
 
-BUSY: Final = 50.0
+_BUSY: Final = 50.0
 """Percent of a core above which a rank computes or spins."""
 _STATES: Final = {
     "R": "runs",
@@ -44,37 +46,40 @@ _WIDTH: Final = 100
 def silence_lines(run: str, silence: Silence) -> list[str]:
     """The command to type, then the state of the ranks."""
     head = f"no rank has printed anything for {_minutes(silence.after)}: ipexctl dump {run} shows where each is"
-    groups: dict[tuple[str, str], list[SilentRank]] = {}
+    return [head, *_indented(sentence for _, sentence in describe_silent(silence))]
+
+
+def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
+    """Ranks in the same state with the same last line, and a sentence about them."""
+    groups: dict[str, list[SilentRank]] = {}
     for rank in silence.ranks:
-        last = f"last line: {printable(rank.last)[:_WIDTH]}" if rank.last else "no output yet"
-        groups.setdefault((describe_activity(rank), last), []).append(rank)
-    lines = []
-    for (activity, last), ranks in list(groups.items())[:_MAX_GROUPS]:
-        plural = "s" * (len(ranks) > 1)
-        hosts = list(dict.fromkeys(printable(rank.host) for rank in ranks))
-        place = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-        lines.append(f"  rank{plural} {fold_ranks(rank.rank for rank in ranks)} on {place}: {activity}; {last}")
-    if len(groups) > _MAX_GROUPS:
-        lines.append(f"  and {len(groups) - _MAX_GROUPS} more groups of ranks")
-    return [head, *lines]
+        last = f"last line: {shortened(bare(rank.last), _WIDTH)}" if rank.last else "no output yet"
+        groups.setdefault(f"{describe_activity(rank)}; {last}", []).append(rank)
+    return [(ranks, f"{name_ranks(ranks)}: {state}") for state, ranks in groups.items()]
 
 
 def dump_lines(run: str, dump: Dump) -> list[str]:
     """The places of the ranks in the dump that --on-hang has taken, and the commands for the rest."""
-    places = [f"  {printable(line)[: 2 * _WIDTH]}" for _, line in place_lines(dump)]
-    more = [f"  and {len(places) - _MAX_GROUPS} more groups of ranks"] if len(places) > _MAX_GROUPS else []
-    return [f"the ranks at {format_clock(dump.at)} (ipexctl why {run} shows this again):", *places[:_MAX_GROUPS], *more]
+    head = f"the ranks at {format_clock(dump.at)} (ipexctl why {run} shows this again):"
+    return [head, *_indented(line[: 2 * _WIDTH] for _, line in place_lines(dump))]
+
+
+def _indented(groups: Iterable[str]) -> list[str]:
+    lines = [f"  {printable(line)}" for line in groups]
+    more = [f"  and {len(lines) - _MAX_GROUPS} more groups of ranks"] if len(lines) > _MAX_GROUPS else []
+    return lines[:_MAX_GROUPS] + more
 
 
 def describe_activity(rank: SilentRank) -> str:
     """`computes (98 % of a core)`, `waits for the network`."""
-    if rank.cpu is not None and rank.cpu >= BUSY:
+    if rank.cpu is not None and rank.cpu >= _BUSY:
         return f"computes, or spins ({round(rank.cpu, -1):.0f} % of a core)"
-    state = _STATES.get(rank.process or "", "is alive, in an unknown state")
-    if rank.process in ("S", "D") and rank.waits_in:
-        function = printable(rank.waits_in)
-        reason = next((reason for part, reason in _KERNEL_FUNCTIONS if part in rank.waits_in), f"in {function}")
-        return f"waits {reason}" if rank.process == "S" else f"{state} ({function})"
+    process = rank.process or ("S" if rank.waits_in else "")
+    state = _STATES.get(process, "is alive, in an unknown state")
+    if process == "S" and rank.waits_in:
+        state = next((f"waits {reason}" for part, reason in _KERNEL_FUNCTIONS if part in rank.waits_in), "waits")
+    if process in ("S", "D") and rank.waits_in:
+        state = f"{state} ({rank.waits_in})"
     return state
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
-from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.jobs.ranks import describe_ranks, fold_ranks
 from ipexctl.text import counted, format_clock, printable
 from ipexctl.ui.messages import paint, print_message, wants_color
 from ipexctl.ui.results import group_by, print_json
@@ -157,7 +157,7 @@ def _other_lines(group: StackGroup, width: int) -> Iterator[Line]:
         rank, name, frames = entries[0]
         ranks = list(dict.fromkeys(entry[0].rank for entry in entries))
         count_text = f" ({len(entries)})" if len(entries) > len(ranks) else ""
-        yield f"  {name}{count_text} of rank{'s' if len(ranks) > 1 else ''} {fold_ranks(ranks)}:", ""
+        yield f"  {name}{count_text} of {describe_ranks(ranks)}:", ""
         yield from _frame_lines(frames, width, all_frames=True, indent="    ")
         if not frames:
             yield "    no Python frame", ""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.jobs.dump import RankStacks, name_ranks, place_lines
-from ipexctl.jobs.ranks import fold_ranks
-from ipexctl.jobs.stall_report import BUSY
+from ipexctl.jobs.ranks import describe_ranks
+from ipexctl.jobs.stall_report import describe_silent
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, raised, shortened
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.records import Failure, OutOfMemory, RankStatus, SilentRank
@@ -212,13 +212,9 @@ def _last_places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
 
 def _states_of_silent(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
     """The state of each rank of a silent run, once for all ranks that share it."""
-    groups: dict[str, list[SilentRank]] = {}
     silent = snapshot.status.silent
-    for at in silent.ranks if silent is not None else ():
-        last = f"last line: {shortened(bare(at.last), 200)}" if at.last else "no output yet"
-        does = "busy" if (at.cpu or 0.0) > BUSY else f"asleep in {at.waits_in}" if at.waits_in else "idle"
-        groups.setdefault(f"({does}) {last}", []).append(at)
-    return tuple(_alike("running", rows, f"{name_ranks(rows)} {sentence}") for sentence, rows in groups.items())
+    groups = describe_silent(silent) if silent is not None else ()
+    return tuple(_alike("running", ranks, sentence) for ranks, sentence in groups)
 
 
 def last_lines(output: RankOutput) -> tuple[Line, ...]:
@@ -280,9 +276,8 @@ def _notes(snapshot: RunSnapshot) -> tuple[str, ...]:
         notes.append(f"it had been started again {times} before, after: {shortened(reasons, 300)}")
     lost = {row.rank: row.lost for row in snapshot.status.ranks if row.lost}
     if lost:
-        total, ranks = sum(lost.values()), fold_ranks(lost)
         notes.append(
-            f"{total:,} bytes of the output of rank{'s' * (len(lost) > 1)} {ranks} are missing: a disk was full; the "
+            f"{sum(lost.values()):,} bytes of the output of {describe_ranks(lost)} are missing: a disk was full; the "
             "place is marked in the log"
         )
     if snapshot.status.unwritten_events:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable
 
@@ -20,7 +20,7 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     lines = _verdict(status, exit_code)
     if gaps := [rank for rank in status.ranks if rank.lost]:
         size = counted(sum(rank.lost for rank in gaps), "byte")
-        ranks = f"rank{'s' * (len(gaps) > 1)} {fold_ranks(rank.rank for rank in gaps)}"
+        ranks = describe_ranks([rank.rank for rank in gaps])
         lines.append(f"  {size} of the output of {ranks} are lost: no disk had room for them")
     return lines
 

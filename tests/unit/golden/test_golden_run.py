@@ -68,7 +68,7 @@ def calls() -> list[Case]:
             refusal("ranks of these hosts", check_ranks, wishes(options=options, ranks=parse_ranks(text)), hosts)
             for options, text, _ in ranks
         ),
-        *(refusal(f"--ranks {text!r}", parse_ranks, text) for text, *_ in texts),
+        *(refusal(f"--ranks {text!r}", parse_ranks, text) for text in texts),
         refusal("--ranks 8-9 of 4", parse_ranks("8-9").within, 4),
     ]
 

@@ -28,26 +28,12 @@ def test_a_set_of_ranks_holds_what_it_names(text: str, ranks: set[int]) -> None:
     assert {rank for rank in range(20) if rank in parsed} == ranks
 
 
-@pytest.mark.parametrize(
-    ("text", "says", "fix"),
-    [
-        ("", "", "0 0-3,8"),
-        ("0,,2", "", ""),
-        ("3-1", "", "1-3"),
-        ("2-", "", ""),
-        ("0:3", "-", ""),
-        ("0..3", "-", ""),
-        ("-1", "0", ""),
-        ("0-4/0", "", "0-4"),
-        ("node1", "node1", ""),
-        ("٣", "", ""),
-    ],
-)
-def test_what_is_no_set_of_ranks_is_refused_with_what_is(text: str, says: str, fix: str) -> None:
+@pytest.mark.parametrize("text", ["", "0,,2", "3-1", "2-", "0:3", "0..3", "-1", "0-4/0", "node1", "٣"])
+def test_what_is_no_set_of_ranks_is_refused_with_what_is(text: str) -> None:
     with pytest.raises(UserError) as refused:
         parse_ranks(text)
-    assert missing(refused.value.message, says) == []
-    assert missing(refused.value.fix, fix) == []
+    assert text in refused.value.message
+    assert missing(refused.value.fix, "0 0-3,8") == []
 
 
 def test_ranks_that_a_run_does_not_have_are_a_mistake() -> None:
