@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.jobs.ranks import describe_ranks
-from ipexctl.jobs.stop import ANSWER_TIMEOUT, run_on_node0
+from ipexctl.jobs.stop import ANSWER_TIMEOUT
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
 from ipexctl.remote.outcome import HostError
@@ -235,7 +236,7 @@ def dump(
         found = receiver.add(decode_json(frame[1])) or found
 
     more = {"ranks": ranks, "wait": WAIT}
-    answer = run_on_node0(session, record, "dump", more, cancel, timeout, on_frame=on_frame)
+    answer = call_on_node0(session, record, "run.runs", "dump", more, timeout=timeout, on_frame=on_frame, cancel=cancel)
     status = read_status(answer["status"])
     if found is None and not status.is_over:
         raise HostError("it sent no stacks, or not all of them", f"once more: ipexctl dump {record.id}")

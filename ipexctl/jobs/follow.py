@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.host import Host
+from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, Stream, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import Reply
@@ -180,16 +180,8 @@ class Follower:
                 first_call, self._first_call = self._first_call, None
                 if first_call is not None:
                     return first_call(request, on_frame, self._cancel)
-                return call(
-                    session,
-                    "run.follow",
-                    "follow",
-                    request,
-                    python=self._record.python,
-                    home=self._record.home,
-                    label="follow the run",
-                    on_frame=on_frame,
-                    cancel=self._cancel,
+                return call_on_node0(
+                    session, self._record, "run.follow", "follow", request, on_frame=on_frame, cancel=self._cancel
                 )
         except HostError:
             if silence.over and not self._cancel.thrown:

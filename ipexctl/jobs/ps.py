@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.local_copy import read_final_status
+from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 QUERY_TIMEOUT: Final = 30.0
@@ -57,12 +56,15 @@ def query_runs(
     found: dict[str, KnownRun] = {}
 
     def query(group: list[RunRecord]) -> None:
+        newest, ids = group[-1], [record.id for record in group]
         try:
-            with closing(open_session(group[-1])) as session:
-                runs = _list_runs(session, group, cancel, timeout).record("runs")
+            with closing(open_session(newest)) as session:
+                more = {"ids": ids}
+                reply = call_on_node0(session, newest, "run.runs", "list", more, timeout=timeout, cancel=cancel)
+            runs = reply.record("runs")
             documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
         except HostError as error:
-            reason = f"{group[-1].node0.name}: {error.reason}"
+            reason = f"{newest.node0.name}: {error.reason}"
             found.update((record.id, KnownRun(record, None, reason, error.advice)) for record in group)
             return
         for record in group:
@@ -94,19 +96,3 @@ def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
 def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
     """Ids of old runs that node0 has no record of any more. Pure."""
     return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]
-
-
-def _list_runs(session: Session, group: Sequence[RunRecord], cancel: Cancel, timeout: float) -> Reply:
-    newest = group[-1]
-    request = {"home": newest.home, "ids": [record.id for record in group]}
-    return call(
-        session,
-        "run.runs",
-        "list",
-        request,
-        python=newest.python,
-        home=newest.home,
-        label="list the runs",
-        timeout=timeout,
-        cancel=cancel,
-    )

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.node.common.records import RunStatus, State, read_status
-from ipexctl.remote.node_call import call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.node.common.frames import Frame
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 WAIT: Final = 20.0
@@ -44,31 +40,7 @@ def stop(
     cancel: Cancel | None = None,
 ) -> StopResult:
     """Signal the supervisor, and wait until the run has ended. Raises a HostError."""
-    answer = run_on_node0(session, record, "stop", {"wait": WAIT, "signal": number}, cancel, timeout)
+    more = {"wait": WAIT, "signal": number}
+    answer = call_on_node0(session, record, "run.runs", "stop", more, timeout=timeout, cancel=cancel)
     was = read_status({"state": answer["was"]}).state
     return StopResult(read_status(answer["status"]), was)
-
-
-def run_on_node0(
-    session: Session,
-    record: RunRecord,
-    action: str,
-    more: Mapping[str, Any],
-    cancel: Cancel | None,
-    timeout: float = ANSWER_TIMEOUT,
-    *,
-    on_frame: Callable[[Frame], None] | None = None,
-) -> Reply:
-    request = {"home": record.home, "id": record.id, **more}
-    return call(
-        session,
-        "run.runs",
-        action,
-        request,
-        python=record.python,
-        home=record.home,
-        label=f"{action} the run",
-        timeout=timeout,
-        on_frame=on_frame,
-        cancel=cancel,
-    )

@@ -17,6 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.launch.plan import RANK_NAMES, HostPlan, LaunchPlan
@@ -32,7 +33,7 @@ from ipexctl.node.common.records import FINAL
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
-from ipexctl.remote.node_call import agent_zip, call, call_line, script_text
+from ipexctl.remote.node_call import agent_zip, call_line, script_text
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session, StdinQueue, capture
 
@@ -262,7 +263,6 @@ class Launch:
         record, node0 = self._record, self._node0[0]
         if isinstance(error, Unreachable) and (lost := self._pool.detach(node0)) is not None:
             lost.close()
-        request = {"home": record.home, "id": record.id, "wait": 10}
         until = time.monotonic() + _CONFIRM_SECONDS
         find_status = Command(f"test -e {shlex.quote(record.rundir)}/status.json", "look for the record")
         try:
@@ -271,7 +271,7 @@ class Launch:
                 if time.monotonic() > until:  # the supervisor has not received the command to start
                     return True
                 time.sleep(0.3)
-            answer = call(session, "run.runs", "stop", request, python=record.python, label="stop the run", timeout=15)
+            answer = call_on_node0(session, record, "run.runs", "stop", {"wait": 10}, timeout=15)
             return answer.record("status").text("state") in FINAL
         except HostError:
             return False

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump, DumpReceiver, dump
+from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose, lasted
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.text import on_same_hosts
 
@@ -121,17 +121,8 @@ def _read_snapshot(
         else:
             output.append(decode_chunk(kind, payload))
 
-    reply = call(
-        session,
-        "run.run_snapshot",
-        "read",
-        {"home": record.home, "id": record.id, "copy": copy},
-        python=record.python,
-        home=record.home,
-        label="read the run's record",
-        timeout=timeout,
-        on_frame=on_frame,
-        cancel=cancel,
+    reply = call_on_node0(
+        session, record, "run.run_snapshot", "read", {"copy": copy}, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
     return read_snapshot(reply, output, record.node0.name, newest_dump)
 
