@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 ENVIRONMENT: Final = "IPEXCTL_HOME"
@@ -31,3 +32,18 @@ def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
             fix = "one that holds on every node, such as /scratch/me/ipexctl"
             raise UserError(f"{source} {quoted(text)} {problem}", fix=fix)
     return text.rstrip("/")
+
+
+def check_same_home(homes: Mapping[str, str], users: Sequence[str | None] = ()) -> Refusal | None:
+    """Refuse different homes: mpirun starts programs by the same path on every host. `users` are the accounts there."""
+    if len(set(homes.values())) <= 1:
+        return None
+    first = next(iter(homes.items()))
+    other = next(item for item in homes.items() if item[1] != first[1])
+    owner = next((user for user in users if user), "me")
+    return Refusal(
+        f"the home directory is {first[1]} on {first[0]} and {other[1]} on {other[0]}, but mpirun starts programs by "
+        "the same path on every host",
+        f"choose one for all hosts: --home /var/tmp/ipexctl-{owner}, or a directory of your scratch space",
+        tuple(name for name, path in homes.items() if path != first[1]),
+    )

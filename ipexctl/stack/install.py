@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.hosts.home import check_same_home
 from ipexctl.refusal import Refusal
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
@@ -25,7 +26,6 @@ from ipexctl.stack.env.build import (
     find_obstacle,
 )
 from ipexctl.stack.env.environment import CheckResult, machine_token, parse_result
-from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import EnvFields, EnvRecord, Existing, env_directory, find_existing, records_of
 from ipexctl.stack.install_context import (
     InstallContext,

@@ -60,15 +60,3 @@ def _has(answer: TreeState, number: int) -> bool:
     """Whether the generation is the first one that is up to date: the host gave the lease to that one."""
     first = next((generation for generation in answer.generations if generation.whole), None)
     return first is not None and first.number == number
-
-
-def homes_differ(homes: Mapping[str, str]) -> str | None:
-    """The reason why ranks can't have the same working directory on all hosts, or None."""
-    hosts: dict[str, str] = {}
-    for host, home in homes.items():
-        hosts.setdefault(home, host)
-    if len(hosts) < 2:
-        return None
-    return "ipexctl's directory has another path on other hosts: " + ", ".join(
-        f"{home} on {host}" for home, host in hosts.items()
-    )

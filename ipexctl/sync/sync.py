@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.hosts.home import check_same_home
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Timed, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.sync.node_calls import Expected, TreeCalls, TreeRequest, frame, put_tree, query_tree, read_result
-from ipexctl.sync.plan import homes_differ, make_sync_plan
+from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import last_sent, remember, sent_before
 from ipexctl.sync.report import SyncReport, SyncResult
 
@@ -122,13 +123,11 @@ class ProjectSync:
 
     def query(self, query: TreeQuery | None = None, *, may_update: bool = False) -> None:
         self._query(self.hosts, query, self._expect() if may_update else None)
-        reason = homes_differ({name: answer.home for name, answer in self.answers.items()})
-        if reason is not None:
+        refusal = check_same_home({name: answer.home for name, answer in self.answers.items()})
+        if refusal is not None:
             for host in self.hosts:
                 if host.name in self.answers:
-                    self._fail(
-                        host, HostError(reason, "name one path for all hosts, such as --home /scratch/me/ipexctl")
-                    )
+                    self._fail(host, HostError(refusal.reason, refusal.fix))
             return
         self.plan = make_sync_plan(self.hosts, self.answers)
         self.request = self.request._replace(ended=tuple(sorted({*self.request.ended, *self.plan.ended})))

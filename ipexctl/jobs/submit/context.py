@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.gather import gather as gather_facts
 from ipexctl.facts.internal import addresses_among
+from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
@@ -17,7 +18,6 @@ from ipexctl.launch.request import RankEnv
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.env.preflight import check_same_home
 from ipexctl.stack.env.record import EnvRecord, records_of
 from ipexctl.trust.config import config_in, ssh_names_for
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.refusal import Refusal
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.system import Mount
     from ipexctl.stack.lock.lock import Lock
@@ -61,18 +58,3 @@ def home_obstacle(facts: Facts, lock: Lock, held: int = 0) -> tuple[str, str] | 
 
 def _where(mount: Mount | None) -> str:
     return f"{mount.point} is mounted read-only" if mount and "ro" in mount.options else "no permission, or read-only"
-
-
-def check_same_home(homes: Mapping[str, str], users: Sequence[str | None]) -> Refusal | None:
-    """Refuse different homes: mpirun starts programs by the same path on every host."""
-    if len(set(homes.values())) <= 1:
-        return None
-    first = next(iter(homes.items()))
-    other = next(item for item in homes.items() if item[1] != first[1])
-    owner = next((user for user in users if user), "me")
-    return Refusal(
-        f"the home directory is {first[1]} on {first[0]} and {other[1]} on {other[0]}, but mpirun starts programs by "
-        "the same path on every host",
-        f"choose one for all hosts: --home /var/tmp/ipexctl-{owner}, or a directory of your scratch space",
-        tuple(name for name, path in homes.items() if path != first[1]),
-    )

@@ -12,8 +12,9 @@ from golden_file import Case, golden_diff, refusal, rows_of
 from lock_helpers import plan
 
 from ipexctl.errors import UserError
+from ipexctl.hosts.home import check_same_home
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.env.preflight import check_same_home, home_obstacle
+from ipexctl.stack.env.preflight import home_obstacle
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement
 

@@ -6,7 +6,8 @@ import pytest
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Disk, HomeDirectory, Mount
-from ipexctl.stack.env.preflight import check_same_home, home_obstacle
+from ipexctl.hosts.home import check_same_home
+from ipexctl.stack.env.preflight import home_obstacle
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.text import readable
 from message_data import missing

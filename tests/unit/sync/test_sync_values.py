@@ -18,13 +18,12 @@ from ipexctl.hosts.host import Host
 from ipexctl.sync import scan as walk
 from ipexctl.sync.manifest import Manifest, ManifestEntry, decode, encode, unpacked
 from ipexctl.sync.node_calls import Generation, TreeState
-from ipexctl.sync.plan import homes_differ, make_sync_plan
+from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import Hashes, data_patterns, manifest_of
 from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.sync.root import find_root, tree_name
 from ipexctl.sync.scan import heaviest, leads_out
 from ipexctl.ui.sync import as_json
-from message_data import missing
 
 
 @pytest.mark.parametrize(
@@ -222,11 +221,6 @@ def test_hosts_of_one_home_have_one_leader() -> None:
     answers["a"] = answer(generation(whole=True), store="s")
     decision = make_sync_plan((A, B, C), answers)
     assert (decision.whole, decision.leaders, decision.followers) == ((A,), (C,), ((B, A),))
-
-
-def test_homes_at_two_paths_are_refused() -> None:
-    assert homes_differ({"a": "/x", "b": "/x"}) is None
-    assert missing(homes_differ({"a": "/x", "b": "/y"}) or "", "/x a /y b") == []
 
 
 def test_the_json_is_as_promised() -> None:
