@@ -27,7 +27,7 @@ def why_command(
     from ipexctl.cli.run_hosts import run_options
     from ipexctl.jobs.registry import RunRegistry, read_failed_call
     from ipexctl.jobs.why.why import QUERY_TIMEOUT, mention_failed_call, why
-    from ipexctl.ui.why import show, show_json
+    from ipexctl.ui.why import as_json, show
 
     check_seconds("--timeout", timeout)
     registry = RunRegistry()
@@ -38,8 +38,5 @@ def why_command(
         report = why(record, connect, registry.directory, pool.cancel, timeout=seconds)
     if run == "last":
         report = mention_failed_call(report, read_failed_call(registry.directory))
-    if output.json:
-        show_json(report)
-    else:
-        show(report, no_color=output.no_color)
+    output.print_report(report, as_json, show)
     raise typer.Exit(report.exit_code)

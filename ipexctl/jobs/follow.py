@@ -6,19 +6,16 @@ The run does not know its followers; leaving it changes nothing.
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.hosts.host import Host
-from ipexctl.jobs.node0 import call_on_node0
+from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, Stream, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
-from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import Reply
@@ -250,8 +247,7 @@ def follow_copy(
     lines: LineChoice | None = None,
 ) -> RunEnded:
     """Report the local copy of a run; `runs` is the directory of the registry."""
-    local = replace(record, home=str(runs.parent), python=sys.executable)
-    session = LocalSession(Host(name="localhost", address="localhost"))  # it holds nothing open
+    local, session = open_copy(record, runs)
     follower = Follower(
         local, lambda _: session, watch, cancel, ranks=ranks, streams=streams, lines=lines, is_copy=True
     )

@@ -1,13 +1,18 @@
-"""A call to the agent about a run, on its node0."""
+"""A call to the agent about a run: on its node0, or on this machine about the local copy."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.hosts.host import Host
+from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import Frame
@@ -39,3 +44,9 @@ def call_on_node0(
         on_frame=on_frame,
         cancel=cancel,
     )
+
+
+def open_copy(record: RunRecord, runs: Path) -> tuple[RunRecord, LocalSession]:
+    """The record and the session for calls about the local copy; `runs` is the directory of the registry."""
+    session = LocalSession(Host(name="localhost", address="localhost"))  # it holds nothing open
+    return replace(record, home=str(runs.parent), python=sys.executable), session

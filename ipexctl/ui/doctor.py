@@ -12,7 +12,7 @@ from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, me
 from ipexctl.facts.facts import Facts, to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.results import fold_names
+from ipexctl.ui.results import fold_names, group_by
 from ipexctl.ui.table import output_width, print_lines, show_table, wrapped
 
 if TYPE_CHECKING:
@@ -111,13 +111,10 @@ def _memory(facts: Facts) -> str:
 
 def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, tuple[str, ...], str, str]]:
     """Hosts without facts, grouped by reason: id, hosts, message, fix."""
-    reasons: dict[tuple[str, str, str], list[str]] = {}
-    for host in hosts:
-        if host.reason:
-            reasons.setdefault((host.status, host.reason, host.fix), []).append(host.host.name)
+    groups = group_by((host for host in hosts if host.reason), lambda host: (host.status, host.reason, host.fix))
     return [
-        ("" if status == "unreachable" else status, tuple(names), reason, fix)
-        for (status, reason, fix), names in reasons.items()
+        ("" if status == "unreachable" else status, tuple(host.host.name for host in group), reason, fix)
+        for (status, reason, fix), group in groups.items()
     ]
 
 

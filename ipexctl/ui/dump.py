@@ -12,11 +12,11 @@ from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, StackGroup,
 from ipexctl.jobs.ranks import describe_ranks, fold_ranks
 from ipexctl.text import counted, format_clock, printable
 from ipexctl.ui.messages import paint, print_message, wants_color
-from ipexctl.ui.results import group_by, print_json
+from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.table import WIDTH_WITHOUT_TERMINAL, output_width, print_lines, wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ipexctl.node.common.records import RunStatus
 
@@ -185,7 +185,7 @@ def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
         "at": dump.at,
         "reason": reason,
         "groups": [
-            {"ranks": [rank.rank for rank in group.ranks], "frames": _frames(group.frames)} for group in dump.groups
+            {"ranks": [rank.rank for rank in group.ranks], "frames": value_json(group.frames)} for group in dump.groups
         ],
         "ranks": [
             {
@@ -202,18 +202,8 @@ def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
 
 def _process(process: Process) -> dict[str, Any]:
     return {
-        "pid": process.pid,
-        "name": process.name,
-        "state": process.state,
-        "wchan": process.wchan,
+        **value_json(process, without=("how", "why", "threads")),
         "by": process.how or None,
         "reason": process.why,
-        "threads": [
-            {"name": thread.name, "main": thread.is_main, "frames": _frames(thread.frames)}
-            for thread in process.threads
-        ],
+        "threads": [{**value_json(thread, without=("is_main",)), "main": thread.is_main} for thread in process.threads],
     }
-
-
-def _frames(frames: Iterable[StackFrame]) -> list[dict[str, Any]]:
-    return [{"function": frame.function, "file": frame.file, "line": frame.line} for frame in frames]

@@ -24,40 +24,29 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Stream
 
 
-class LiveOutput:
-    """Prints complete lines as they arrive: a host's stdout to stdout, its stderr to stderr.
-
-    If stdout or stderr can no longer be written, the call is cancelled, `broken` is the error, and the rest is dropped.
-    """
+class LiveOutput(OutputPipes):
+    """Prints complete lines as they arrive: a host's stdout to stdout, its stderr to stderr."""
 
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
-        self._pipes = OutputPipes(cancel, no_color=no_color)
+        super().__init__(cancel, no_color=no_color)
         self._terminal: dict[Stream, bool] = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
         self._prefixers: dict[Host, dict[Stream, PrefixedLines]] = {}
 
-    @property
-    def broken(self) -> OSError | None:
-        return self._pipes.broken
-
     def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
         prefixers = self._prefixers[host] = {
-            stream: PrefixedLines(self._pipes.prefix(stream, f"{printable(host.name)}:"), keep_states=not is_terminal)
+            stream: PrefixedLines(self.prefix(stream, f"{printable(host.name)}:"), keep_states=not is_terminal)
             for stream, is_terminal in self._terminal.items()
         }
 
         def sink(stream: Stream, data: bytes) -> None:
-            self._pipes.write(stream, prefixers[stream].feed(data))
+            self.write(stream, prefixers[stream].feed(data))
 
         return sink
 
     def finish(self, host: Host) -> None:
         """Print the unfinished line of a host."""
         for stream, prefixer in self._prefixers.pop(host, {}).items():
-            self._pipes.write(stream, prefixer.flush())
-
-    def close(self) -> None:
-        """Wait until all is written; after cancellation at most one second."""
-        self._pipes.close()
+            self.write(stream, prefixer.flush())
 
 
 class _Output:

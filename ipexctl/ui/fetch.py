@@ -28,7 +28,7 @@ def as_json(result: FetchResult, other_hosts: Sequence[str] = ()) -> dict[str, A
         "host": result.host.name,
         "bytes": result.size,
         "received_bytes": result.received,
-        "other_hosts": [printable(name) for name in other_hosts],
+        "other_hosts": value_json(other_hosts),
         "seconds": round(result.seconds, 3),
     }
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.results import host_json, value_json
 from ipexctl.ui.run.summary import duration, end_lines, how_it_ended
 from ipexctl.ui.table import output_width, print_lines, show_table, table_width
 
@@ -132,18 +132,16 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
     return {
         "schema": "ipexctl.prune/1",
         "hosts": [
-            {
-                "name": entry.host.name,
-                "status": "changed" if entry.gone and not dry_run else entry.status,
-                "pruned": [asdict(removed) for removed in entry.gone],
-                "kept": entry.kept,
-                "kept_bytes": entry.size,
-                "reason": printable(entry.reason),
-                "fix": printable(entry.fix),
-            }
+            host_json(
+                entry,
+                without=("gone", "size"),
+                status="changed" if entry.gone and not dry_run else entry.status,
+                pruned=value_json(entry.gone),
+                kept_bytes=entry.size,
+            )
             for entry in nodes
         ],
-        "here": [asdict(removed) for removed in local],
+        "here": value_json(local),
         "dry_run": dry_run,
     }
 

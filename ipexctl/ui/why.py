@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.results import print_json, value_json
+from ipexctl.ui.results import value_json
 from ipexctl.ui.table import print_lines, wrapped
 
 if TYPE_CHECKING:
@@ -76,12 +76,9 @@ def _first_failure(verdict: Diagnosis) -> dict[str, Any] | None:
     }
 
 
-def show_json(answer: Answer) -> None:
-    print_json(as_json(answer))
-
-
-def show(answer: Answer, *, no_color: bool = False) -> None:
-    """Print the diagnosis to stdout."""
+def show(answer: Answer, *, quiet: bool = False, no_color: bool = False) -> None:
+    """Print the diagnosis to stdout, also with `quiet`: it is the answer."""
+    del quiet
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0
     colors = wants_color(sys.stdout, os.environ, no_color=no_color)

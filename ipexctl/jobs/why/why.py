@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump, DumpReceiver, dump
-from ipexctl.jobs.node0 import call_on_node0
+from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose, lasted
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.text import on_same_hosts
 
@@ -140,8 +137,7 @@ def _copied_snapshot(record: RunRecord, runs: Path, timeout: float, cancel: Canc
     """None without a local copy. Raises a HostError if it can't be read."""
     if not (runs / record.id / "status.json").exists():
         return None
-    session = LocalSession(Host(name="localhost", address="localhost"))  # it holds nothing open
-    local = replace(record, python=sys.executable, home=str(runs.parent))
+    local, session = open_copy(record, runs)
     return _read_snapshot(session, local, timeout, cancel, copy=True)
 
 
