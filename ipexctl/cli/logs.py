@@ -16,8 +16,6 @@ from ipexctl.hosts.names import quoted
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ipexctl.cli.interrupt import Leave
     from ipexctl.jobs.follow import Event, LineChoice, Watch
     from ipexctl.jobs.registry import RunRecord
@@ -60,9 +58,8 @@ def logs_command(
         raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")
     check_pattern(grep)
     record = RunRegistry().find(run)
-    wanted_ranks = chosen_ranks(record, ranks)
-    lines = LineChoice(tail, grep, exact=timestamps or output.json)
     streams: tuple[Stream, ...] = ("stderr",) if stderr else ("stdout", "stderr")
+    lines = LineChoice(chosen_ranks(record, ranks), streams, tail, grep, exact=timestamps or output.json)
     cancel = Cancel()
     code = 0
     has_lines = False
@@ -92,8 +89,6 @@ def logs_command(
             lambda cancel: connector.open(record.node0, cancel),
             watch,
             cancel,
-            ranks=wanted_ranks,
-            streams=streams,
             lines=lines,
             figures=10.0,
         )
@@ -103,7 +98,7 @@ def logs_command(
             except Cancelled:
                 pass
             except HostError as error:
-                copy_code = _from_copy(record, error, watch, cancel, wanted_ranks, streams, lines)
+                copy_code = _from_copy(record, error, watch, cancel, lines)
                 code = code or copy_code
                 if copy_code and isinstance(shown, JsonLog):
                     shown.reason = f"{record.node0.name}: {error.reason}"
@@ -129,15 +124,7 @@ def check_pattern(pattern: str) -> None:
         ) from None
 
 
-def _from_copy(
-    record: RunRecord,
-    error: HostError,
-    watch: Watch,
-    cancel: Cancel,
-    ranks: Sequence[int] | None,
-    streams: Sequence[Stream],
-    lines: LineChoice,
-) -> int:
+def _from_copy(record: RunRecord, error: HostError, watch: Watch, cancel: Cancel, lines: LineChoice) -> int:
     """Print the local copy, made while the run was followed; the exit code is not 0 if the copy is incomplete."""
     from ipexctl.cli.run_hosts import report_host_error
     from ipexctl.jobs.follow import follow_copy
@@ -154,7 +141,7 @@ def _from_copy(
     extent = "" if copy.is_complete else f", as far as the run was followed: until {last_seen}"
     watch(Notice(f"{record.node0.name}: {error.reason}; from the copy on this machine{extent}", not copy.is_complete))
     try:
-        follow_copy(record, runs, watch, cancel, ranks=ranks, streams=streams, lines=lines)
+        follow_copy(record, runs, watch, cancel, lines)
     except Cancelled:
         pass
     except HostError as copy_error:

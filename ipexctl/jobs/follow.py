@@ -48,6 +48,9 @@ class RunEnded:
 class LineChoice:
     """The lines that node0 sends; all of them by default."""
 
+    ranks: Sequence[int] | None = None
+    """Only those of these ranks."""
+    streams: Sequence[Stream] = ("stdout", "stderr")
     tail: int | None = None
     """Only this many, the last ones in order of time; with `follow`, of those that are there at the beginning."""
     pattern: str = ""
@@ -56,6 +59,7 @@ class LineChoice:
     """Each line with its own time, however many there are."""
 
 
+ALL_LINES: Final = LineChoice()
 Event = Chunk | RunStatus | Notice | RunEnded
 Watch = Callable[[Event], None]
 FollowCall = Callable[[Mapping[str, Any], Callable[[Frame], None], Cancel], Reply]
@@ -77,9 +81,7 @@ class Follower:
         watch: Watch,
         cancel: Cancel,
         *,
-        ranks: Sequence[int] | None = None,
-        streams: Sequence[Stream] = ("stdout", "stderr"),
-        lines: LineChoice | None = None,
+        lines: LineChoice = ALL_LINES,
         is_copy: bool = False,
         copy: LocalCopy | None = None,
         figures: float = 0.5,
@@ -93,9 +95,7 @@ class Follower:
         self._open_session = open_session
         self._watch = watch
         self._cancel = cancel
-        self._ranks = None if ranks is None else list(ranks)
-        self._streams = [SUFFIXES[stream] for stream in streams]
-        self._lines = lines or LineChoice()
+        self._lines = lines
         self._is_copy = is_copy
         self._received_at: float | None = None
         """When node0 received the output that comes now."""
@@ -152,8 +152,8 @@ class Follower:
                 "grep": self._lines.pattern,
                 "exact": self._lines.exact,
                 "copy": self._is_copy,
-                "ranks": self._ranks,
-                "streams": self._streams,
+                "ranks": self._lines.ranks,
+                "streams": [SUFFIXES[stream] for stream in self._lines.streams],
                 "follow": to_the_end,
                 "figures": self._figures,
             }
@@ -241,16 +241,11 @@ def follow_copy(
     runs: Path,
     watch: Watch,
     cancel: Cancel,
-    *,
-    ranks: Sequence[int] | None = None,
-    streams: Sequence[Stream] = ("stdout", "stderr"),
-    lines: LineChoice | None = None,
+    lines: LineChoice = ALL_LINES,
 ) -> RunEnded:
     """Report the local copy of a run; `runs` is the directory of the registry."""
     local, session = open_copy(record, runs)
-    follower = Follower(
-        local, lambda _: session, watch, cancel, ranks=ranks, streams=streams, lines=lines, is_copy=True
-    )
+    follower = Follower(local, lambda _: session, watch, cancel, lines=lines, is_copy=True)
     return follower.follow(to_the_end=False)
 
 
