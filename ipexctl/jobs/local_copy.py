@@ -11,7 +11,6 @@ Every byte is written at its own offset, so two followers at once write the same
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import time
@@ -124,7 +123,6 @@ class LocalCopy:
 class ReadCopy:
     """A copy of an earlier call."""
 
-    directory: Path
     status: RunStatus
     seen: float
     """When its status was written, in seconds since the epoch."""
@@ -139,11 +137,11 @@ def read_copy(directory: Path) -> ReadCopy | None:
     """The local copy of a run; None if it was never followed from this machine."""
     path = directory / "status.json"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
         seen = path.stat().st_mtime
-    except (OSError, ValueError):
+    except OSError:
         return None
-    return ReadCopy(directory, read_status(document), seen) if isinstance(document, dict) else None
+    document = read_json(path)
+    return ReadCopy(read_status(document), seen) if document else None
 
 
 def save_final_status(directory: Path, status: RunStatus) -> None:

@@ -122,9 +122,7 @@ def prune_nodes(
                 timeout=120,
                 cancel=cancel,
             )
-        gone = tuple(
-            PrunedRun(run.text("id"), run.integer("bytes"), run.text("why")) for run in reply.records("pruned")
-        )
+        gone = tuple(run.decode(PrunedRun, size=run.integer("bytes")) for run in reply.records("pruned"))
         return PruneResult(host, "ok", gone=gone, kept=reply.integer("kept"), size=reply.integer("bytes"))
 
     found: dict[tuple[str, int | None, str], PruneResult] = {}

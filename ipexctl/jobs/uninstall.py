@@ -244,8 +244,7 @@ def _first_result(answer: HostFacts) -> UninstallResult:
 
 def _with_reply(before: UninstallResult, reply: Reply, selection: str) -> UninstallResult:
     found = tuple(
-        FileGroup(entry.text("kind"), entry.integer("count"), entry.integer("bytes"))
-        for entry in reply.records("found")
+        entry.decode(FileGroup, size=entry.integer("bytes"), path="", fix="") for entry in reply.records("found")
     )
     left = tuple(_left_group(entry, selection) for entry in reply.records("left"))
     return replace(
@@ -268,4 +267,4 @@ def _left_group(entry: Reply, selection: str) -> FileGroup:
         fix = f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
     elif kind == "settings":
         fix = f"it undoes the settings of tune: ipexctl play tune-xeon{selection} -e undo=true"
-    return FileGroup(kind, entry.integer("count"), entry.integer("bytes"), entry.text("path"), fix)
+    return entry.decode(FileGroup, size=entry.integer("bytes"), fix=fix)

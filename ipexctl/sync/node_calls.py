@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ipexctl.remote.node_call import call
@@ -26,7 +27,8 @@ _CHUNK: Final = 1 << 18
 END: Final = b'{"end": true}\n'
 
 
-class Generation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Generation:
     """One tree of the project on a host."""
 
     number: int
@@ -39,7 +41,7 @@ class Generation(NamedTuple):
     ended: tuple[str, ...]
     """Runs with a lease on it that have ended by their record."""
     staged: tuple[str, ...]
-    kept: tuple[str, ...]
+    kept: tuple[str, ...] = ()
 
 
 class TreeState(NamedTuple):
@@ -152,19 +154,7 @@ def _read_state(host: str, reply: Reply) -> TreeState:
         reply.text("home"),
         reply.text_or_none("store") or f"alone:{host}",
         reply.text("python"),
-        tuple(
-            Generation(
-                entry.integer("generation"),
-                entry.text("path"),
-                entry.text_or_none("digest"),
-                entry.flag("whole"),
-                entry.texts("held"),
-                entry.texts("ended"),
-                entry.texts("staged"),
-                entry.optional_texts("kept"),
-            )
-            for entry in reply.records("generations")
-        ),
+        tuple(entry.decode(Generation, number=entry.integer("generation")) for entry in reply.records("generations")),
     )
 
 

@@ -57,8 +57,8 @@ class FoundPython:
     prefix: str
     packages: Mapping[str, str] = field(hash=False)
     mpi: bool
-    providers: Sequence[str]
-    libraries: Sequence[str]
+    providers: tuple[str, ...]
+    libraries: tuple[str, ...]
 
     def version_of(self, package: str) -> str:
         return "{}.{}".format(*self.version) if package == "python" else self.packages.get(package, "(none)")
@@ -176,14 +176,7 @@ def _parse_python(text: str) -> FoundPython:
     version = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})", reply.text("version"))
     if version is None:
         raise MalformedReply("version is no version", text)
-    return FoundPython(
-        (int(version[1]), int(version[2]), int(version[3])),
-        reply.text("prefix"),
-        reply.texts_by_name("packages"),
-        reply.flag("mpi"),
-        reply.texts("providers"),
-        reply.texts("libraries"),
-    )
+    return reply.decode(FoundPython, version=(int(version[1]), int(version[2]), int(version[3])))
 
 
 def evaluate_paths(found: Mapping[str, FoundPaths], python: str | None) -> StartFailure | CheckedPaths:
