@@ -58,7 +58,7 @@ def format_time(at: float | None) -> str:
         return "-"
 
 
-class PlainRun:
+class PlainRun(OutputPipes):
     """Prints events, which come from one thread.
 
     A blocked reader of stdout makes `watch` wait, and so the follower, but never the run. After `cancel` is thrown,
@@ -75,10 +75,10 @@ class PlainRun:
         quiet: bool = False,
         timestamps: bool = False,
     ) -> None:
+        super().__init__(cancel, no_color=no_color)
         self._ranks = ranks
         self._quiet = quiet
         self._timestamps = timestamps
-        self._pipes = OutputPipes(cancel, no_color=no_color)
         self._lines: dict[tuple[int, Stream], PrefixedLines] = {}
         self._restarts: set[bytes] = set()
 
@@ -87,10 +87,6 @@ class PlainRun:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def broken(self) -> OSError | None:
-        return self._pipes.broken
 
     def watch(self, event: Event) -> None:
         if isinstance(event, Chunk):
@@ -111,7 +107,7 @@ class PlainRun:
     def close(self) -> None:
         """Print unfinished lines and wait until all is written, only briefly after cancellation."""
         self._flush()
-        self._pipes.close()
+        super().close()
 
     def _begin(self, rank: int, stream: Stream) -> PrefixedLines:
         lines = self._lines[rank, stream] = PrefixedLines(self._prefix(rank, stream))
@@ -125,7 +121,7 @@ class PlainRun:
     def _show(self, rank: int, stream: Stream, lines: bytes, prefix: bytes) -> None:
         """Print complete lines. Messages of the agent get no rank prefix; a restart is printed once for all ranks."""
         if b"ipexctl: " not in lines:
-            self._pipes.write(stream, lines)
+            self.write(stream, lines)
             return
         rank_lines: list[bytes] = []
         for line in lines.removesuffix(b"\n").split(b"\n"):
@@ -133,10 +129,10 @@ class PlainRun:
             if match is None or (match[2] and stream == "stdout"):
                 rank_lines.append(line + b"\n")
                 continue
-            self._pipes.write(stream, b"".join(rank_lines))
+            self.write(stream, b"".join(rank_lines))
             rank_lines.clear()
             self._print_agent_message(rank, stream, match[1] or match[2])
-        self._pipes.write(stream, b"".join(rank_lines))
+        self.write(stream, b"".join(rank_lines))
 
     def _print_agent_message(self, rank: int, stream: Stream, message: bytes) -> None:
         text = printable(message.decode(errors="replace"))
@@ -147,20 +143,20 @@ class PlainRun:
             self._print(text)
 
     def _prefix(self, rank: int, stream: Stream) -> bytes:
-        return self._pipes.prefix(stream, f"[{rank}]")
+        return self.prefix(stream, f"[{rank}]")
 
     def _print(self, text: str) -> None:
         # Through the same pipe as the stderr of the ranks: a direct write could end up inside a line.
-        self._pipes.write("stderr", f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        self.write("stderr", f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
 
 
-class JsonLog:
+class JsonLog(OutputPipes):
     """The one document of `logs --json`, written while the lines arrive. `reason` says why lines may be missing."""
 
     def __init__(self, record: RunRecord, cancel: Cancel) -> None:
+        super().__init__(cancel)
         self.reason = ""
         self._hosts = record.ranks
-        self._pipes = OutputPipes(cancel)
         self._lines: dict[tuple[int, Stream], tuple[PrefixedLines, float | None]] = {}
         self._separator = "\n    "
         self._write(f'{{\n  "schema": "ipexctl.logs/1",\n  "id": {json.dumps(record.id)},\n  "lines": [')
@@ -172,11 +168,7 @@ class JsonLog:
         for (rank, stream), (lines, at) in sorted(self._lines.items(), key=lambda item: item[0]):
             self._write_lines(rank, stream, at, lines.flush())
         self._write(f'\n  ],\n  "reason": {json.dumps(printable(self.reason))}\n}}\n')
-        self._pipes.close()
-
-    @property
-    def broken(self) -> OSError | None:
-        return self._pipes.broken
+        self.close()
 
     def watch(self, event: Event) -> None:
         if isinstance(event, Chunk):
@@ -195,4 +187,4 @@ class JsonLog:
             self._separator = ",\n    "
 
     def _write(self, text: str) -> None:
-        self._pipes.write("stdout", text.encode())
+        self.write("stdout", text.encode())
