@@ -223,28 +223,25 @@ def parse_cpu(answers: Answers, arch: str | None) -> Cpu:
     online = parse_cpulist(answers.first("cpu.online") or "")
     siblings, packages = _topology(answers, online)
     known = online or CpuList.of(number for core in siblings for number in core) or None
-    return _with_sysctl(
-        answers,
-        Cpu(
-            arch=arch,
-            vendor=vendor,
-            model_name=model_name,
-            family=natural(info.get("cpu family")),
-            model=natural(info.get("model")),
-            stepping=natural(info.get("stepping")),
-            sockets=len(packages) or None,
-            cores=len(siblings) or None,
-            threads=len(known) if known else None,
-            flags=frozenset((info.get("flags") or info.get("Features") or "").split()),
-            online=known,
-            siblings=siblings,
-            packages=packages,
-            numa=_numa(answers),
-            governor=answers.first("cpu.governor"),
-            smt=any(len(core) > 1 for core in siblings) if siblings else None,
-            affinity=_affinity(answers, known),
-            quota=_quota(answers),
-        ),
+    return Cpu(
+        arch=arch,
+        vendor=vendor,
+        model_name=model_name,
+        family=natural(info.get("cpu family")),
+        model=natural(info.get("model")),
+        stepping=natural(info.get("stepping")),
+        sockets=len(packages) or None,
+        cores=len(siblings) or None,
+        threads=len(known) if known else None,
+        flags=frozenset((info.get("flags") or info.get("Features") or "").split()),
+        online=known,
+        siblings=siblings,
+        packages=packages,
+        numa=_numa(answers),
+        governor=answers.first("cpu.governor"),
+        smt=any(len(core) > 1 for core in siblings) if siblings else None,
+        affinity=_affinity(answers, known),
+        quota=_quota(answers),
     )
 
 
@@ -356,18 +353,3 @@ def _quota(answers: Answers) -> float | None:
                 case [int(time), int(period)] if time > 0 and period > 0:
                     quotas.append(time / period)
     return min(quotas, default=None)
-
-
-def _with_sysctl(answers: Answers, cpu: Cpu) -> Cpu:
-    """The values of a Mac or BSD, from sysctl."""
-    sysctl = answers.named("sysctl")
-    if not sysctl:
-        return cpu
-    return Cpu(
-        arch=cpu.arch,
-        vendor=sysctl.get("machdep.cpu.vendor"),
-        model_name=sysctl.get("machdep.cpu.brand_string") or sysctl.get("hw.model"),
-        sockets=natural(sysctl.get("hw.packages")),
-        cores=natural(sysctl.get("hw.physicalcpu")),
-        threads=natural(sysctl.get("hw.logicalcpu")) or natural(sysctl.get("hw.ncpu")),
-    )

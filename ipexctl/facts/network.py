@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, ip_address
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import natural, settings
@@ -86,20 +86,15 @@ def parse_network(answers: Answers) -> Network:
     names = _resolved(answers)
     own = names.pop(0, None)
     peers = answers.words("peers")
-    rows = answers.all("nic")
-    ifconfig_nics = parse_ifconfig(answers.all("ifconfig"))
-    addresses = (
-        parse_ip_addr(answers.all("ip.addr"))
-        or {nic.name: nic.addresses for nic in ifconfig_nics}
-        or parse_kernel_tables(answers.all("proc.fib_trie"), answers.all("proc.route"))
+    addresses = parse_ip_addr(answers.all("ip.addr")) or parse_kernel_tables(
+        answers.all("proc.fib_trie"), answers.all("proc.route")
     )
-    nics = _nics(rows, addresses) if rows or not ifconfig_nics else ifconfig_nics
     return Network(
         hostname=words[1] if len(words) > 1 else None,
         canonical=own[0] if own else None,
         resolves_to=own[1] if own else None,
         peers={peers[number - 1]: result for number, (_, result) in sorted(names.items()) if number <= len(peers)},
-        nics=nics,
+        nics=_nics(answers.all("nic"), addresses),
         rdma=tuple(_rdma(line) for line in answers.all("rdma")),
         default_route=_route(answers.all("route")),
         port_range=_port_range(answers.words("port_range")),
@@ -293,48 +288,3 @@ def _port_range(words: list[str]) -> tuple[int, int] | None:
         case [int(low), int(high)] if low <= high < 65536:
             return low, high
     return None
-
-
-def parse_ifconfig(lines: Iterable[str]) -> tuple[Nic, ...]:
-    """ifconfig of BSD and old Linux: a line without indentation begins an interface."""
-    heads: dict[str, tuple[int | None, str | None]] = {}
-    addresses: defaultdict[str, list[Address]] = defaultdict(list)
-    name = ""
-    for line in lines:
-        if line[:1].strip():
-            name = line.split()[0].rstrip(":")
-            up = "up" if re.search(r"<UP\b", line) else "down" if "<" in line else None
-            heads[name] = (None, up)
-        if name and (mtu := re.search(r"\bmtu[: ](\d{1,6})", line, re.IGNORECASE)):
-            heads[name] = (int(mtu[1]), heads[name][1])
-        if name and (address := _bsd_address(line)):
-            addresses[name].append(address)
-    return tuple(
-        Nic(name, kind_of(name, {"type": "1"} if name.startswith(("en", "eth", "ix", "em", "igb")) else {}), state, mtu,
-            addresses=tuple(addresses[name]))
-        for name, (mtu, state) in heads.items()
-    )  # fmt: skip
-
-
-def _bsd_address(line: str) -> Address | None:
-    match = re.search(r"\binet6?\s+(?:addr:\s*)?([0-9a-fA-F.:]+)", line)
-    address = _canonical(match[1]) if match else None
-    if address is None:
-        return None
-    prefix = re.search(r"prefixlen (\d{1,3})|/(\d{1,3})\b", line)
-    mask = re.search(r"netmask (0x[0-9a-fA-F]{8}|[0-9.]+)|Mask:([0-9.]+)", line)
-    if ":" in address:
-        wide = int(prefix[1] or prefix[2]) if prefix else 128
-        return Address(address, min(wide, 128), "link" if address.startswith("fe80") else "global")
-    return Address(
-        address, _mask_width(mask[1] or mask[2]) if mask else 32, "host" if address[:4] == "127." else "global"
-    )
-
-
-def _mask_width(mask: str) -> int:
-    if mask.startswith("0x"):
-        return int(mask, 16).bit_count()
-    try:
-        return ip_network(f"0.0.0.0/{mask}").prefixlen
-    except ValueError:
-        return 32

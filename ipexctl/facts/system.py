@@ -212,24 +212,18 @@ def parse_system(answers: Answers) -> System:
     release_file = {
         key: value.strip("\"'") for key, _, value in (line.partition("=") for line in answers.all("os_release"))
     }
-    product = answers.first("product")
     libc, libc_version = _libc(answers.first("libc") or "")
     return System(
         kernel_name=name,
         kernel=release,
         arch=arch,
-        distro=release_file.get("PRETTY_NAME") or (f"macOS {product}" if product else None),
-        distro_id=release_file.get("ID") or ("macos" if product else None),
-        distro_version=release_file.get("VERSION_ID") or product,
+        distro=release_file.get("PRETTY_NAME"),
+        distro_id=release_file.get("ID"),
+        distro_version=release_file.get("VERSION_ID"),
         libc=libc,
         libc_version=libc_version,
-        boot=boot_of(answers),
+        boot=answers.first("boot_id"),
     )
-
-
-def boot_of(answers: Answers) -> str | None:
-    sysctl = answers.named("sysctl")
-    return answers.first("boot_id") or sysctl.get("kern.bootsessionuuid") or sysctl.get("kern.boottime")
 
 
 def _libc(text: str) -> tuple[Literal["glibc", "musl"] | None, str | None]:
@@ -250,11 +244,11 @@ def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
         for text in answers.all(key)
         if (value := natural(text)) is not None and value < _NO_LIMIT
     ]
-    meminfo, sysctl = answers.named("meminfo"), answers.named("sysctl")
+    meminfo = answers.named("meminfo")
     thp = re.search(r"\[(\w+)\]", answers.first("thp") or "")
     shm = parse_disk(answers, "/dev/shm", mounts)  # noqa: S108  # a name, no temporary file
     return Memory(
-        total=kilobytes(meminfo.get("MemTotal")) or natural(sysctl.get("hw.memsize") or sysctl.get("hw.physmem")),
+        total=kilobytes(meminfo.get("MemTotal")),
         available=kilobytes(meminfo.get("MemAvailable")),
         limit=min(limits, default=None),
         swap=kilobytes(meminfo.get("SwapTotal")),
@@ -292,10 +286,6 @@ def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | N
             case [int(block), int(blocks), int(available), int(nodes), int(left)] if measured == path:
                 total, free = block * blocks, block * available
                 inodes, inodes_free = (nodes, left) if nodes else (None, None)
-    for line in answers.all("df"):
-        match _df(line.removeprefix(f"{path}|")):
-            case (int(total_kb), int(free_kb)) if line.startswith(f"{path}|"):
-                total, free = total_kb * 1024, free_kb * 1024
     if total is None and mount is None and not writable:
         return None
     return Disk(
@@ -308,13 +298,6 @@ def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | N
         noexec="noexec" in mount.options if mount else None,
         mount=mount,
     )
-
-
-def _df(rows: str) -> tuple[int | None, int | None]:
-    """The last row of `df -Pk`, whose rows are joined by bars: SOURCE KB USED FREE PERCENT POINT."""
-    words = rows.rstrip("|").rpartition("|")[2].split()
-    numbers = [number for word in words if (number := natural(word)) is not None]
-    return (numbers[0], numbers[2]) if len(numbers) >= 3 else (None, None)
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
@@ -378,7 +361,7 @@ def _store(answers: Answers, real: str, mounts: Sequence[Mount]) -> str | None:
     if "home.link" not in answers and not (mount and mount.point == real):
         anchor = real.rpartition("/")[0] or "/"
     inode = natural((answers.first("home.inode") or "").partition(" ")[0])
-    return store_token(anchor, mount, boot_of(answers), inode)
+    return store_token(anchor, mount, answers.first("boot_id"), inode)
 
 
 def parse_tmp(answers: Answers, mounts: Sequence[Mount]) -> Disk | None:
@@ -387,10 +370,9 @@ def parse_tmp(answers: Answers, mounts: Sequence[Mount]) -> Disk | None:
 
 
 def parse_account(answers: Answers) -> Account:
-    uid = natural(next(iter(answers.named("status").get("Uid", "").split()), None))
     return Account(
         user=answers.first("user"),
-        uid=uid if uid is not None else natural(answers.first("uid")),
+        uid=natural(next(iter(answers.named("status").get("Uid", "").split()), None)),
         home=answers.first("login_home"),
         shell=answers.first("shell"),
     )
@@ -453,8 +435,7 @@ def parse_batch(answers: Answers) -> Batch:
 
 
 def parse_activity(answers: Answers) -> Activity:
-    load_words = answers.words("load") or answers.named("sysctl").get("vm.loadavg", "").split()
-    numbers = [decimal(word) for word in load_words if word not in "{}"][:3]
+    numbers = [decimal(word) for word in answers.words("load")[:3]]
     pids = (natural(text) for text in answers.all("pid"))
     supervisors = (_supervisor(line) for line in answers.all("run.supervisor"))
     processes: dict[int, RunProcess] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ipexctl.errors import UserError
-from ipexctl.facts.network import parse_ifconfig, parse_ip_addr, parse_kernel_tables
+from ipexctl.facts.network import parse_ip_addr, parse_kernel_tables
 from ipexctl.hosts.internal import HostAddresses, InterfaceAddress
 from ipexctl.hosts.names import check_user
 from ipexctl.remote.reply import MalformedReply
@@ -110,7 +110,7 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
         ipexctl_home=text("ipexctl_home").rstrip("/") or "/",
         identity=tuple(text("is").split()),
         store=text("store"),
-        nics=read_nics(text("ip"), text("ifconfig"), text("fib_trie"), text("routes")),
+        nics=read_nics(text("ip"), text("fib_trie"), text("routes")),
         reached=connection[2].partition("%")[0].removeprefix("::ffff:") if is_ssh else None,
         port=_number(connection[3], port or 22) if len(connection) == 4 else port or 22,
         host_keys=tuple(dict.fromkeys(host_keys)),
@@ -140,13 +140,9 @@ def _number(text: str, default: int) -> int:
     return int(text) if re.fullmatch("[0-9]{1,10}", text) else default
 
 
-def read_nics(ip: str = "", ifconfig: str = "", fib_trie: str = "", routes: str = "") -> tuple[InterfaceAddress, ...]:
+def read_nics(ip: str = "", fib_trie: str = "", routes: str = "") -> tuple[InterfaceAddress, ...]:
     """The addresses of the first source that has any. A line that can't be parsed is skipped."""
-    addresses = (
-        parse_ip_addr(ip.splitlines())
-        or {nic.name: nic.addresses for nic in parse_ifconfig(ifconfig.splitlines()) if nic.addresses}
-        or parse_kernel_tables(fib_trie.splitlines(), routes.splitlines())
-    )
+    addresses = parse_ip_addr(ip.splitlines()) or parse_kernel_tables(fib_trie.splitlines(), routes.splitlines())
     return tuple(
         InterfaceAddress(name, item.address, item.prefix) for name, items in addresses.items() for item in items
     )

@@ -105,9 +105,6 @@ network() {
     if have ip; then
         buffer == "ip.addr
 $(ip -o addr)"
-    elif have ifconfig; then
-        buffer == "ifconfig
-$(ifconfig -a)"
     else
         for file in fib_trie route; do
             buffer == "proc.$file
@@ -117,21 +114,4 @@ $(cat /proc/net/$file)"
     held="$held==
 "
     buffer 'done' network
-}
-
-# A kernel other than Linux: its name and few facts.
-other_kernel() {
-    account
-    put product "$(sw_vers -productVersion)"
-    put uid "$(id -u)"
-    echo '== sysctl'
-    for name in hw.model hw.ncpu hw.physmem hw.memsize hw.packages hw.physicalcpu hw.logicalcpu \
-        machdep.cpu.brand_string machdep.cpu.vendor kern.boottime kern.bootsessionuuid vm.loadavg; do
-        put "$name:" "$(sysctl -n $name)"
-    done
-    echo '== ifconfig'
-    ifconfig -a
-    echo ==
-    put 'done' kernel
-    put 'done' network
 }

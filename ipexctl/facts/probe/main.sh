@@ -21,8 +21,10 @@ if [ "$kernel" = Linux ]; then
     cgroup
     network
     libc
-else
-    other_kernel
+else # no rank can run there: doctor needs its name only
+    account
+    buffer 'done' kernel
+    buffer 'done' network
 fi
 [ -n "$names_left" ] || buffer 'done' names
 buffer home.path "$home"

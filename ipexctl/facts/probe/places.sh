@@ -6,14 +6,8 @@ room() { # paths
         [ ! -w "$path" ] || buffer writable "$path"
     done
     flush
-    if [ "$kernel" = Linux ]; then
-        held="$(stat -f -c 'room %S %b %a %c %d %n' "$@")
+    held="$(stat -f -c 'room %S %b %a %c %d %n' "$@")
 "
-    else
-        for path; do
-            put df "$path|$(df -Pk "$path" | while read -r line; do printf '%s|' "$line"; done)"
-        done
-    fi
 }
 
 # The --home directory; its parent exists before the first install and after it.

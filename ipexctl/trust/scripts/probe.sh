@@ -71,8 +71,6 @@ tell store "${boot:-$name} without a home"
 
 if command -v ip >/dev/null; then
     tell ip "$(ip -o addr show up 2>/dev/null || ip -o addr show 2>/dev/null)"
-elif command -v ifconfig >/dev/null; then
-    tell ifconfig "$(ifconfig -a 2>/dev/null)"
 else
     file fib_trie /proc/net/fib_trie
     file routes /proc/net/route
