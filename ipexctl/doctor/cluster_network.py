@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import few, groups, odd_ones
+from ipexctl.doctor.context import few, groups, link_rate, odd_ones
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.internal import joining
 from ipexctl.hosts.internal import common_networks
@@ -125,15 +125,12 @@ def speed(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "cluster.mixed_speed",
             "warn",
-            f"Links of {_rate(slowest)}, but {_rate(fastest)} elsewhere: an all-reduce is as fast as the slowest link",
+            f"Links of {link_rate(slowest)}, but {link_rate(fastest)} elsewhere: an all-reduce is as fast as the "
+            "slowest link",
             f"check cable, port and negotiation: ethtool {_common_nic(cluster, slow)}; or train without them: "
             "--limit '!NAME,!NAME'",
             slow,
         )
-
-
-def _rate(megabits: int) -> str:
-    return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
 
 
 def rdma(cluster: Cluster) -> Iterator[Finding]:

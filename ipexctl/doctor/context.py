@@ -63,8 +63,8 @@ def size(count: float) -> str:
     return f"{count / 1024:.0f} KB"
 
 
-def plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def link_rate(megabits: int) -> str:
+    return f"{megabits / 1000:g} Gbit/s" if megabits >= 1000 else f"{megabits} Mbit/s"
 
 
 def few(words: list[str] | tuple[str, ...], most: int = 4) -> str:

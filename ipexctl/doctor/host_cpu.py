@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import is_complete, plural, usable_cores
+from ipexctl.doctor.context import is_complete, usable_cores
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.cpu import TIERS, X86
+from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -111,7 +112,7 @@ def allowed(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "cpu.fewer_allowed",
         level,
-        f"This account may use {usable} of the machine's {plural(cpu.cores, 'core')}: ranks and threads are planned "
+        f"This account may use {usable} of the machine's {counted(cpu.cores, 'core')}: ranks and threads are planned "
         "for "
         f"{'it' if usable == 1 else 'those'} alone",
         "ask the scheduler for more cores"
@@ -131,7 +132,7 @@ def quota(facts: Facts) -> Iterator[Finding]:
     yield Finding(
         "cpu.quota",
         "warn",
-        f"The cgroup allows the time of {cpu.quota:g} CPUs on {plural(cores, 'core')}: "
+        f"The cgroup allows the time of {cpu.quota:g} CPUs on {counted(cores, 'core')}: "
         + (
             "a fraction of a core stalls ranks many times a second"
             if is_fraction
@@ -157,7 +158,7 @@ def smt(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "cpu.smt",
             "info",
-            f"Hyper-threading is on: {cpu.threads} CPUs are {plural(cpu.cores, 'core')}. Training threads are "
+            f"Hyper-threading is on: {cpu.threads} CPUs are {counted(cpu.cores, 'core')}. Training threads are "
             "counted by cores, as two on a core are slower",
             "nothing to do under ipexctl run; elsewhere count cores, not CPUs, for OMP_NUM_THREADS",
         )

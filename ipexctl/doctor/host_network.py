@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import few, is_complete, main_nic, open_ports
+from ipexctl.doctor.context import few, is_complete, link_rate, main_nic, open_ports
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.internal import joining
 from ipexctl.remote.control_machine import is_loopback
@@ -135,12 +135,11 @@ def link(facts: Facts, context: HostContext) -> Iterator[Finding]:
         )
     if nic.speed is not None and nic.speed < 10_000:
         level: Level = "warn" if nic.speed < 1000 else "info"
-        speed = f"{nic.speed / 1000:g} Gbit/s" if nic.speed >= 1000 else f"{nic.speed} Mbit/s"
         yield Finding(
             "network.slow_link",
             level,
-            f"{nic.name} runs at {speed}: 100 MB of gradients take about {800 / nic.speed:.1f} s per step, maybe most "
-            "of its time",
+            f"{nic.name} runs at {link_rate(nic.speed)}: 100 MB of gradients take about {800 / nic.speed:.1f} s per "
+            "step, maybe most of its time",
             "a faster network if there is one (--iface CIDR), larger batches, or gradient accumulation",
         )
 

@@ -222,27 +222,17 @@ def call(
     """
     line = agent_command(command, action, python=python, home=home, cached=cached, label=label)
     archive = agent_zip(command.partition(".")[0])
-    if not cached:
-        return call_line(
-            session,
-            line,
-            archive,
-            request() if callable(request) else request,
-            stdin=stdin,
-            on_event=on_event,
-            on_frame=on_frame,
-            timeout=timeout,
-            cancel=cancel,
-        )
+    if callable(request) and not cached:
+        request = request()
     answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+    feed = ChunkStream(_call_chunks(archive, request, stdin, answers if cached else None))
 
     def handle_event(event: Reply) -> None:
-        if event.get("event") == "agent":
+        if cached and event.get("event") == "agent":
             answers.put(event.get("present") is True)
         else:
             on_event(event)
 
-    feed = ChunkStream(_cached_call_chunks(archive, request, stdin, answers))
     try:
         return _run(session, line, feed, _Output(handle_event, on_frame), timeout, cancel)
     finally:
@@ -363,16 +353,19 @@ def prefixed(head: bytes, rest: Readable | None) -> ChunkStream:
     return ChunkStream(chain([head], chunks_of(rest) if rest is not None else ()))
 
 
-def _cached_call_chunks(
+def _call_chunks(
     archive: bytes,
     made: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
     rest: Readable | None,
-    answers: queue.SimpleQueue[bool | None],
+    answers: queue.SimpleQueue[bool | None] | None,
 ) -> Iterator[bytes]:
-    """The request; if the host then answers that it has no copy of the agent, the zip and the request; then `rest`."""
+    """The zip, the request and `rest`. With `answers` the zip only if the host answers the request that it has no copy
+    of the agent."""
     request = _encode(made() if callable(made) else made)
-    yield request
-    is_present = answers.get()
+    is_present: bool | None = False
+    if answers is not None:
+        yield request
+        is_present = answers.get()
     if is_present is None:
         return
     if not is_present:
