@@ -149,9 +149,8 @@ def main_nic(facts: Facts, context: HostContext) -> Nic | None:
     """The interface for training: with the address the others use, or the control machine; else the default route's."""
     network = facts.network
     for wanted in (context.internal, network.reached, context.address):
-        for nic in network.nics:
-            if wanted and any(address.address == wanted for address in nic.addresses):
-                return nic
+        if wanted and (nic := network.nic_with(wanted)):
+            return nic
     if context.internal:
         return None
     routed = network.nic(network.default_route.iface) if network.default_route else None

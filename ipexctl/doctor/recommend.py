@@ -73,10 +73,5 @@ def recommend(
 
 def _iface(hosts: Mapping[str, Facts], internal: Mapping[str, str]) -> str | None:
     """The interface with the internal addresses, if it has one name on all hosts."""
-    names = {
-        nic.name
-        for name, facts in hosts.items()
-        for nic in facts.network.nics
-        if any(address.address == internal.get(name) for address in nic.addresses)
-    }
+    names = {nic.name for name, facts in hosts.items() if (nic := facts.network.nic_with(internal.get(name)))}
     return names.pop() if len(names) == 1 else None

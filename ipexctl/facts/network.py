@@ -80,6 +80,10 @@ class Network(NamedTuple):
     def nic(self, name: str) -> Nic | None:
         return next((nic for nic in self.nics if nic.name == name), None)
 
+    def nic_with(self, address: str | None) -> Nic | None:
+        """The interface with that address; None if the host does not have it, as behind NAT."""
+        return next((nic for nic in self.nics for own in nic.addresses if own.address == address), None)
+
 
 def parse_network(answers: Answers) -> Network:
     words = answers.words("uname")

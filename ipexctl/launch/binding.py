@@ -72,8 +72,6 @@ def _blocks(cores: Sequence[Core], ranks: int) -> list[tuple[Core, ...]]:
     size = len(cores) // ranks
     for kind in ("node", "socket"):
         groups = [tuple(group) for _, group in groupby(cores, key=lambda core: (core.socket, getattr(core, kind)))]
-        if kind == "socket":
-            groups = [tuple(group) for _, group in groupby(cores, key=lambda core: core.socket)]
         room = [len(group) // size for group in groups]
         if sum(room) >= ranks:
             counts = level(ranks, room)

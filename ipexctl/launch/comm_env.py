@@ -9,7 +9,6 @@ from ipexctl.launch.plan import Setting
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.facts.facts import Facts
     from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
 
 _OMNI_PATH: Final = "hfi1"
@@ -22,13 +21,6 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     if context.flavor == "intel" or context.backend == "ccl":
         yield from _fabric(context)
     yield from _yielding(context)
-
-
-def iface_of(facts: Facts, address: str) -> str | None:
-    """The interface with the address; None if the host does not have it, as behind NAT."""
-    return next(
-        (nic.name for nic in facts.network.nics if any(found.address == address for found in nic.addresses)), None
-    )
 
 
 def common_iface(context: LaunchContext) -> str | None:

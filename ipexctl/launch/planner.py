@@ -118,7 +118,8 @@ def _nodes(
             ssh_name = address  # hydra recognises its own machine by the address, and would use ssh for some names
         cores = cores_of(facts.cpu)
         binding = bind(cores, counts[host.name], workers, mode, omp=omp, bind_workers=bind_workers)
-        iface = comm_env.iface_of(facts, address) if len(counts) > 1 else None
+        nic = facts.network.nic_with(address) if len(counts) > 1 else None
+        iface = nic.name if nic else None
         nodes.append(NodeLayout(host.name, facts, address, ssh_name, first, cores, binding, iface))
         first += counts[host.name]
     return tuple(nodes)
