@@ -108,20 +108,12 @@ def shared(facts: Facts) -> Iterator[Finding]:
         "docker run --shm-size=8g, or --ipc=host; in Kubernetes an emptyDir with medium: Memory at /dev/shm; "
         "as root, if free -h shows that much: mount -o remount,size=8G /dev/shm"
     )
-    if memory.shm_size <= _SHM_OF_DOCKER:
+    if memory.shm_size < max(enough, _SHM_OF_DOCKER + 1):
         yield Finding(
             "shm.small",
             "warn",
             f"Shared memory (/dev/shm) has {size(memory.shm_size)}: ranks and DataLoader workers pass data through "
-            "it, and end with a bus error (signal 7)",
-            bigger,
-        )
-    elif memory.shm_size < enough:
-        yield Finding(
-            "shm.small",
-            "warn",
-            f"Shared memory (/dev/shm) has {size(memory.shm_size)}: several ranks or DataLoader workers may fill it "
-            "and end with a bus error (signal 7)",
+            "it, and end with a bus error (signal 7) when it is full",
             bigger,
         )
     elif memory.shm_free is not None and memory.shm_free < _SHM_OF_DOCKER:

@@ -54,7 +54,7 @@ class HostKeys:
             result = self._compare(endpoint, key_type, key)
             if result.verdict == "known":
                 return
-            if result.verdict == "unknown" and policy == "accept-new":
+            if result.verdict == "unknown" and policy == "accept-new" and endpoint.can_add_keys:
                 self._remember(endpoint, key_type, key)
                 return
             entries = self.entries(endpoint) or self._without_port(endpoint)
@@ -88,12 +88,6 @@ class HostKeys:
         return self._files[path]
 
     def _remember(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
-        if not endpoint.can_add_keys:
-            raise Unreachable(
-                "its host key is unknown and can't be remembered: UserKnownHostsFile of the ssh config is none",
-                f"compare it with the output of {_show_key(key_type)} there",
-                option="then name a file for it: --known-hosts FILE --host-keys accept-new",
-            )
         path = endpoint.known_hosts[0] if endpoint.known_hosts else ssh_home() / ".ssh/known_hosts"
         name = hash_name(endpoint.key_name) if endpoint.hash_names else endpoint.key_name
         line = f"{name} {key_type} {base64.b64encode(key).decode()}\n"

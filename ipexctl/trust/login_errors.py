@@ -121,18 +121,14 @@ def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> LoginDiag
             "restricted shell",
         )
     user, machine = (*login.identity, "?", "?")[:2]
-    if machine != (*node.identity, "?", "?")[1]:
-        return LoginDiagnosis(
-            f"{address} leads node0 to another machine, {printable(machine)}",
-            "correct internal= in the hostfile, or name the network of the hosts: --iface CIDR",
-        )
-    if user != node.user:
+    has_its_name = machine == (*node.identity, "?", "?")[1]
+    if has_its_name and user != node.user:
         return LoginDiagnosis(
             f"at {address}, node0 logs in to the account {printable(user)} instead of {node.user}",
             f"look on {address}: getent passwd shows whether two accounts have one uid; or that is another machine",
         )
     return LoginDiagnosis(
-        f"{address} leads node0 to another machine of the same name, {printable(machine)}",
+        f"{address} leads node0 to another machine{' of the same name' * has_its_name}, {printable(machine)}",
         "correct internal= in the hostfile, or name the network of the hosts: --iface CIDR",
     )
 

@@ -212,7 +212,6 @@ MORE: Final[tuple[tuple[str, Scene], ...]] = (
     ),
     ("env.drift", lambda: changed(software={"envs": (replaced(numpy="1.26.4"),)})),
     ("cpu.quota", lambda: changed(cpu={"quota": 3.5})),
-    ("shm.small", lambda: changed(memory={"shm_size": 512 * MB, "shm_free": 512 * MB})),
     ("limits.memlock", lambda: changed(limits={"memlock": Limit(64 * 1024, 64 * 1024)})),
     ("limits.nofile", lambda: changed(limits={"nofile": Limit(256, math.inf)})),
     (
