@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.facts.probe import probe_command
-from ipexctl.remote.outcome import HostError, HostResult, Unreachable
+from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.outcome import HostError, HostResult, TimedOut, Unreachable
 from ipexctl.remote.session import OutputCollector
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session, Stream
     from ipexctl.remote.session_pool import SessionPool
+
+
+REST_SECONDS: Final = 5.0
+"""The first output has all that can't hang."""
 
 
 class Skew(NamedTuple):
@@ -50,14 +55,19 @@ class HostFacts(HostResult):
 
 
 class _Output(OutputCollector):
-    """Collects a host's output, with the time of its first byte."""
+    """Collects a host's output, with the time of its first byte, which begins the time for the rest."""
 
     received: float | None = None
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
 
     def sink(self, stream: Stream, data: bytes) -> None:
         if stream == "stdout":
             if self.received is None:
                 self.received = time.time()
+                self._deadline.limit(REST_SECONDS)
             super().sink(stream, data)
 
 
@@ -71,21 +81,25 @@ def gather(
 ) -> Iterator[HostFacts]:
     """Probe every host and yield results as they come. Every host resolves the names of all.
 
-    After a timeout or a lost connection, the result has the facts that arrived before, and the reason.
+    A file server that is down or a program that hangs must not block it: REST_SECONDS after a host's first output
+    everything is ended there, and the facts that have come are used. After a timeout or a lost connection, the result
+    has the facts that arrived before, and the reason.
     """
     command = probe_command(tuple(dict.fromkeys(name for host in hosts for name in names_of(host))), home)
     started = time.monotonic()
 
     def work(host: Host, session: Session) -> HostFacts:
-        output = _Output()
+        deadline = Deadline(timeout, pool.cancel)
+        output = _Output(deadline)
         probed_at = time.monotonic()
         sent = time.time()
         status: Status = "ok"
         reason = fix = ""
         try:
-            ended = session.run(command, output.sink, timeout=timeout, cancel=pool.cancel)
+            ended = session.run(command, output.sink, deadline=deadline)
         except HostError as error:
-            status, reason, fix = error.status, error.reason, error.fix
+            if not isinstance(error, TimedOut) or deadline.seconds == timeout:
+                status, reason, fix = error.status, error.reason, error.fix
         else:
             if not output.stdout:
                 status, reason = "failed", f"the probe printed nothing ({ended})"

@@ -7,7 +7,6 @@ import re
 import stat
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -89,7 +88,7 @@ def templates_in(value: Value) -> list[Templated]:
 
 def shipped() -> dict[str, Path]:
     """The playbooks that come with ipexctl, by name."""
-    packaged = Path(str(resources.files("ipexctl"))) / "playbooks"
+    packaged = Path(__file__).parents[1] / "playbooks"
     directory = packaged if packaged.is_dir() else _CHECKOUT
     return {path.stem: path for path in sorted(directory.glob("*.yml"))}
 

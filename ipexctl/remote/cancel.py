@@ -102,6 +102,13 @@ class Deadline:
             if self.seconds is not None:
                 self._deadline = time.monotonic() + self.seconds
 
+    def limit(self, seconds: float) -> None:
+        """Leave at most this time from now on."""
+        with self._lock:
+            until = time.monotonic() + seconds
+            if self._deadline is None or until < self._deadline:
+                self.seconds, self._deadline = seconds, until
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the time within the block, while the user types a passphrase."""

@@ -17,8 +17,8 @@ import queue
 import shlex
 import threading
 import zipfile
-from importlib import resources
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.frames import CompressedFrameReader, FrameError
@@ -29,12 +29,12 @@ from ipexctl.remote.session import ChunkStream, chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from importlib.abc import Traversable
 
     from ipexctl.node.common.frames import Frame
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Readable, Session, Stream
 
+_NODE: Final = Path(__file__).parents[1] / "node"
 _STDERR_KEPT: Final = 8192
 _MOST_BYTES: Final = 32 << 20
 """Bytes of all events of a call; a host that sends more is cut off."""
@@ -124,15 +124,15 @@ def agent_zip(*folders: str) -> bytes:
 @functools.cache
 def _make_zip(folders: tuple[str, ...]) -> bytes:
     packed = io.BytesIO()
-    package = resources.files("ipexctl.node")
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         _add(archive, "ipexctl/__init__.py", "")
         _add(archive, "__main__.py", "import sys\nfrom ipexctl.node.__main__ import main\nsys.exit(main())\n")
         for name in ("__init__", "__main__"):
-            _add(archive, f"ipexctl/node/{name}.py", (package / f"{name}.py").read_text(encoding="utf-8"))
+            _add(archive, f"ipexctl/node/{name}.py", (_NODE / f"{name}.py").read_text(encoding="utf-8"))
         others = (other for folder in folders for other in _MORE_FOLDERS.get(folder, ()))
         for name in ("common", *folders, *others):
-            _add_modules(archive, f"ipexctl/node/{name}", package / name)
+            for file in sorted((_NODE / name).glob("*.py")):
+                _add(archive, f"ipexctl/node/{name}/{file.name}", file.read_text(encoding="utf-8"))
     return packed.getvalue()
 
 
@@ -140,13 +140,7 @@ def _make_zip(folders: tuple[str, ...]) -> bytes:
 def script_text(module: str) -> str:
     """The source of a module below `ipexctl.node` that runs alone, also on a Python older than the agent needs."""
     folder, _, name = module.partition(".")
-    return (resources.files("ipexctl.node") / folder / f"{name}.py").read_text(encoding="utf-8")
-
-
-def _add_modules(archive: zipfile.ZipFile, directory: str, package: Traversable) -> None:
-    for file in sorted(package.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".py"):
-            _add(archive, f"{directory}/{file.name}", file.read_text(encoding="utf-8"))
+    return (_NODE / folder / f"{name}.py").read_text(encoding="utf-8")
 
 
 def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:

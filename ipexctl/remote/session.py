@@ -95,14 +95,16 @@ class Session(ABC):
         stdin: Readable | None = None,
         timeout: float | None = None,
         cancel: Cancel | None = None,
+        deadline: Deadline | None = None,
     ) -> Ended:
         """Run a command in the account's home and forward its output in pieces as they come.
 
         Raises HostError if the connection is lost, the time is up or the command is cancelled; in the last two
-        cases all processes the command has started are ended first.
+        cases all processes the command has started are ended first. `deadline` replaces `timeout` and `cancel`; the
+        sink may change it.
         """
         started = time.monotonic()
-        deadline = Deadline(timeout, cancel)
+        deadline = deadline or Deadline(timeout, cancel)
         if deadline.cancelled:
             raise Cancelled("stopped before it began")
         try:

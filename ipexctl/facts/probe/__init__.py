@@ -39,9 +39,7 @@ def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command
     unquoted.
     """
     names = " ".join(name for name in peers if _NAME.fullmatch(name) and not _is_address(name))
-    variables = {"home": home or "", "peers": names, "probe": probe_script()}
-    settings = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
-    return Command(script=settings + shell_text(_HERE / "outer.sh"), label="the probe")
+    return Command(script=f"set -- {shlex.join([home or '', names])}\n{probe_script()}", label="the probe")
 
 
 def environment_command(home: str | None, name: str, check: str) -> Command:

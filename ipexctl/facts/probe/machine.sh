@@ -8,7 +8,6 @@ kernel_says() {
         /run/systemd/logind.conf.d/*.conf /etc/systemd/logind.conf.d/*.conf)
     held="$held$kernel_output
 "
-    flush
     case $kernel_output in
     *"
 names"*)

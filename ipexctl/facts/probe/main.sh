@@ -1,6 +1,5 @@
-# The order of the probe. The clock comes first: the arrival of its first byte is compared with the control machine's
-# clock. Then come parts that cannot hang; then names and disks at the same time, because either may wait for a server.
-put clock "$(date +%s.%N)"
+# The order of the probe. The first output is compared with the control machine's clock and has all that cannot hang.
+# Then come names and disks at the same time, because either may wait for a server.
 uname=
 for file in ostype hostname osrelease arch; do
     get /proc/sys/kernel/$file
@@ -28,8 +27,9 @@ else # no rank can run there: doctor needs its name only
 fi
 [ -n "$names_left" ] || buffer 'done' names
 buffer home.path "$home"
+buffer clock "$(date +%s.%N)"
 flush
-[ -z "$names_left" ] || names $names_left &
+if [ -n "$names_left" ]; then names $names_left & fi
 our_home
 if [ -d "$home" ]; then
     our_envs

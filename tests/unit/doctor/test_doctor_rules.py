@@ -269,7 +269,7 @@ def test_the_shell_of_the_control_machine_is_no_login() -> None:
 
 
 def test_a_probe_cut_off_by_its_own_limit_is_not_blamed_on_an_option() -> None:
-    """`--timeout` does not reach the five seconds of `outer.sh`."""
+    """`--timeout` can't raise the probe's own limit."""
     fix = found(alone(healthy()._replace(complete=False, cut=("home",))), "probe.incomplete").fix
     assert "--timeout" not in fix
     assert "time getent" in fix
