@@ -57,7 +57,11 @@ def store_locations(
         internal = {}
     return {
         host.name: StoreLocation(
-            host, answers[host.name].python, f"{answers[host.name].home}/{STORE}", internal.get(host.name)
+            host,
+            answers[host.name].python,
+            f"{answers[host.name].home}/{STORE}",
+            internal.get(host.name),
+            answers[host.name].home,
         )
         for host in hosts
     }

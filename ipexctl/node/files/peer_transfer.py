@@ -145,7 +145,12 @@ class FileServer(TokenServer):
 
 
 def connect(request: Json, report: store.Report = store.emit_or_end) -> Json:
-    """Fetch files from the server of another host into this host's store."""
+    """Fetch the files that this host's store lacks from the server of another host."""
+    present = set(store.have(request)["have"])
+    request = {**request, "files": [file for file in request["files"] if file["sha256"] not in present]}
+    report("lacking", files=[file["sha256"] for file in request["files"]])
+    if not request["files"]:
+        return {"got": [], "failed": []}
     peer = f"{request['address']} port {request['port']}"
     fix = "does a firewall stand between the two hosts? --iface names the network they share"
     try:

@@ -67,10 +67,11 @@ class Distributor:
         """
         if (target.host, target.store) == (self._source.host, self._source.store):
             return "there"
-        delivery = Delivery(target, session, timeout, self._pool.cancel, self._on_progress)
-        delivery.find_missing(self._files)
-        if not delivery.need:
-            return "there"
+        delivery = Delivery(target, session, self._files, timeout, self._pool.cancel, self._on_progress)
+        if not self._source.address:
+            delivery.find_missing()
+            if delivery.had_all:
+                return "there"
         failures: list[str] = []
         fix = ""
         for route, name, transfer in self._routes():
@@ -83,14 +84,14 @@ class Distributor:
                 fix = error.fix
                 if isinstance(error, Damaged):
                     self._verify_source()
-                delivery.find_missing(delivery.need)
+                delivery.find_missing()
                 if delivery.need:
                     self._refuse_damaged_source()
                     continue
             delivery.finish()
             if self._servers is not None and target.address:
                 self._servers.add(target, session)  # it has all files now, and can serve others
-            return route
+            return "there" if delivery.had_all else route
         raise HostError("; ".join(failures), fix)
 
     def _routes(self) -> Iterator[tuple[Route, str, Callable[[Delivery], None]]]:

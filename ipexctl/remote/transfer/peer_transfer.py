@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import StdinQueue
 from ipexctl.remote.transfer.store_client import Damaged, TransferEvents, refuse_damaged
@@ -59,20 +58,25 @@ class Server:
     def send(self, delivery: Delivery) -> None:
         """Let the target fetch the files it lacks from this server."""
         events = TransferEvents(delivery.on_bytes)
+
+        def on_event(event: Reply) -> None:
+            if event.get("event") == "lacking":
+                delivery.set_missing(event.texts("files"))
+            else:
+                events(event)
+
         request = {
-            "store": delivery.target.store,
             "files": [file.to_json() for file in delivery.need],
             "address": self._location.address,
             "token": self._token,
         }
         try:
-            response = call(
+            response = delivery.target.call(
                 delivery.session,
                 "files.peer_transfer",
                 "connect",
                 {**request, "port": self._start()},
-                python=delivery.target.python,
-                on_event=events,
+                on_event=on_event,
                 timeout=delivery.timeout,
                 cancel=self._cancel,
             )
@@ -104,7 +108,6 @@ class Server:
 
     def _serve(self) -> None:
         request = {
-            "store": self._location.store,
             "files": [file.to_json() for file in self._files],
             "bind": self._location.address,
             "token": self._token,
@@ -112,12 +115,11 @@ class Server:
         }
         error = HostError("its server has ended")
         try:
-            call(
+            self._location.call(
                 self._session,
                 "files.peer_transfer",
                 "serve",
                 request,
-                python=self._location.python,
                 stdin=self._stdin,
                 on_event=self._on_event,
                 cancel=self._cancel,

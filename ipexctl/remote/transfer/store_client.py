@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
-    from ipexctl.remote.session import Session
+    from ipexctl.remote.session import Readable, Session
 
 _CHUNK: Final = 1 << 18
+
+
+def _ignore(_: object) -> None:
+    """The default callback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,35 @@ class StoreLocation:
     """An absolute path on the host."""
     address: str | None = None
     """The address by which the other hosts reach it."""
+    home: str = ""
+    """The directory of ipexctl on the host with a copy of the agent. If empty, each call sends the agent."""
+
+    def call(
+        self,
+        session: Session,
+        command: str,
+        action: str,
+        request: Mapping[str, Any],
+        *,
+        stdin: Readable | None = None,
+        on_event: Callable[[Reply], None] = _ignore,
+        timeout: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> Reply:
+        """Run a command of the agent with this store."""
+        return call(
+            session,
+            command,
+            action,
+            {"store": self.store, **request},
+            python=self.python,
+            home=self.home,
+            cached=bool(self.home),
+            stdin=stdin,
+            on_event=on_event,
+            timeout=timeout,
+            cancel=cancel,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +95,6 @@ class DownloadResult:
 
     got: tuple[str, ...]
     failed: Mapping[str, str]
-
-
-def _ignore(_: object) -> None:
-    """The default callback."""
 
 
 class TransferEvents:
@@ -99,8 +128,8 @@ def missing(
     """The blobs that the store lacks. With `verify` it reads all its bytes and removes damaged files first."""
     if not blobs:
         return ()
-    request = {"store": location.store, "files": [blob.to_json() for blob in blobs], "verify": verify}
-    response = call(session, "files.store", "have", request, python=location.python, timeout=timeout, cancel=cancel)
+    request = {"files": [blob.to_json() for blob in blobs], "verify": verify}
+    response = location.call(session, "files.store", "have", request, timeout=timeout, cancel=cancel)
     present = set(response.texts("have"))
     return tuple(blob for blob in blobs if blob.sha256 not in present)
 
@@ -123,16 +152,14 @@ def fetch(
     if not downloads:
         return DownloadResult((), {})
     request = {
-        "store": location.store,
         "files": [{**item.blob.to_json(), "url": item.url, "headers": dict(item.headers or {})} for item in downloads],
         "settings": dict(settings or {}),
     }
-    response = call(
+    response = location.call(
         session,
         "files.download",
         "fetch",
         request,
-        python=location.python,
         on_event=TransferEvents(on_bytes, on_got),
         timeout=timeout,
         cancel=cancel,
@@ -158,12 +185,11 @@ def push(
     """
     frames = ChunkStream(_frames(files))
     try:
-        response = call(
+        response = location.call(
             session,
             "files.store",
             "receive",
-            {"store": location.store},
-            python=location.python,
+            {},
             stdin=frames,
             on_event=TransferEvents(on_bytes),
             timeout=timeout,
@@ -186,8 +212,8 @@ def drop(
     cancel: Cancel | None = None,
 ) -> None:
     """Remove the files from the store; missing ones are no error."""
-    request = {"store": location.store, "files": [blob.to_json() for blob in blobs]}
-    call(session, "files.store", "drop", request, python=location.python, timeout=timeout, cancel=cancel)
+    request = {"files": [blob.to_json() for blob in blobs]}
+    location.call(session, "files.store", "drop", request, timeout=timeout, cancel=cancel)
 
 
 class Delivery:
@@ -197,6 +223,7 @@ class Delivery:
         self,
         target: StoreLocation,
         session: Session,
+        files: Sequence[StoredFile],
         timeout: float | None,
         cancel: Cancel,
         on_progress: Callable[[Host, int, int | None], None],
@@ -204,7 +231,9 @@ class Delivery:
         self.target = target
         self.session = session
         self.timeout = timeout
-        self.need: tuple[StoredFile, ...] = ()
+        self.need = tuple(files)
+        """All files until the target has told which it lacks."""
+        self.had_all = False
         self._cancel = cancel
         self._on_progress = on_progress
         self._total: int | None = None
@@ -212,11 +241,15 @@ class Delivery:
         self._reported = 0
         self._is_first = True
 
-    def find_missing(self, files: Sequence[StoredFile]) -> None:
-        self.need = missing(self.session, self.target, files, cancel=self._cancel)
+    def find_missing(self) -> None:
+        self.set_missing(blob.sha256 for blob in missing(self.session, self.target, self.need, cancel=self._cancel))
+
+    def set_missing(self, hashes: Iterable[str]) -> None:
+        lacking = set(hashes)
+        self.need = tuple(blob for blob in self.need if blob.sha256 in lacking)
         left = _size(self.need)
         if self._is_first:
-            self._total, self._is_first = left, False
+            self._total, self._is_first, self.had_all = left, False, not self.need
         elif left is not None and self._total is not None:
             self._bytes_before = self._total - left
 
@@ -226,7 +259,7 @@ class Delivery:
         self._on_progress(self.target.host, self._reported, self._total)
 
     def finish(self) -> None:
-        if self._total is not None:
+        if self._total:
             self._on_progress(self.target.host, self._total, self._total)
 
 

@@ -263,7 +263,10 @@ class EnvInstaller:
                 context.notes.append(f"wheels pass through the control machine: {internal.reason}. {internal.fix}")
             internal = {}
         store = f"{context.home}/wheels"
-        return {host.name: StoreLocation(host, self._python(host), store, internal.get(host.name)) for host in hosts}
+        return {
+            host.name: StoreLocation(host, self._python(host), store, internal.get(host.name), context.home)
+            for host in hosts
+        }
 
     def _python(self, host: Host) -> str:
         return self.context.python(host, self.spec.interpreters.get(host.name))
