@@ -21,7 +21,15 @@ from agent_helpers import agent_argv, all_pythons, read_events
 from env_helpers import said, start
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameReader, CompressedFrameWriter
 from ipexctl.node.common.processes import ProcessIdentity
-from ipexctl.node.run.follow import CHUNK_SIZE, MAX_BYTES, FollowedFile, OutputReader, OutputSender, StatusWatcher
+from ipexctl.node.run.follow import (
+    CHUNK_SIZE,
+    MAX_BYTES,
+    RANK_INTERVAL,
+    FollowedFile,
+    OutputReader,
+    OutputSender,
+    StatusWatcher,
+)
 from ipexctl.node.run.output_filter import OutputFilter
 from ipexctl.node.run.output_times import TimesReader
 from ipexctl.node.run.status_file import UNHEARD, WATCHED, read_status_file
@@ -268,6 +276,31 @@ def test_a_supervisor_on_another_machine_of_this_home_is_judged_by_when_it_wrote
     written = path.read_bytes()
     assert read_status_file(str(tmp_path)).status.state == "lost"
     assert path.read_bytes() == written
+
+
+def test_of_many_ranks_that_start_one_by_one_few_statuses_are_sent(tmp_path: Path) -> None:
+    """Each status names all ranks: 1,000 statuses of 1,000 ranks would take the control machine half a minute."""
+    ranks, path, now, sent = 1000, tmp_path / "status.json", 1e9, 0
+    watcher, elsewhere = StatusWatcher(str(tmp_path), 2.0), {"pid": 1, "start": 0, "machine": "login7"}
+
+    def is_sent(state: str, running: int) -> bool:
+        nonlocal now
+        now += 0.02
+        states = [{"state": "running" if rank < running else "starting"} for rank in range(ranks)]
+        path.write_text(json.dumps({"state": state, "supervisor": elsewhere, "ranks": states}))
+        os.utime(path, ns=(0, int(now * 1e9)))
+        return watcher.poll(now)[1]
+
+    assert is_sent("starting", 0)
+    for running in range(ranks):
+        sent += is_sent("starting", running)
+    assert sent == 3
+    assert is_sent("running", ranks)
+    last = now + RANK_INTERVAL * ranks
+    assert not is_sent("running", ranks - 1)
+    assert not watcher.poll(last - 0.1)[1]
+    assert watcher.poll(last + 0.1)[1]
+    assert is_sent("ok", ranks)
 
 
 @pytest.mark.parametrize("clock", [-600.0, 0.0, 600.0])

@@ -49,6 +49,8 @@ LISTING_INTERVAL = 0.002
 """Seconds for each file between two looks at all files: `output.times` names a file that grows within 0.1 seconds."""
 STATUS_INTERVAL = 2.0
 """Seconds between two checks that the supervisor lives."""
+RANK_INTERVAL = 0.005
+"""Seconds for each rank between two statuses in which only ranks have new states: each status names all ranks."""
 
 
 class FollowedFile:
@@ -154,7 +156,7 @@ class ChangeSignal:
 
 
 class StatusWatcher:
-    """Changes of the status: a new state of the run or a rank at once, new figures only at an interval."""
+    """Changes of the status: a new state of the run at once, those of ranks soon, new figures only at an interval."""
 
     def __init__(self, rundir: str, interval: float) -> None:
         self.stacks_directory = os.path.join(rundir, "stacks")
@@ -162,8 +164,11 @@ class StatusWatcher:
         self._path = os.path.join(rundir, "status.json")
         self._checked_at = self._sent_at = 0.0
         self._modified, self._modified_at = 0, 0.0
-        self._states: list[object] = []
         self._stored: StoredStatus | None = None
+        self._is_new = False
+        """The file has changed since the last status that was sent."""
+        self._sent: tuple[object, object] = (None, None)
+        """The states of the run and of the ranks."""
 
     def poll(self, now: float) -> tuple[StoredStatus, bool]:
         """The status, and whether it is to be sent."""
@@ -171,20 +176,22 @@ class StatusWatcher:
             changed = os.stat(self._path).st_mtime_ns
         except OSError:
             changed = self._modified
-        if self._stored is not None and changed == self._modified and now - self._checked_at <= STATUS_INTERVAL:
+        if self._stored is None or changed != self._modified or now - self._checked_at > STATUS_INTERVAL:
+            if changed != self._modified:
+                self._modified, self._modified_at, self._is_new = changed, now, True
+            self._checked_at = now
+            self._stored = read_status_file(self._rundir, unchanged_for=now - self._modified_at)
+        elif not self._is_new:
             return self._stored, False
-        is_new = changed != self._modified
-        if is_new:
-            self._modified, self._modified_at = changed, now
-        self._checked_at = now
-        stored = self._stored = read_status_file(self._rundir, unchanged_for=now - self._modified_at)
-        status = stored.status
+        status = self._stored.status
         stall = None if status.silent is None else (status.silent.since, status.silent.dump)
-        states: list[object] = [status.state, stall, *(rank.state for rank in status.ranks)]
-        if states == self._states and not (is_new and now - self._sent_at >= self._interval):
-            return stored, False
-        self._states, self._sent_at = states, now
-        return stored, True
+        states = ((status.state, stall), [rank.state for rank in status.ranks])
+        if states[0] == self._sent[0]:
+            interval = RANK_INTERVAL * len(status.ranks) if states != self._sent else self._interval
+            if (not self._is_new and states == self._sent) or now - self._sent_at < interval:
+                return self._stored, False
+        self._sent, self._sent_at, self._is_new = states, now, False
+        return self._stored, True
 
 
 class OutputSender:
