@@ -118,6 +118,9 @@ class Session(ABC):
         self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended: ...
 
+    def hang_up(self) -> None:  # noqa: B027
+        """Begin to end the session without waiting; `close` must follow."""
+
     @abstractmethod
     def close(self) -> None: ...
 

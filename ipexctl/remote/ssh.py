@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
+import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -193,6 +194,12 @@ class SshSession(Session):
             if remaining
             else "; its processes may still be running there"
         )
+
+    def hang_up(self) -> None:
+        """Ends a read of the connection's thread: paramiko waits for that thread before it closes the socket."""
+        if isinstance(self._transport.sock, tcp.TunedSocket):
+            with contextlib.suppress(OSError):
+                self._transport.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         with contextlib.suppress(*_CONNECTION_ERRORS):
