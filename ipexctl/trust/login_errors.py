@@ -21,7 +21,7 @@ _IDENTITY = re.compile(r"ipexctl-is (.*)")
 IDENTITY_COMMAND = (
     "exec /bin/sh -c 'exec 2>/dev/null; echo; read -r name </proc/sys/kernel/hostname || name=$(uname -n);"
     " read -r boot </proc/sys/kernel/random/boot_id;"
-    " echo ipexctl-is $(id -un) $name $boot $(readlink /proc/self/ns/net)'"
+    " echo ipexctl-is ${LOGNAME:-$(id -un)} $name $boot $(readlink /proc/self/ns/net)'"
 )
 """Prints the identity of machine and account that node0's ssh has reached. Works in every login shell."""
 

@@ -9,7 +9,8 @@ export LC_ALL PATH
 tell() { printf '%s %s\000' "$1" "$2"; }
 file() { [ -f "$2" ] && [ -r "$2" ] && { printf '%s ' "$1" && od -An -v -tx1 <"$2"; printf '\000'; }; }
 
-user=$(id -un)
+user=$LOGNAME # by sshd
+[ -z "$3" ] && [ -n "$user" ] || user=$(id -un)
 uid=
 while read -r key value _; do
     [ "$key" != Uid: ] || { uid=$value && break; }
