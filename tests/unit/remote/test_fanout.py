@@ -144,6 +144,8 @@ def test_a_session_that_was_handed_over_is_left_open() -> None:
         def __init__(self, host: Host) -> None:
             self.host = host
 
+        def hang_up(self) -> None: ...
+
         def close(self) -> None:
             closed.append(self.host.name)
 
