@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 EXEC, DOCTOR, NETWORK, TRUST, SYNC = "exec -- true", "doctor --no-network", "doctor", "trust", "sync"
 RUN, SUPERVISOR = "run -- true", "its supervisor on node1"
 CHECK: Final = "doctor's network check"
-RANKS: Final = (64, 128)
+RANKS: Final = (8, 64, 128)
 FILES: Final = 20
 MANY: Final = 1000
 AIM_HOSTS: Final = 128
