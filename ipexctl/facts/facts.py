@@ -58,7 +58,7 @@ class Facts(NamedTuple):
     batch: Batch = Batch()
     activity: Activity = Activity()
     clock: float | None = None
-    """The host's clock when it sent its first output, in seconds since 1970."""
+    """The host's clock at the start of the probe, in seconds since 1970."""
     complete: bool = False
     """Whether the probe's last line arrived."""
     cut: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 REST_SECONDS: Final = 5.0
-"""The first output has all that can't hang."""
+"""A slow login doesn't count: the probe's first output comes at its start."""
 
 
 class Skew(NamedTuple):

@@ -197,7 +197,7 @@ class SshSession(Session):
 
     def hang_up(self) -> None:
         """Ends a read of the connection's thread: paramiko waits for that thread before it closes the socket."""
-        if isinstance(self._transport.sock, tcp.TunedSocket):
+        if isinstance(self._transport.sock, socket.socket):
             with contextlib.suppress(OSError):
                 self._transport.sock.shutdown(socket.SHUT_RDWR)
 

@@ -1,5 +1,7 @@
-# The order of the probe. The first output is compared with the control machine's clock and has all that cannot hang.
-# Then come names and disks at the same time, because either may wait for a server.
+# The order of the probe. The clock comes first: the arrival of its first byte is compared with the control machine's
+# clock, and begins the time for the rest. Then come parts that don't hang on a healthy machine; then names and disks
+# at the same time, because either may wait for a server.
+put clock "$(date +%s.%N)"
 uname=
 for file in ostype hostname osrelease arch; do
     get /proc/sys/kernel/$file
@@ -27,7 +29,6 @@ else # no rank can run there: doctor needs its name only
 fi
 [ -n "$names_left" ] || buffer 'done' names
 buffer home.path "$home"
-buffer clock "$(date +%s.%N)"
 flush
 if [ -n "$names_left" ]; then names $names_left & fi
 our_home

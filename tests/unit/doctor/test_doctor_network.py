@@ -44,7 +44,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Security, System
 from ipexctl.hosts.host import Host
-from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import NO_PYTHON, script_command
@@ -346,6 +346,7 @@ class _LateToProbe(FakeSession):
         stdin: Readable | None = None,
         timeout: float | None = None,
         cancel: Cancel | None = None,
+        deadline: Deadline | None = None,
     ) -> Ended:
         if command.label.startswith("log in to"):
             sink("stdout", self.login)
