@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.facts.probe import probe_command
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import HostError, HostResult, TimedOut, Unreachable
-from ipexctl.remote.session import OutputCollector
+from ipexctl.remote.session import OutputCollector, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +70,14 @@ class _Output(OutputCollector):
                 self._deadline.limit(REST_SECONDS)
             super().sink(stream, data)
 
+    def failure(self, error: HostError, timeout: float | None) -> tuple[Status, str, str]:
+        """Status, reason and fix. It is none that REST_SECONDS were over, if the host ended the probe then."""
+        if not isinstance(error, TimedOut) or self._deadline.seconds == timeout:
+            return error.status, error.reason, error.fix
+        if error.reason == timed_out(self._deadline).reason:
+            return "ok", "", ""
+        return error.status, error.reason, error.advice  # no option gives it longer
+
 
 def gather(
     hosts: Sequence[Host],
@@ -98,8 +106,7 @@ def gather(
         try:
             ended = session.run(command, output.sink, deadline=deadline)
         except HostError as error:
-            if not isinstance(error, TimedOut) or deadline.seconds == timeout:
-                status, reason, fix = error.status, error.reason, error.fix
+            status, reason, fix = output.failure(error, timeout)
         else:
             if not output.stdout:
                 status, reason = "failed", f"the probe printed nothing ({ended})"

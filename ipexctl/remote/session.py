@@ -81,6 +81,8 @@ class Session(ABC):
     host: Host
     on_command: Callable[[Command, float], None] | None = None
     """Called for each command that ended, with the seconds it took."""
+    has_proxy = False
+    """The connection goes through a program on the control machine."""
 
     @property
     @abstractmethod
@@ -117,9 +119,6 @@ class Session(ABC):
     def _run(
         self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended: ...
-
-    def hang_up(self) -> None:  # noqa: B027
-        """Begin to end the session without waiting; `close` must follow."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 T = TypeVar("T")
-_CLOSING: Final = 8
-"""Threads that close sessions: starting one takes as long as closing a session."""
 
 
 class SessionPool:
@@ -45,17 +43,18 @@ class SessionPool:
         self.close()
 
     def close(self) -> None:
-        """Close the sessions that are open now. Most take no time then; only a proxy's program is waited for."""
+        """Close the sessions that are open now. Only where a proxy's program is waited for, threads save time."""
 
-        def close(host: Host) -> None:
+        def close(session: Session) -> None:
             with contextlib.suppress(OSError, EOFError):
-                if session := self.detach(host):
-                    session.close()
+                session.close()
 
-        sessions = list(self._sessions.values())
+        sessions = [session for name in list(self._sessions) if (session := self._sessions.pop(name, None))]
         for session in sessions:
-            session.hang_up()
-        for _ in fan_out([session.host for session in sessions], close, forks=_CLOSING, cancel=Cancel()):
+            if not session.has_proxy:
+                close(session)
+        proxied = [session for session in sessions if session.has_proxy]
+        for _ in fan_out(proxied, close, forks=self.forks, cancel=Cancel()):
             pass
 
     def session(self, host: Host) -> Session:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import signal
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from ipexctl.remote import tcp
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.proxy_jump import close_tunnel
+from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.session import Ended, Session, copy_stdin, timed_out
 
 if TYPE_CHECKING:
@@ -50,6 +49,7 @@ class SshSession(Session):
         self.host = host
         self._connection = connection
         self._transport: paramiko.Transport = connection.client.get_transport()
+        self.has_proxy = isinstance(self._transport.sock, ProxySocket)
         self._commands_changed = threading.Condition()
         self._running = 0
         """The number of commands that are running."""
@@ -146,12 +146,13 @@ class SshSession(Session):
                 reader.wake.clear()  # paramiko leaves it set at the end of a stream, before the exit status arrives
                 if deadline.cancelled:
                     raise Cancelled("stopped")
-                if deadline.over:
-                    raise timed_out(deadline)
-                if reader.read():
+                is_over = deadline.over  # what came before counts: this process may have been stopped meanwhile
+                if reader.read() and not is_over:
                     continue
                 if reader.at_end:
                     return self._result(reader)
+                if is_over:
+                    raise timed_out(deadline)
                 if not reader.wake.wait(deadline.left(tcp.DEAD_AFTER / 2)):
                     keepalive.check()
 
@@ -194,12 +195,6 @@ class SshSession(Session):
             if remaining
             else "; its processes may still be running there"
         )
-
-    def hang_up(self) -> None:
-        """Ends a read of the connection's thread: paramiko waits for that thread before it closes the socket."""
-        if isinstance(self._transport.sock, socket.socket):
-            with contextlib.suppress(OSError):
-                self._transport.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         with contextlib.suppress(*_CONNECTION_ERRORS):

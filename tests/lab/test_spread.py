@@ -60,7 +60,8 @@ class Scene:
 
     def place(self, host: Host, *, address: bool = True) -> StoreLocation:
         node = self.node(host)
-        return StoreLocation(host, "python3", f"{node.home}/.ipexctl/wheels", node.peer_address if address else None)
+        home = f"{node.home}/.ipexctl"
+        return StoreLocation(host, "python3", f"{home}/wheels", node.peer_address if address else None, home)
 
     def spread(self, *, address: bool = True) -> dict[str, str]:
         """How the files came to each host, or why they didn't."""

@@ -27,7 +27,7 @@ PARTS: Final = ("kernel", "network", "names", "home", "programs")
 
 @functools.cache
 def probe_script() -> str:
-    """The script, for `sh -c SCRIPT probe HOME PEERS`."""
+    """The script; its arguments are the home and the peers."""
     kernel_awk = shlex.quote(shell_text(_HERE / "kernel.awk"))
     return f"kernel_awk={kernel_awk}\n" + "".join(shell_text(_HERE / file) for file in _FILES)
 

@@ -45,7 +45,8 @@ get() { # file: its first line into $got
     [ -r "$1" ] && read -r got <"$1"
 }
 
-# Two seconds for a name server that doesn't answer, or an mpirun that waits for it. Without timeout(1), no limit.
+# Two seconds for a name server that doesn't answer, or an mpirun that waits for it. Without timeout(1), no limit of
+# their own.
 if have timeout; then
     limit() { timeout 2 "$@"; }
 else

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import signal
 import time
@@ -37,7 +38,7 @@ IDLE_INTERVAL = 0.08
 LONGEST_INTERVAL = 0.25
 """After ten seconds without output or another status."""
 NOTIFIED_INTERVAL = 1.0
-"""Where the kernel reports changes: then only the end of the caller is found by looking."""
+"""Where the kernel reports changes: then the end of the caller is found by looking."""
 SETTLE_TIME = 0.002
 """Seconds for changes that belong together: a new status is two of them."""
 TICK_INTERVAL = 5.0
@@ -50,7 +51,8 @@ LISTING_INTERVAL = 0.002
 STATUS_INTERVAL = 2.0
 """Seconds between two checks that the supervisor lives."""
 RANK_INTERVAL = 0.005
-"""Seconds for each rank between two statuses in which only ranks have new states: each status names all ranks."""
+LONGEST_RANK_INTERVAL = 1.0
+"""Seconds for each rank, and at most, between two statuses with new states of ranks alone: each names all ranks."""
 
 
 class FollowedFile:
@@ -145,12 +147,13 @@ class ChangeSignal:
             fcntl.fcntl(directory, fcntl.F_NOTIFY, fcntl.DN_MODIFY | fcntl.DN_RENAME | fcntl.DN_MULTISHOT)
             self.is_sent = True
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, held: float) -> None:
+        """Wait at most so long for changes; `held` limits it where the kernel reports them."""
         if not self.is_sent:
             time.sleep(seconds)
             return
         began = time.monotonic()
-        signal.sigtimedwait({signal.SIGIO}, NOTIFIED_INTERVAL)
+        signal.sigtimedwait({signal.SIGIO}, min(NOTIFIED_INTERVAL, held))
         if time.monotonic() - began < SETTLE_TIME:
             time.sleep(SETTLE_TIME)
 
@@ -168,7 +171,9 @@ class StatusWatcher:
         self._is_new = False
         """The file has changed since the last status that was sent."""
         self._sent: tuple[object, object] = (None, None)
-        """The states of the run and of the ranks."""
+        """The state of the run and those of the ranks."""
+        self.due_at = math.inf
+        """When a status that is held back is to be sent."""
 
     def poll(self, now: float) -> tuple[StoredStatus, bool]:
         """The status, and whether it is to be sent."""
@@ -185,12 +190,14 @@ class StatusWatcher:
             return self._stored, False
         status = self._stored.status
         stall = None if status.silent is None else (status.silent.since, status.silent.dump)
-        states = ((status.state, stall), [rank.state for rank in status.ranks])
-        if states[0] == self._sent[0]:
-            interval = RANK_INTERVAL * len(status.ranks) if states != self._sent else self._interval
-            if (not self._is_new and states == self._sent) or now - self._sent_at < interval:
-                return self._stored, False
-        self._sent, self._sent_at, self._is_new = states, now, False
+        states = ((status.state, status.reason, stall), [rank.state for rank in status.ranks])
+        self.due_at = self._sent_at + self._interval if self._is_new else math.inf
+        if states != self._sent:
+            interval = min(LONGEST_RANK_INTERVAL, RANK_INTERVAL * len(status.ranks))
+            self.due_at = min(self.due_at, self._sent_at + interval)
+        if states[0] == self._sent[0] and now < self.due_at:
+            return self._stored, False
+        self._sent, self._sent_at, self._is_new, self.due_at = states, now, False, math.inf
         return self._stored, True
 
 
@@ -312,7 +319,8 @@ def forward_run(
             if is_frequent:
                 time.sleep(READ_INTERVAL)
             else:
-                changes.wait(READ_INTERVAL if has_output or status.state == "starting" else idle)
+                held = max(0.0, statuses.due_at - time.monotonic())
+                changes.wait(min(held, READ_INTERVAL if has_output or status.state == "starting" else idle), held)
 
 
 def main(action: str, stdin: BinaryIO | None = None) -> int:

@@ -5,8 +5,10 @@ Each server is one channel of its host's ssh connection and ends with it. Both e
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
+import time
 from concurrent import futures
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -29,6 +31,9 @@ _MAX_CLIENTS: Final = 2
 
 _GIVE_UP: Final = 2
 """Targets in a row that could not connect to the source, before no other target tries."""
+
+_PATIENCE: Final = 1.0
+"""Seconds that a target waits for a server before it is asked whether it lacks anything."""
 
 _IDLE_TIMEOUT: Final = 900.0
 _START_TIMEOUT: Final = 20.0
@@ -83,7 +88,7 @@ class Server:
         except (Cancelled, TimedOut, Unreachable):
             raise
         except HostError as error:
-            if events.is_ready:
+            if events.is_ready or not delivery.is_asked:
                 raise
             raise PeerUnreachable(error.reason, error.fix) from error
         refuse_damaged(response, f"{self._location.host.name}'s copy is damaged")
@@ -101,10 +106,10 @@ class Server:
         try:
             return self._port.result(_START_TIMEOUT)
         except futures.TimeoutError:
-            raise HostError(f"no server has started within {_START_TIMEOUT:g} s") from None
+            raise PeerUnreachable(f"no server has started within {_START_TIMEOUT:g} s") from None
         except HostError as error:
             # Not as Unreachable: it is the server's host that is lost, not the target.
-            raise HostError(error.reason, error.fix) from error
+            raise PeerUnreachable(error.reason, error.fix) from error
 
     def _serve(self) -> None:
         request = {
@@ -161,7 +166,12 @@ class Servers:
         """Send from a free server. If another than the source fails, try the source."""
         only_source = False
         while True:
-            with self._acquire(only_source) as server:
+            with self._acquire(only_source, math.inf if delivery.is_asked else _PATIENCE) as server:
+                if server is None:
+                    delivery.find_missing()
+                    if delivery.had_all:
+                        return
+                    continue
                 is_source = server is self._servers[0]
                 try:
                     server.send(delivery)
@@ -175,11 +185,22 @@ class Servers:
                         raise
                     only_source = True
                 else:
-                    self._failures = 0 if is_source else self._failures
+                    self._failures = 0 if is_source and not delivery.had_all else self._failures
                     return
 
     @contextmanager
-    def _acquire(self, only_source: bool) -> Iterator[Server]:
+    def _acquire(self, only_source: bool, patience: float) -> Iterator[Server | None]:
+        """A server that is free within these seconds."""
+        server = self._take(only_source, time.monotonic() + patience)
+        try:
+            yield server
+        finally:
+            if server is not None:
+                with self._changed:
+                    server.clients -= 1
+                    self._changed.notify_all()
+
+    def _take(self, only_source: bool, until: float) -> Server | None:
         with self._changed:
             while True:
                 if self._cancel.thrown:
@@ -192,12 +213,8 @@ class Servers:
                 # After a failed connection, the next target waits for the result of those that are still trying.
                 max_clients = 1 if self._failures and server is self._servers[0] else _MAX_CLIENTS
                 if server.clients < max_clients:
-                    break
+                    server.clients += 1
+                    return server
+                if time.monotonic() > until:
+                    return None
                 self._changed.wait(0.2)
-            server.clients += 1
-        try:
-            yield server
-        finally:
-            with self._changed:
-                server.clients -= 1
-                self._changed.notify_all()

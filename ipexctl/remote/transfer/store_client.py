@@ -233,13 +233,12 @@ class Delivery:
         self.timeout = timeout
         self.need = tuple(files)
         """All files until the target has told which it lacks."""
-        self.had_all = False
+        self.is_asked = self.had_all = False
         self._cancel = cancel
         self._on_progress = on_progress
         self._total: int | None = None
         self._bytes_before = 0
         self._reported = 0
-        self._is_first = True
 
     def find_missing(self) -> None:
         self.set_missing(blob.sha256 for blob in missing(self.session, self.target, self.need, cancel=self._cancel))
@@ -248,8 +247,8 @@ class Delivery:
         lacking = set(hashes)
         self.need = tuple(blob for blob in self.need if blob.sha256 in lacking)
         left = _size(self.need)
-        if self._is_first:
-            self._total, self._is_first, self.had_all = left, False, not self.need
+        if not self.is_asked:
+            self._total, self.is_asked, self.had_all = left, True, not self.need
         elif left is not None and self._total is not None:
             self._bytes_before = self._total - left
 

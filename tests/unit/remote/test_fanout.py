@@ -141,10 +141,10 @@ def test_a_session_that_was_handed_over_is_left_open() -> None:
     closed: list[str] = []
 
     class Session:
+        has_proxy = False
+
         def __init__(self, host: Host) -> None:
             self.host = host
-
-        def hang_up(self) -> None: ...
 
         def close(self) -> None:
             closed.append(self.host.name)
