@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 EXEC, DOCTOR, NETWORK, TRUST, SYNC = "exec -- true", "doctor --no-network", "doctor", "trust", "sync"
 RUN, SUPERVISOR = "run -- true", "its supervisor on node1"
 CHECK: Final = "doctor's network check"
-RANKS: Final = (8, 64, 128)
+RANKS: Final = (32, 64, 128)
 FILES: Final = 20
 MANY: Final = 1000
 AIM_HOSTS: Final = 128
@@ -128,7 +128,7 @@ def _run(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]:
     words = ("run", "-H", str(rig.hostfile(count)), "--ppn", "1", "--plain", "--cwd", str(project), "--", "true")
     supervisor = SupervisorWatch(rig.lab.hosts[0].netns)
     end, usage, _ = watched(Contender(RUN, (*ipexctl_argv(), *words)), rig.env, supervisor.look)
-    if not supervisor.usage.cpu:
+    if not supervisor.usage.size:
         raise Failed(f"the supervisor of {count} ranks was not found")
     say(f"  {RUN}: {end.spent.wall:.2f} s, {end.spent.cpu:.2f} s of CPU, {usage}; supervisor {supervisor.usage}")
     yield RUN, Cost(end.spent.wall, end.spent.cpu, usage.size, usage.files)
