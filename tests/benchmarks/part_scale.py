@@ -187,9 +187,14 @@ def _goals(costs: Costs) -> tuple[Goal, ...]:
     for name in (EXEC, DOCTOR, NETWORK, TRUST, SYNC, RUN):
         seconds = {count: cpu for count, cpu in _values(costs, name, "cpu").items() if count <= AIM_HOSTS}
         slopes[name] = 1000 * fit_line(seconds).slope
+    run = slopes.pop(RUN)
     worst = max(slopes, key=lambda name: slopes[name])
     aim_of_cpu = f"CPU of the control machine ≤ {AIM_CPU:g} ms for each of up to {AIM_HOSTS} hosts"
-    return (*goals, Goal(aim_of_cpu, f"{slopes[worst]:.1f} ms, {worst}", slopes[worst] <= AIM_CPU))
+    return (
+        *goals,
+        Goal(aim_of_cpu, f"{slopes[worst]:.1f} ms, {worst}", slopes[worst] <= AIM_CPU),
+        Goal(f"the same of {RUN}", f"{run:.1f} ms", run <= AIM_CPU),
+    )
 
 
 def _line(costs: Costs, name: str, kind: str) -> Line:
