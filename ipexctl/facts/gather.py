@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.facts.probe import probe_command
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import HostError, HostResult, TimedOut, Unreachable
-from ipexctl.remote.session import OutputCollector, timed_out
+from ipexctl.remote.session import OutputCollector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +74,7 @@ class _Output(OutputCollector):
         """Status, reason and fix. It is none that REST_SECONDS were over, if the host ended the probe then."""
         if not isinstance(error, TimedOut) or self._deadline.seconds == timeout:
             return error.status, error.reason, error.fix
-        if error.reason == timed_out(self._deadline).reason:
+        if not error.left_running:
             return "ok", "", ""
         return error.status, error.reason, error.advice  # no option gives it longer
 

@@ -21,6 +21,8 @@ class HostError(Exception):
     """
 
     status: Status = "failed"
+    left_running = False
+    """Processes of the command may still be running on the host."""
 
     def __init__(self, reason: str, advice: str = "", *, option: str = "") -> None:
         super().__init__(reason)

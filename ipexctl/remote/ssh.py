@@ -81,7 +81,10 @@ class SshSession(Session):
                     channel.shutdown_write()
             return self._wait_for_end(reader, deadline)
         except (Cancelled, TimedOut) as error:
-            raise type(error)(error.reason + self._end_processes(reader), error.advice, option=error.option) from None
+            left = self._end_processes(reader)
+            ended = type(error)(error.reason + left, error.advice, option=error.option)
+            ended.left_running = bool(left)
+            raise ended from None
         except HostError:
             raise
         except BaseException:
