@@ -128,7 +128,14 @@ class _Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no typ
     __setattr__ = object.__setattr__
 
 
-_CONFIG: Final = fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True)
+class _NoSSHConfig(paramiko.SSHConfig):
+    """Has no options of any host; paramiko's own, even an empty one, calls getpwuid twice for each host."""
+
+    def lookup(self, hostname: str) -> paramiko.SSHConfigDict:
+        return paramiko.SSHConfigDict(hostname=hostname)
+
+
+_CONFIG: Final = fabric.Config(ssh_config=_NoSSHConfig(), lazy=True)
 """Reads neither fabric.yaml nor ssh_config: the endpoint has everything that a connection needs."""
 _CONFIG._set(_root=_CONFIG, _keypath=())  # invoke searches for them in vain at each of ten accesses a host
 

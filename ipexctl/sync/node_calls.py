@@ -114,14 +114,15 @@ class TreeRequest(NamedTuple):
 class Expected(NamedTuple):
     """The tree that hosts are expected to have, by its digest, and the contents that the project has besides."""
 
-    digest: str
+    digest: str | None
+    """None: no tree of the project."""
     contents: bytes
 
 
 def query_tree(
     session: Session, calls: TreeCalls, query: Callable[[], tuple[TreeRequest, Expected | None]]
 ) -> TreeState:
-    """The state of the trees. With an `Expected`, a host updates its tree at once if it has only that one and no run.
+    """The state of the trees. With an `Expected`, a host that has it, and no run, updates it at once.
 
     `query` is called when the agent is being started; it may wait.
     """

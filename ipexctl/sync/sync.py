@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 DISTRIBUTE_SIZE: Final = 8_000_000
 """Bytes. Less is sent from this machine to every host, because going by the first host takes a round trip more."""
 UPDATE_SIZE: Final = 1_000_000
-"""Bytes. Less is sent along with the query to a host that is expected to lack nothing else."""
+"""Bytes. Less is sent along with the query to a host that is expected to lack nothing else; of a project that was never
+sent, less for all hosts together, because some of them may have it already."""
 _ROUNDS: Final = 4
 """The number of times a host may answer that files are missing: usually once, if no earlier manifest is cached."""
 
@@ -156,9 +157,16 @@ class ProjectSync:
         return self._report(self.plan.generation)
 
     def _expect(self) -> Expected | None:
-        """The tree that was sent last, if the project differs little from it."""
+        """The tree that was sent last, if the project differs little from it; "no tree", if it is small and was never
+        sent.
+        """
         digest, manifest = last_sent(self.project), self.project.manifest
-        if digest is None or digest == manifest.digest or (sent := sent_before(self.project, digest)) is None:
+        if digest is None:
+            is_small = manifest.size * len(self.hosts) <= UPDATE_SIZE
+            # Hosts with different homes are refused before anything is written there.
+            is_same_user = len({host.user for host in self.hosts}) == 1
+            return Expected(None, self._frame(set(manifest.files))) if is_small and is_same_user else None
+        if digest == manifest.digest or (sent := sent_before(self.project, digest)) is None:
             return None
         need = set(manifest.files) - set(sent.files)
         if sum(manifest.files[sha256].size for sha256 in need) > UPDATE_SIZE:

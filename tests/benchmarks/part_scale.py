@@ -6,6 +6,7 @@ process. A line through the figures gives the slope a host, what 1,000 hosts wou
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -64,16 +65,17 @@ Costs = dict[str, dict[int, Cost]]
 
 def measure(rig: Rig) -> Report:
     found: dict[str, dict[int, list[Cost]]] = defaultdict(lambda: defaultdict(list))
-    project = _project(rig.scratch / "scale")
-    list(_commands(rig, project, min(rig.counts)))  # unmeasured: bytecode is compiled
+    projects = (_project(rig.scratch / f"scale{number}") for number in itertools.count())
+    list(_commands(rig, next(projects), min(rig.counts)))  # unmeasured: bytecode is compiled
     for count in rig.counts:
         for _ in range(rig.runs):
-            for name, cost in _commands(rig, project, count):
+            for name, cost in _commands(rig, next(projects), count):
                 found[name][count].append(cost)
     counts = [count for count in RANKS if count <= max(rig.counts)] or [max(rig.counts)]
     with laboratory(max(counts), shared_home=True) as lab:
         shared = replace(rig, lab=lab)
         _prepare_runs(shared, max(counts))
+        project = next(projects)
         for count in counts:
             for _ in range(rig.runs):
                 say(f"scale: {counted(count, 'rank')}, one on each host")
@@ -91,7 +93,7 @@ def _project(path: Path) -> Path:
 
 
 def _commands(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]:
-    """Each command on hosts that have nothing of ipexctl."""
+    """Each command on hosts that have nothing of ipexctl; the project is new on the control machine, too."""
     say(f"scale: {counted(count, 'host')}")
     all_well(rig.on_hosts("rm -rf ~/.ipexctl", count), "clearing up")
     where = ("-H", str(rig.hostfile(count)))

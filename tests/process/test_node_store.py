@@ -29,16 +29,17 @@ def sha(content: bytes) -> str:
     return str(file_of(content)["sha256"])
 
 
-def test_what_is_received_is_there_until_it_is_dropped(tmp_path: Path) -> None:
+def test_what_is_received_is_there(tmp_path: Path) -> None:
     store = tmp_path / "home" / "wheels"
     said = run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + frame(b"", "empty") + END)
     assert said.last == {"event": "done", "got": [sha(ONE), sha(TWO), sha(b"")], "failed": []}
     files = [file_of(ONE), file_of(TWO, "b.whl"), file_of(b"not there"), file_of(b"", "empty")]
     assert run("store", "have", {"store": str(store), "files": files}).last["have"] == [sha(ONE), sha(TWO), sha(b"")]
-    run("store", "drop", {"store": str(store), "files": files[:1]})
-    assert content_of(store) == {f"{sha(TWO)}/b.whl": TWO, f"{sha(b'')}/empty": b""}
-    assert run("store", "drop", {"store": str(store), "files": files}).last["event"] == "done"
-    assert list(store.iterdir()) == []
+    assert content_of(store) == {
+        f"{sha(ONE)}/a-1.0-py3-none-any.whl": ONE,
+        f"{sha(TWO)}/b.whl": TWO,
+        f"{sha(b'')}/empty": b"",
+    }
 
 
 def test_a_file_that_is_asked_for_is_in_use_again(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_what_is_no_frame_is_refused(tmp_path: Path, stream: bytes) -> None:
         *({"sha256": sha256} for sha256 in ("../../x", "ABC", "a" * 63, "a" * 64 + "\n", None)),
     ],
 )
-@pytest.mark.parametrize("action", ["have", "drop", "receive"])
+@pytest.mark.parametrize("action", ["have", "receive"])
 def test_no_name_and_no_hash_leads_out_of_the_store(tmp_path: Path, wrong: dict[str, Any], action: str) -> None:
     store = tmp_path / "store"
     (tmp_path / "x").write_bytes(b"mine")

@@ -204,7 +204,8 @@ def have(request: Json) -> Json:
             present.append(file["sha256"])
             with suppress(OSError):  # in use again: a sync removes contents that are a day old
                 os.utime(str(path_of(request["store"], file).parent))
-    drop({"store": request["store"], "files": damaged})
+    for file in damaged:
+        _remove(path_of(request["store"], file))
     return {"have": present, "damaged": [file["sha256"] for file in damaged]}
 
 
@@ -215,17 +216,13 @@ def _has_hash(path: Path, sha256: str, progress: Progress) -> bool:
         raise AgentError(f"{path} can't be read: {error.strerror or error}") from None
 
 
-def drop(request: Json) -> Json:
-    """Remove files; missing ones are no error."""
-    for file in request["files"]:
-        path = path_of(request["store"], file)
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise _explain(error, path) from None
-        with suppress(OSError):
-            path.parent.rmdir()
-    return {}
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _explain(error, path) from None
+    with suppress(OSError):
+        path.parent.rmdir()
 
 
 def receive(request: Json, stream: BinaryIO, report: Report = emit_or_end) -> Json:
@@ -328,7 +325,6 @@ def main(action: str) -> int:
     end_on_signals()
     actions: dict[str, Action] = {
         "have": lambda request, _: have(request),
-        "drop": lambda request, _: drop(request),
         "receive": receive,
     }
     return answer(actions[action])

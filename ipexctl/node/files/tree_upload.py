@@ -454,7 +454,10 @@ def put_into(trees: list[ProjectTree], request: Json, stream: BinaryIO) -> Json:
 
 
 def update(request: Json, stream: BinaryIO) -> Json:
-    """Describe the trees; first update the only one, if no run uses it and it is as the control machine expects."""
+    """Describe the trees; first update the only one, if no run uses it and it is as the control machine expects.
+
+    The control machine may expect that there is none.
+    """
     home = os.fsencode(home_of(request))
     trees = generations(home, request["project"])
     first = trees[0]

@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import ChunkStream
+from ipexctl.remote.session import ChunkStream, capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -211,9 +212,11 @@ def drop(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> None:
-    """Remove the files from the store; missing ones are no error."""
-    request = {"files": [blob.to_json() for blob in blobs]}
-    location.call(session, "files.store", "drop", request, timeout=timeout, cancel=cancel)
+    """Remove the files from the store; missing ones are no error. Not by the agent: to start Python takes 10 times as
+    long.
+    """
+    paths = (f"{location.store}/{blob.sha256}" for blob in blobs)
+    capture(session, Command.argv("rm", "-rf", "--", *paths), timeout=timeout, cancel=cancel)
 
 
 class Delivery:

@@ -290,17 +290,57 @@ def test_two_projects_don_t_meet(place: Place, tmp_path: Path) -> None:
     assert one.path != two.path
 
 
-def test_hosts_that_share_a_home_have_it_done_once(place: Place) -> None:
+@pytest.mark.parametrize("calls", [0, 1], ids=["with the query", "of its own"])
+def test_hosts_that_share_a_home_have_it_done_once(place: Place, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if calls:
+        monkeypatch.setattr(sync, "UPDATE_SIZE", 1)
     put(place.root, "a", "1")
     report = place.sync(hosts=(HERE, Host("there", "localhost")))
     assert [done.status for done in report.hosts] == ["changed", "changed"]
-    assert "shares the home" in report.hosts[1].reason
-    assert place.ran.count("change the tree") == 1
+    assert sum("shares the home" in done.reason for done in report.hosts) == 1
+    assert place.ran.count("change the tree") == calls
+    monkeypatch.undo()
     assert [done.status for done in place.sync(hosts=(HERE, Host("there", "localhost"))).hosts] == ["ok", "ok"]
     put(place.root, "a", "2")
     report = place.sync(hosts=(HERE, Host("there", "localhost")))
     assert [done.status for done in report.hosts] == ["changed", "changed"]
     assert sorted(done.files_sent for done in report.hosts) == [0, 1]
+    assert place.there() == {"a": "2"}
+
+
+def test_a_small_project_is_sent_along_with_the_first_query(place: Place, tmp_path: Path) -> None:
+    put(place.root, "a", "1")
+    put(place.root, "b/c", "2")
+    assert (place.synced().files_sent, place.ran, place.there()) == (
+        2,
+        ["look at the tree"],
+        {"a": "1", "b": "/", "b/c": "2"},
+    )
+    shutil.rmtree(place.home)
+    assert (place.synced().files_sent, place.ran) == (2, ["look at the tree", "change the tree"])
+    put(place.root, "large", "l" * 600_000)
+    first = Place(place.root, tmp_path / "another")
+    assert first.synced().files_sent == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "second"), [(600_000, Host("there", "localhost")), (1, Host("there", "localhost", user="other"))]
+)
+def test_a_new_project_is_not_sent_along_if_it_is_large_or_homes_may_differ(
+    place: Place, size: int, second: Host
+) -> None:
+    put(place.root, "a", "1" * size)
+    place.sync(hosts=(HERE, second))
+    assert place.ran.count("change the tree") == 1
+
+
+def test_a_tree_that_another_machine_sent_is_looked_at_first(place: Place) -> None:
+    put(place.root, "a", "1")
+    place.sync()
+    shutil.rmtree(read_project(place.root, home=str(place.home)).cache)
+    put(place.root, "a", "2")
+    assert place.synced().files_sent == 1
+    assert "change the tree" in place.ran
     assert place.there() == {"a": "2"}
 
 
@@ -359,6 +399,7 @@ def test_much_for_many_travels_as_blobs_and_leaves_none(
 def transfer(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The store for transfers, where a large file goes; the second of two hosts gets it first."""
     monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 1000)
+    monkeypatch.setattr(sync, "UPDATE_SIZE", 1000)
     monkeypatch.setattr(sync, "make_sync_plan", _apart)
     monkeypatch.setattr(sync.ProjectSync, "_guess_missing", lambda self, host, _: _all_of(self) if host != HERE else ())
     put(place.root, "large", "l" * 5000)
