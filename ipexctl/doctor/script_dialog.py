@@ -36,9 +36,11 @@ def open_sessions(
     pool: SessionPool, hosts: Sequence[Host], until: float
 ) -> tuple[dict[str, Session], dict[str, HostError]]:
     """The sessions that are open by then, and the errors of the other hosts."""
-    opened = on_hosts(pool.session, hosts, until)
-    errors = {name: result for name, result in opened.items() if isinstance(result, HostError)}
-    return {name: result for name, result in opened.items() if not isinstance(result, HostError)}, errors
+    opened = {host.name: session for host in hosts if (session := pool.opened(host)) is not None}
+    results = on_hosts(pool.session, [host for host in hosts if host.name not in opened], until)
+    errors = {name: result for name, result in results.items() if isinstance(result, HostError)}
+    opened.update({name: result for name, result in results.items() if not isinstance(result, HostError)})
+    return opened, errors
 
 
 def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T | HostError]:

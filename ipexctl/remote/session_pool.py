@@ -72,6 +72,10 @@ class SessionPool:
                     raise
             return self._sessions[host.name]
 
+    def opened(self, host: Host) -> Session | None:
+        """The host's session if it is open; never waits."""
+        return self._sessions.get(host.name)
+
     def warm(self, hosts: Sequence[Host]) -> None:
         """Start to open their sessions and return. `session` raises the error of one that fails."""
 
