@@ -10,15 +10,15 @@ import subprocess
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.session import Ended, Session, copy_stdin, timed_out
+from ipexctl.remote.session import OVERTIME, Ended, Session, copy_stdin, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Readable, Stream
 
@@ -112,13 +112,16 @@ def _follow(
     with selectors.DefaultSelector() as selector:
         for descriptor in (*names, wakeup.reader):
             selector.register(descriptor, selectors.EVENT_READ)
+        overtime: Deadline | None = None
         # The streams may end long before the command does, so the loop waits for both.
         while names or process.poll() is None:
             if deadline.cancelled:
                 raise Cancelled("stopped")
-            if deadline.over:
+            if overtime is None and deadline.over:
+                overtime = Deadline(OVERTIME)
+            if overtime is not None and overtime.over:
                 raise timed_out(deadline)
-            for key, _ in selector.select(deadline.left(None if names else _POLL_INTERVAL)):
+            for key, _ in selector.select((overtime or deadline).left(None if names else _POLL_INTERVAL)):
                 if key.fd not in names:
                     continue
                 if data := os.read(key.fd, _READ):

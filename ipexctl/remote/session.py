@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Stream = Literal["stdout", "stderr"]
 MAX_OUTPUT: Final = 16 << 20
 """Bytes of output that are collected of one command."""
+OVERTIME: Final = 0.2
+"""Seconds to read, after a deadline, what came before it while this process was stopped (Ctrl-Z, a closed laptop)."""
 _STDIN_CHUNK: Final = 1 << 18
 
 

@@ -16,7 +16,7 @@ from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
-from ipexctl.remote.session import Ended, Session, copy_stdin, timed_out
+from ipexctl.remote.session import OVERTIME, Ended, Session, copy_stdin, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,19 +144,24 @@ class SshSession(Session):
 
     def _wait_for_end(self, reader: _Reader, deadline: Deadline) -> Ended:
         keepalive = _Keepalive(self._transport)
+        overtime: Deadline | None = None
         with deadline.cancel.waking(reader.wake.set):
             while True:
                 reader.wake.clear()  # paramiko leaves it set at the end of a stream, before the exit status arrives
                 if deadline.cancelled:
                     raise Cancelled("stopped")
-                is_over = deadline.over  # what came before counts: this process may have been stopped meanwhile
+                if overtime is None and deadline.over:
+                    overtime = Deadline(OVERTIME)
+                is_over = overtime is not None and overtime.over
                 if reader.read() and not is_over:
                     continue
                 if reader.at_end:
                     return self._result(reader)
                 if is_over:
                     raise timed_out(deadline)
-                if not reader.wake.wait(deadline.left(tcp.DEAD_AFTER / 2)):
+                if overtime is not None:
+                    reader.wake.wait(overtime.left())
+                elif not reader.wake.wait(deadline.left(tcp.DEAD_AFTER / 2)):
                     keepalive.check()
 
     def _result(self, reader: _Reader) -> Ended:

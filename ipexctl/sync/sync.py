@@ -163,7 +163,7 @@ class ProjectSync:
         digest, manifest = last_sent(self.project), self.project.manifest
         if digest is None:
             is_small = manifest.size * len(self.hosts) <= UPDATE_SIZE
-            # Hosts with different homes are refused before anything is written there.
+            # Hosts with different homes are refused, those of different users before a tree is made.
             is_same_user = len({host.user for host in self.hosts}) == 1
             return Expected(None, self._frame(set(manifest.files))) if is_small and is_same_user else None
         if digest == manifest.digest or (sent := sent_before(self.project, digest)) is None:

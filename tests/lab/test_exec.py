@@ -158,6 +158,25 @@ def test_a_signal_leaves_nothing_running_anywhere(lab3: Lab, number: signal.Sign
     assert processes_with(lab3, "sleep 771") == []
 
 
+@pytest.mark.parametrize("is_local", [False, True])
+def test_what_arrived_while_this_machine_slept_counts(lab3: Lab, is_local: bool) -> None:
+    where = ("--hosts", "localhost") if is_local else ("-H", str(lab3.hostfile), "-l", "node1")
+    process = subprocess.Popen(
+        [*IPEXCTL, "exec", *where, "--timeout", "2", "--shell", "echo ready; sleep 1; echo finished"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().endswith(": ready\n")
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(2.5)
+    process.send_signal(signal.SIGCONT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (0, "")
+    assert out.endswith(": finished\n")
+
+
 def test_ctrl_c_during_a_slow_login_shell_still_leaves_nothing(lab3: Lab, node: LabHost) -> None:
     break_host(node, "slow-rc", ("2",))
     process = subprocess.Popen(
