@@ -117,8 +117,7 @@ def _follow(
         while names or process.poll() is None:
             if deadline.cancelled:
                 raise Cancelled("stopped")
-            if overtime is None and deadline.over:
-                overtime = Deadline(OVERTIME)
+            overtime = (overtime or Deadline(OVERTIME)) if deadline.over else None
             if overtime is not None and overtime.over:
                 raise timed_out(deadline)
             for key, _ in selector.select((overtime or deadline).left(None if names else _POLL_INTERVAL)):

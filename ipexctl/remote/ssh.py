@@ -150,8 +150,7 @@ class SshSession(Session):
                 reader.wake.clear()  # paramiko leaves it set at the end of a stream, before the exit status arrives
                 if deadline.cancelled:
                     raise Cancelled("stopped")
-                if overtime is None and deadline.over:
-                    overtime = Deadline(OVERTIME)
+                overtime = (overtime or Deadline(OVERTIME)) if deadline.over else None
                 is_over = overtime is not None and overtime.over
                 if reader.read() and not is_over:
                     continue

@@ -55,6 +55,11 @@ class TreeState(NamedTuple):
     updated: SyncResult | None = None
     """The result of an update in the same call, if it changed or checked the tree."""
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the same call changed a tree."""
+        return self.updated is not None and self.updated.status == "changed"
+
     def generation(self, number: int) -> Generation | None:
         return next((generation for generation in self.generations if generation.number == number), None)
 

@@ -37,7 +37,8 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> S
         number += 1
     whole = tuple(host for host in present if _has(answers[host.name], number))
     # A host that does not have it yet, unlike another one with the same home, answered while that one wrote it.
-    first_of = {answers[host.name].store: host for host in reversed(whole)}
+    changed_first = sorted(whole, key=lambda host: not answers[host.name].is_changed)
+    first_of = {answers[host.name].store: host for host in reversed(changed_first)}
     leaders, followers = [], []
     for host in present:
         if host in whole:

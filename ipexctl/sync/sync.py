@@ -132,11 +132,7 @@ class ProjectSync:
             return
         self.plan = make_sync_plan(self.hosts, self.answers)
         self.request = self.request._replace(ended=tuple(sorted({*self.request.ended, *self.plan.ended})))
-        changed = {
-            answer.store: name
-            for name, answer in self.answers.items()
-            if answer.updated and answer.updated.status == "changed"
-        }
+        changed = {answer.store: name for name, answer in self.answers.items() if answer.is_changed}
         for host in self.plan.whole:
             answer = self.answers[host.name]
             leader = changed.get(answer.store)
@@ -161,17 +157,19 @@ class ProjectSync:
         sent.
         """
         digest, manifest = last_sent(self.project), self.project.manifest
-        if digest is None:
-            is_small = manifest.size * len(self.hosts) <= UPDATE_SIZE
-            # Hosts with different homes are refused, those of different users before a tree is made.
-            is_same_user = len({host.user for host in self.hosts}) == 1
-            return Expected(None, self._frame(set(manifest.files))) if is_small and is_same_user else None
-        if digest == manifest.digest or (sent := sent_before(self.project, digest)) is None:
+        sent = sent_before(self.project, digest) if digest else None
+        if digest == manifest.digest or (digest and sent is None):
             return None
-        need = set(manifest.files) - set(sent.files)
-        if sum(manifest.files[sha256].size for sha256 in need) > UPDATE_SIZE:
+        need = set(manifest.files) - set(sent.files if sent else ())
+        size = sum(manifest.files[sha256].size for sha256 in need)
+        if size * (1 if sent else len(self.hosts)) > UPDATE_SIZE:
             return None
-        return Expected(digest, self._frame(need))
+        if not sent and len({host.user for host in self.hosts}) > 1:
+            return None  # their homes may differ: then they are refused before a tree is made
+        try:
+            return Expected(digest, self._frame(need))
+        except HostError:  # a file has changed since the scan: the upload says so
+            return None
 
     def _query(self, hosts: Sequence[Host], query: TreeQuery | None = None, expected: Expected | None = None) -> None:
         query = query or TreeQuery(hosts, self.pool, self.request.calls)

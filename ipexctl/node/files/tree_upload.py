@@ -429,6 +429,8 @@ def put_into(trees: list[ProjectTree], request: Json, stream: BinaryIO) -> Json:
     if request.get("dry_run"):
         return report_of(Plan(tree, rows), dry_run=True)
     with tree.lock():
+        if request.get("expected", tree.digest) != tree.digest:
+            return {}  # another host with this home was faster
         make_private_directory(tree.stage)
         try:
             for blob in request.get("blobs", []):
@@ -464,7 +466,7 @@ def update(request: Json, stream: BinaryIO) -> Json:
     if len(trees) > 1 or first.digest != request["expected"] or first.pending or first.runs():
         return inspect(request)
     reply = put_into(trees, {**request, "generation": 1}, stream)
-    if "changed" not in reply:  # a content is missing after all, or a run has just begun
+    if "changed" not in reply:  # a content is missing after all, a run has just begun, or another host was faster
         return inspect(request)
     updated: Json = {"whole": True, "staged": [], "held": [], "ended": [], "kept": reply["kept"]}
     updated.update(generation=1, path=reply["path"], digest=request["digest"])

@@ -334,6 +334,19 @@ def test_a_new_project_is_not_sent_along_if_it_is_large_or_homes_may_differ(
     assert place.ran.count("change the tree") == 1
 
 
+def test_a_file_that_changes_during_the_first_sync_is_the_hosts_failure(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise HostError("a on this machine: it changed since it was scanned", "run it again")
+
+    put(place.root, "a", "1")
+    monkeypatch.setattr(sync, "frame", fail)
+    (done,) = place.sync().hosts
+    assert (done.status, done.fix) == ("failed", "run it again")
+    assert not (place.home / "code").exists() or not list((place.home / "code").glob("*/a"))
+
+
 def test_a_tree_that_another_machine_sent_is_looked_at_first(place: Place) -> None:
     put(place.root, "a", "1")
     place.sync()

@@ -223,6 +223,13 @@ def test_hosts_of_one_home_have_one_leader() -> None:
     assert (decision.whole, decision.leaders, decision.followers) == ((A,), (C,), ((B, A),))
 
 
+def test_the_host_that_changed_a_shared_tree_is_the_one_that_is_named() -> None:
+    seen, changed = (answer(generation(whole=True), store="s") for _ in "ab")
+    answers = {"a": seen, "b": changed._replace(updated=SyncResult(B, "changed")), "c": answer(store="s")}
+    decision = make_sync_plan((A, B, C), answers)
+    assert (decision.whole, decision.leaders, decision.followers) == ((A, B), (), ((C, B),))
+
+
 def test_the_json_is_as_promised() -> None:
     done = SyncResult(A, "changed", "", "", 0.5, "/h/code/p-1", 1, 10, 2, 1, ("ck\udcff",))
     report = SyncReport((done,), 0.5, Path("/p"), "p-1", "d", 3, 30, "/h/code/p-1", 1)
