@@ -23,7 +23,7 @@ Stream = Literal["stdout", "stderr"]
 MAX_OUTPUT: Final = 16 << 20
 """Bytes of output that are collected of one command."""
 OVERTIME: Final = 0.2
-"""Seconds to read, after a deadline, what came before it while this process was stopped (Ctrl-Z, a closed laptop)."""
+"""Seconds to read, after a deadline, what came before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
 
 

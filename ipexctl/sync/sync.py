@@ -126,6 +126,7 @@ class ProjectSync:
         self._query(self.hosts, query, self._expect() if may_update else None)
         refusal = check_same_home({name: answer.home for name, answer in self.answers.items()})
         if refusal is not None:
+            self._note_copies()
             for host in self.hosts:
                 if host.name in self.answers:
                     self._fail(host, HostError(refusal.reason, refusal.fix))
@@ -136,7 +137,7 @@ class ProjectSync:
         for host in self.plan.whole:
             answer = self.answers[host.name]
             leader = changed.get(answer.store)
-            if answer.updated and leader in (None, host.name):
+            if answer.updated and (answer.is_changed or leader in (None, host.name)):
                 self._finish(answer.updated, self.plan.generation)
             else:
                 self._end_whole(host, self.plan.generation, f"shares the home of {leader}" if leader else "")
@@ -164,8 +165,9 @@ class ProjectSync:
         size = sum(manifest.files[sha256].size for sha256 in need)
         if size * (1 if sent else len(self.hosts)) > UPDATE_SIZE:
             return None
-        if not sent and len({host.user for host in self.hosts}) > 1:
-            return None  # their homes may differ: then they are refused before a tree is made
+        is_same_home = self.request.calls.home.startswith("/") or len({host.user for host in self.hosts}) == 1
+        if not sent and not is_same_home:
+            return None  # hosts with different homes are refused, where possible before a tree is made
         try:
             return Expected(digest, self._frame(need))
         except HostError:  # a file has changed since the scan: the upload says so
@@ -306,6 +308,12 @@ class ProjectSync:
                 entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
                 self._frames[key] = b"".join(frame(root, entry) for entry in entries)
             return self._frames[key]
+
+    def _note_copies(self) -> None:
+        """The homes are compared after the query, which may have changed trees."""
+        for name, answer in sorted(self.answers.items()):
+            if answer.updated is not None and answer.is_changed:
+                self.notes.append(f"{name} has the project in {answer.updated.path} already")
 
     def _note_generation(self, plan: SyncPlan) -> None:
         if plan.generation > 1 and plan.users:

@@ -9,22 +9,27 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from sync_helpers import HERE, Place, contents, put
+from sync_helpers import HERE, Place, Reaching, contents, put
 
 from agent_helpers import agent_argv, all_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.files.tree_upload import stage_from_store
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.sync import sync, upload
+from ipexctl.sync.node_calls import Generation, TreeCalls, TreeRequest, TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
+from ipexctl.sync.report import SyncResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -323,15 +328,24 @@ def test_a_small_project_is_sent_along_with_the_first_query(place: Place, tmp_pa
     assert first.synced().files_sent == 3
 
 
-@pytest.mark.parametrize(
-    ("size", "second"), [(600_000, Host("there", "localhost")), (1, Host("there", "localhost", user="other"))]
-)
-def test_a_new_project_is_not_sent_along_if_it_is_large_or_homes_may_differ(
-    place: Place, size: int, second: Host
-) -> None:
-    put(place.root, "a", "1" * size)
-    place.sync(hosts=(HERE, second))
+def test_a_large_new_project_is_not_sent_along(place: Place) -> None:
+    put(place.root, "a", "1" * 600_000)
+    place.sync(hosts=(HERE, Host("there", "localhost")))
     assert place.ran.count("change the tree") == 1
+
+
+@pytest.mark.parametrize(
+    ("home", "user", "is_sent"),
+    [("~/.ipexctl", None, True), ("~/.ipexctl", "other", False), ("/scratch", "other", True)],
+)
+def test_a_new_project_is_not_sent_along_to_different_accounts(
+    place: Place, home: str, user: str | None, is_sent: bool
+) -> None:
+    put(place.root, "a", "1")
+    request = TreeRequest(TreeCalls(home, False, None, Cancel()), read_project(place.root, home=str(place.home)))
+    with SessionPool(Reaching([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
+        syncing = sync.ProjectSync(request, (HERE, Host("there", "there", user=user)), pool, None, lambda _: None)
+        assert (syncing._expect() is not None) is is_sent
 
 
 def test_a_file_that_changes_during_the_first_sync_is_the_hosts_failure(
@@ -345,6 +359,23 @@ def test_a_file_that_changes_during_the_first_sync_is_the_hosts_failure(
     (done,) = place.sync().hosts
     assert (done.status, done.fix) == ("failed", "run it again")
     assert not (place.home / "code").exists() or not list((place.home / "code").glob("*/a"))
+
+
+def test_clones_of_one_machine_each_report_their_own_change(place: Place, tmp_path: Path) -> None:
+    """They have one token for their homes, but disks of their own."""
+    put(place.root, "a", "1")
+    hosts = (HERE, Host("there", "localhost"))
+    changed = SyncResult(HERE, "changed", path="/h/code/p", files_sent=1, blocked=("b",))
+    whole = Generation(1, "/h/code/p", "d", True, (), (), ())
+    project = read_project(place.root, home=str(place.home))
+    request = TreeRequest(TreeCalls("/h", False, None, Cancel()), project)
+    with SessionPool(Reaching([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
+        syncing = sync.ProjectSync(request, hosts, pool, None, lambda _: None)
+        answers = {host.name: TreeState("/h", "s", "python3", (whole,), replace(changed, host=host)) for host in hosts}
+        syncing._query = lambda *_: syncing.answers.update(answers)  # type: ignore[method-assign]
+        syncing.query()
+        report = syncing.upload()
+    assert [(done.files_sent, done.blocked, done.reason) for done in report.hosts] == [(1, ("b",), "")] * 2
 
 
 def test_a_tree_that_another_machine_sent_is_looked_at_first(place: Place) -> None:
