@@ -1,4 +1,4 @@
-"""Which host serves files to a target, without a host."""
+"""The choice of the host that serves files to a target, without a host."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,7 +28,7 @@ from ipexctl.sync import sync, upload
 from ipexctl.sync.node_calls import Generation, TreeCalls, TreeRequest, TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
-from ipexctl.sync.report import SyncResult
+from ipexctl.sync.report import SyncReport, SyncResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -361,21 +360,33 @@ def test_a_file_that_changes_during_the_first_sync_is_the_hosts_failure(
     assert not (place.home / "code").exists() or not list((place.home / "code").glob("*/a"))
 
 
-def test_clones_of_one_machine_each_report_their_own_change(place: Place, tmp_path: Path) -> None:
-    """They have one token for their homes, but disks of their own."""
+def _synced_by(place: Place, *homes: str) -> SyncReport:
+    """The report when each host has changed its tree in the query, below its home."""
     put(place.root, "a", "1")
     hosts = (HERE, Host("there", "localhost"))
-    changed = SyncResult(HERE, "changed", path="/h/code/p", files_sent=1, blocked=("b",))
     whole = Generation(1, "/h/code/p", "d", True, (), (), ())
-    project = read_project(place.root, home=str(place.home))
-    request = TreeRequest(TreeCalls("/h", False, None, Cancel()), project)
+    request = TreeRequest(TreeCalls("/h", False, None, Cancel()), read_project(place.root, home=str(place.home)))
     with SessionPool(Reaching([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
         syncing = sync.ProjectSync(request, hosts, pool, None, lambda _: None)
-        answers = {host.name: TreeState("/h", "s", "python3", (whole,), replace(changed, host=host)) for host in hosts}
-        syncing._query = lambda *_: syncing.answers.update(answers)  # type: ignore[method-assign]
+        for host, home in zip(hosts, homes, strict=True):
+            changed = SyncResult(host, "changed", path=f"{home}/code/p", files_sent=1, blocked=("b",))
+            syncing.answers[host.name] = TreeState(home, "s", "python3", (whole,), changed)
+        syncing._query = lambda *_: None  # type: ignore[method-assign]
         syncing.query()
-        report = syncing.upload()
+        return syncing.upload()
+
+
+def test_clones_of_one_machine_each_report_their_own_change(place: Place) -> None:
+    """They have one token for their homes, but disks of their own."""
+    report = _synced_by(place, "/h", "/h")
     assert [(done.files_sent, done.blocked, done.reason) for done in report.hosts] == [(1, ("b",), "")] * 2
+
+
+def test_hosts_whose_homes_differ_are_told_where_they_have_a_copy(place: Place) -> None:
+    report = _synced_by(place, "/h", "/data/h")
+    assert [done.status for done in report.hosts] == ["failed", "failed"]
+    for name, path in (("here", "/h/code/p"), ("there", "/data/h/code/p")):
+        assert any(name in note and path in note for note in report.notes)
 
 
 def test_a_tree_that_another_machine_sent_is_looked_at_first(place: Place) -> None:
