@@ -111,7 +111,10 @@ def _open_what_was_closed() -> None:
 
 
 def _cannot_write(error: OSError) -> int:
-    """Where the reader has left we leave as SIGPIPE would have it; Python's own last flush must not complain."""
+    """The exit code after stdout could not be written: that of SIGPIPE if its reader closed it.
+
+    stdout becomes /dev/null, so that Python's flush at the exit does not fail again.
+    """
     import contextlib
     import errno
 

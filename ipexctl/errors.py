@@ -1,6 +1,6 @@
 """Errors that end a call early, such as a wrong option or a wrong file of the user.
 
-What goes wrong on a host is never an exception that crosses rooms: it is an Outcome, a value.
+A host's failure is a value (`Outcome`), not an exception that crosses packages.
 """
 
 from __future__ import annotations

@@ -123,5 +123,5 @@ def number_ranges(numbers: Sequence[int]) -> str:
 
 
 def on_same_hosts(text: str, options: str) -> str:
-    """What is to be typed next, with the options that choose the same hosts again behind each command about hosts."""
+    """The commands in the text, with the options that select the same hosts behind each command about hosts."""
     return _ABOUT_HOSTS.sub(lambda command: command[0] + options, text) if options else text

@@ -20,7 +20,7 @@ from ipexctl.remote.node_call import agent_zip
 
 
 def other_pythons() -> list[str]:
-    """The Pythons a node may have that this machine has: of pyenv, else on the PATH."""
+    """Other supported Pythons of this machine: from pyenv, else on PATH."""
     found = []
     for minor in range(8, 16):
         installed = [
@@ -80,11 +80,14 @@ def _patched(packed: bytes, name: str, old: str, new: str) -> bytes:
 def wait_until(
     is_true: Callable[[], object], seconds: float = 20, details: Callable[[], object] = lambda: None
 ) -> None:
-    """An AssertionError with `details` if it is not true within that time."""
+    """An AssertionError with `details` if it is not true within that time. Half of the time at least is a pause."""
     until = time.monotonic() + seconds
-    while not is_true():
+    while True:
+        began = time.monotonic()
+        if is_true():
+            return
         assert time.monotonic() < until, details()
-        time.sleep(0.01)
+        time.sleep(max(0.01, time.monotonic() - began))
 
 
 def read_events(number: int) -> Iterator[Chunk | dict[str, Any]]:

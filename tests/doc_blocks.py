@@ -17,8 +17,8 @@ _SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)", re.S)
 
 
 @dataclass(frozen=True)
-class Shown:
-    """One command of a page, and what the page says comes of it."""
+class PageCommand:
+    """One command of a page, and its expected output."""
 
     line: str
     output: tuple[str, ...] = ()
@@ -37,17 +37,17 @@ class Block:
     def place(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
-    def commands(self) -> list[Shown]:
+    def commands(self) -> list[PageCommand]:
         """The lines behind `$`, without their comments; the others are output."""
-        found: list[Shown] = []
+        found: list[PageCommand] = []
         lines = iter(self.text.splitlines())
         for line in lines:
             if line.startswith("$ "):
                 while line.endswith("\\"):
                     line = f"{line[:-1]} {next(lines).strip()}"
-                found.append(Shown(line[2:].strip()))
+                found.append(PageCommand(line[2:].strip()))
             elif found:
-                found[-1] = Shown(found[-1].line, (*found[-1].output, line))
+                found[-1] = PageCommand(found[-1].line, (*found[-1].output, line))
         return found
 
 
@@ -73,7 +73,7 @@ def spans(page: Path) -> list[tuple[int, str]]:
 
 
 def our_words(line: str) -> list[list[str]]:
-    """The words behind `ipexctl` for each call of it in a shell's line."""
+    """The arguments of each `ipexctl` call in a shell line."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|;&<>()")
     lexer.whitespace_split = True
     lexer.commenters = "#"

@@ -17,7 +17,7 @@ _FIGURES: Final = (
     (re.compile(r"\b0 [kMG]?B\b"), "0 B"),
     (re.compile(r"\s+"), " "),
 )
-"""What depends on the hour, the machine or how much there is, and what stands for it."""
+"""Values that depend on time, machine or size, and their placeholders."""
 
 
 def without_figures(line: str) -> str:
@@ -26,18 +26,18 @@ def without_figures(line: str) -> str:
     return line.strip()
 
 
-def alike(told: str, came: str) -> bool:
+def matches_page(told: str, came: str) -> bool:
     pattern = ".*".join(re.escape(without_figures(part)) for part in told.split("…"))
     return re.fullmatch(pattern.replace(".*", " ?.*? ?"), without_figures(came)) is not None
 
 
-def lie_in(told: list[str], stdout: list[str], stderr: list[str]) -> str | None:
-    """The first line that is told and didn't come, or that nothing was left out where no `…` says so."""
+def find_difference(told: list[str], stdout: list[str], stderr: list[str]) -> str | None:
+    """The first expected line that is missing, or a different number of lines without an `…`."""
     shown = [line for line in told if line.strip() and line.strip() != "…"]
     left = [line for line in (*stdout, *stderr) if line.strip()]
     came = (len([line for line in stdout if line.strip()]), len([line for line in stderr if line.strip()]))
     for line in shown:
-        found = next((other for other in left if alike(line, other)), None)
+        found = next((other for other in left if matches_page(line, other)), None)
         if found is None:
             return f"this is told and doesn't come: {line}"
         left.remove(found)

@@ -1,4 +1,4 @@
-"""A page's reader: types its commands one after another, in a directory with its files, and looks at what comes."""
+"""Runs the commands of a page one after another in a directory with its files, and compares the output."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from doc_blocks import ROOT, Block, Shown
-from doc_output import lie_in
+from doc_blocks import ROOT, Block, PageCommand
+from doc_output import find_difference
 
-STRAYS = (
+REMOVED_VARIABLES = (
     "COLUMNS",
     "IPEXCTL_HOSTFILE",
     "IPEXCTL_HOME",
@@ -27,7 +27,7 @@ STRAYS = (
     "PYTHONPATH",
 )
 FILES = ROOT / "tests/stand_ins/pages"
-"""What pages speak of and don't show: a script that trains, one that hangs …"""
+"""Files that pages use and do not show: a script that trains, one that hangs …"""
 
 _ENDINGS = (
     (re.compile(r"^refused: "), {1}),
@@ -35,7 +35,7 @@ _ENDINGS = (
     (re.compile(r"^run \S+ failed after "), {1}),
     (re.compile(r"^\w+: unreachable: "), {3}),
 )
-"""What a page shows of a command that is to fail, and the exit code that belongs to it."""
+"""Output of commands that are expected to fail, and their exit codes."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Shell:
     ssh_config: Path | None = None
     programs: Path | None = None
     timeout: float = 240
-    lies: list[str] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Shell:
         self.project = self.place / "project"
         self.project.mkdir()
         shutil.copytree(ROOT / "examples", self.project / "examples", ignore=shutil.ignore_patterns("checkpoints"))
-        kept = {name: value for name, value in os.environ.items() if name not in STRAYS}
+        kept = {name: value for name, value in os.environ.items() if name not in REMOVED_VARIABLES}
         path = (program.parent, self.programs, os.path.dirname(sys.executable), os.environ["PATH"])
         own = {
             "PATH": ":".join(map(str, filter(None, path))),
@@ -75,12 +75,12 @@ class Shell:
         self._broken = False
 
     def follow(self, block: Block) -> None:
-        """Every command of it; what isn't as the page says is noted, and the next is typed all the same."""
+        """Run every command of a block; differences are collected, and the next command runs in any case."""
         for shown in block.commands():
             self._type(block.place, shown)
 
     def type(self, line: str) -> str:
-        """What no page says, and has to be there before it."""
+        """Run a command that prepares a page."""
         done = self._run(line)
         assert done.returncode == 0, f"{line}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -90,8 +90,8 @@ class Shell:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def _type(self, place: str, shown: Shown) -> None:
-        line = self._there(shown.line)
+    def _type(self, place: str, shown: PageCommand) -> None:
+        line = self._adapt_command(shown.line)
         if line.startswith("export "):
             name, _, value = line.removeprefix("export ").partition("=")
             self._env[name] = value
@@ -101,14 +101,14 @@ class Shell:
         self.seconds[f"{place}: {shown.line}"] = time.monotonic() - started
         said = f"{place}: {line}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
         told = list(shown.output)
-        if done.returncode not in self._may_end_with(line, told) or "\nTraceback" in f"\n{done.stderr}":
-            self.lies.append(f"how it ends: {said}")
+        if done.returncode not in self._expected_exit_codes(line, told) or "\nTraceback" in f"\n{done.stderr}":
+            self.differences.append(f"how it ends: {said}")
             return
         if line.startswith("ipexctl doctor"):
             told = [line for line in told if line.startswith("host ")]  # what it thinks of the machine is its own
             told += ["…"] if told else []
-        if lie := lie_in(told, self._back(line, done.stdout), self._back(line, done.stderr)):
-            self.lies.append(f"{lie}\n{said}")
+        if lie := find_difference(told, self._adapt_output(line, done.stdout), self._adapt_output(line, done.stderr)):
+            self.differences.append(f"{lie}\n{said}")
 
     def _run(self, line: str) -> subprocess.CompletedProcess[str]:
         argv = ["bash", "-c", line]
@@ -126,7 +126,7 @@ class Shell:
             start_new_session=True,
         ) as process:
             if line.startswith("ipexctl attach"):
-                time.sleep(LOOKS_ON)
+                time.sleep(ATTACH_SECONDS)
                 os.killpg(process.pid, signal.SIGHUP)
             try:
                 out, err = process.communicate(timeout=self.timeout)
@@ -135,8 +135,8 @@ class Shell:
                 raise
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
-    def _may_end_with(self, line: str, told: list[str]) -> set[int]:
-        """What doctor thinks of the machine of the tests is not ours to say; a broken host can't be reached."""
+    def _expected_exit_codes(self, line: str, told: list[str]) -> set[int]:
+        """The allowed exit codes: doctor may have findings about this machine, broken hosts are unreachable."""
         if " lab break" in line or " lab mend" in line:
             self._broken = " lab break" in line
             return {0}
@@ -147,8 +147,8 @@ class Shell:
             return {0, 128 + signal.SIGHUP}
         return {0} | ({1} if line.startswith("ipexctl doctor") else set()) | ({3} if self._broken else set())
 
-    def _there(self, line: str) -> str:
-        """The page's lab is the test's own, beside all others of this machine; its runs are today's."""
+    def _adapt_command(self, line: str) -> str:
+        """Replace the lab name of the page by that of the test, and its date by today."""
         line = line.replace("train-1120", f"train-{time.strftime('%m%d')}")
         if self.lab is None:
             return line
@@ -156,8 +156,8 @@ class Shell:
         line = re.sub(r"\blab (up|down)\b", rf"lab \1 --lab {shlex.quote(self.lab)}", line)
         return re.sub(r"\blab (break|mend|ssh) (?=node)", rf"lab \1 {self.lab}/", line)
 
-    def _back(self, line: str, text: str) -> list[str]:
-        """As it would be with the page's lab alone on this machine."""
+    def _adapt_output(self, line: str, text: str) -> list[str]:
+        """The output as if the page's lab were the only one."""
         if self.lab is None:
             return text.splitlines()
         others = line.startswith("ipexctl lab list")
@@ -165,5 +165,5 @@ class Shell:
         return [each for each in lines if not others or re.match(r"lab\b|─", each)]
 
 
-LOOKS_ON = 4.0
-"""Seconds for which a run that goes on is watched before the terminal is closed."""
+ATTACH_SECONDS = 4.0
+"""Seconds of attach before the terminal is closed."""

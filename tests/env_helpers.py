@@ -33,6 +33,13 @@ class Home:
     wheels: list[Wheel] = field(default_factory=list)
     python: str = MINOR
 
+    @classmethod
+    def below(cls, directory: Path, **asked: Any) -> Home:
+        """A home in that directory, with a stack's wheels."""
+        home = cls(directory / "home")
+        home.add_stack(directory / "source", **asked)
+        return home
+
     def add(self, file: Path) -> Wheel:
         """A file in the store, as a wheel of the lock."""
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -59,6 +66,10 @@ class Home:
     @property
     def env(self) -> Path:
         return self.path / "envs" / self.name
+
+    @property
+    def site(self) -> Path:
+        return self.env / "lib" / f"python{MINOR}" / "site-packages"
 
     @property
     def record(self) -> dict[str, Any]:
@@ -99,7 +110,7 @@ class Home:
         return said(start("env.environments", action, {"home": str(self.path), **request}, python=python))
 
     def leftovers(self) -> list[str]:
-        """What a build has left that no environment is."""
+        """Files of a build that belong to no environment."""
         envs = [entry.name for entry in (self.path / "envs").iterdir() if entry.name.startswith(".")]
         return sorted([*envs, *(entry.name for entry in (self.path / "tmp").iterdir())])
 
@@ -112,8 +123,10 @@ def start(
     python: str = PYTHON,
     env: dict[str, str] | None = None,
     patches: Mapping[str, tuple[str, str]] | None = None,
+    is_fed: bool = False,
+    **options: Any,
 ) -> subprocess.Popen[bytes]:
-    """A command of the agent, in a session of its own, with its request on stdin."""
+    """A command of the agent, in a session of its own, with its request on stdin; more follows there if it is fed."""
     child = subprocess.Popen(
         agent_argv(python, command, action, patches),
         stdin=subprocess.PIPE,
@@ -121,11 +134,14 @@ def start(
         stderr=subprocess.PIPE,
         start_new_session=True,
         env=env,
+        **options,
     )
     assert child.stdin is not None
     child.stdin.write(json.dumps(request).encode() + b"\n")
-    child.stdin.close()
-    child.stdin = None
+    child.stdin.flush()
+    if not is_fed:
+        child.stdin.close()
+        child.stdin = None
     return child
 
 

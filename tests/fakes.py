@@ -1,4 +1,4 @@
-"""A session that answers from a script, for the neighbours of pure code. It proves nothing about ssh."""
+"""A fake session with fixed answers, for unit tests. It proves nothing about ssh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks for data in a message: names, numbers, paths and options, whatever words are around them."""
+"""Searches a message for data: names, numbers, paths and options, independent of its wording."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 
 def missing(message: str, data: str) -> list[str]:
-    """Which of these words are nowhere in the message; each must stand there by itself, in any order."""
+    """The words that the message does not contain, each as a separate word, in any order."""
     return [word for word in data.split() if not re.search(_whole(word), message)]
 
 

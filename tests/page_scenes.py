@@ -1,4 +1,4 @@
-"""On what each page's blocks are executed, and what has to be there before: the one table of it."""
+"""The table of hosts and preparations for the blocks of each page."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ REASONS = {
     "trains for minutes": "transformers and a model of theirs",
     "removes what other pages need": "tests/lab/test_uninstall.py does, on hosts of its own",
 }
-"""Why a block may be left out, and nothing else is a reason."""
+"""The only reasons for blocks that are not executed."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Some blocks of a page, or all, on one stage."""
+    """Some or all blocks of a page, executed in one place."""
 
     page: str
     stage: str
@@ -69,7 +69,7 @@ class Scene:
 
 
 def with_commands(page: str) -> list[Block]:
-    """A block of output alone is what comes of the command before it."""
+    """The blocks with commands; a block with only output belongs to the command before it."""
     found: list[Block] = []
     for block in blocks(ROOT / page):
         if block.commands():
@@ -80,7 +80,7 @@ def with_commands(page: str) -> list[Block]:
 
 
 def uses(name: str, *, as_name: str | None = None) -> str:
-    """A file of tests/stand_ins/pages into the project."""
+    """The command that copies a file of tests/stand_ins/pages into the project."""
     return f"cp $PAGES/{name} {as_name or name}"
 
 
@@ -191,7 +191,7 @@ def scenes(*stages: str) -> pytest.MarkDecorator:
 
 
 def play(context: Scene, shell: Shell) -> list[str]:
-    """Type all of a page, also after output that differs; returns every difference."""
+    """Run all commands of a page; returns every difference."""
     for name, text in context.files().items():
         shell.write(name, text)
     for number, block in context.wanted():
@@ -201,7 +201,7 @@ def play(context: Scene, shell: Shell) -> list[str]:
     for line in context.after:
         shell.type(line)
     print(*(f"{seconds:6.1f} s  {line}" for line, seconds in shell.seconds.items()), sep="\n")
-    return shell.lies
+    return shell.differences
 
 
 def left_out() -> list[Block]:

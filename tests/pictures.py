@@ -26,7 +26,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from terminals import Shown
+from terminals import TerminalProgram
 
 NAMES = {"brown": "yellow"}
 """pyte calls some colours otherwise than rich does."""
@@ -34,7 +34,7 @@ NAMES = {"brown": "yellow"}
 
 def look(argv: list[str], width: int, height: int, at: str | None, wait: float, more: float) -> pyte.Screen:
     """The screen at the end of the program, or a while after that text has come."""
-    shown = Shown(argv, {"COLUMNS": str(width), "LINES": str(height), "COLORTERM": "", "PYTHONPATH": ""})
+    shown = TerminalProgram(argv, {"COLUMNS": str(width), "LINES": str(height), "COLORTERM": "", "PYTHONPATH": ""})
     shown.resize(width, height)
     screen = pyte.Screen(width, height)
     stream = pyte.ByteStream(screen)

@@ -15,8 +15,8 @@ fi
 
 # Most tests wait for hosts, not for a processor: three files at a time, in order: a file of one long test would be last.
 # A test that failed runs once more, alone, and is named as flaky if it passes then.
-pytest() { .venv/bin/python tests/second_chance.py -n 3 --dist loadfile --no-loadscope-reorder "$@"; }
-real_wheels() { .venv/bin/python tests/second_chance.py tests/stack --durations=0; }
+pytest() { .venv/bin/python tests/rerun_failed.py -n 3 --dist loadfile --no-loadscope-reorder "$@"; }
+real_wheels() { .venv/bin/python tests/rerun_failed.py tests/stack --durations=0; }
 
 checks() {
   .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports --no-cache

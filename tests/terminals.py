@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
-class Shown:
+class TerminalProgram:
     """A program on a terminal of its own."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:

@@ -70,7 +70,7 @@ def configured() -> list[str]:
 
 def clusters() -> list[str]:
     try:
-        tables = [file.tables.get(CLUSTER) for file in config_files(os.environ)]
+        tables = [file.tables.get(CLUSTER) for file in config_files()]
     except UserError:
         return []
     return [name for table in tables if isinstance(table, dict) for name in table]

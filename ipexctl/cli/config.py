@@ -45,7 +45,7 @@ class ConfigCommand(ConfiguredCommand):
         try:
             return super().parse_args(ctx, args)
         except FileError:
-            _check_files(config_files(os.environ), COMMANDS)
+            _check_files(config_files(), COMMANDS)
             raise
 
 
@@ -82,15 +82,15 @@ def config_command(
     commands = [name for name in COMMANDS if name != ctx.info_name]
     if what is not None and what not in commands:
         raise UserError(f"there is no command {what!r} with options of files", fix=f"one of: {', '.join(commands)}")
-    files = () if ctx.find_root().params.get("no_config") else config_files(os.environ)
+    files = () if ctx.find_root().params.get("no_config") else config_files()
     given = {param.name: ConfiguredValue(ctx.params[param.name], "command line") for param in _given(ctx).values()}
     cluster = targets.cluster if CLUSTER in given else None
     shown = [what] if what else commands
     _check_files(files, shown)
     values = []
-    for label, spec in (spec for name in shown for spec in command_specs(name)):
+    for label, spec in command_specs(*shown):
         own = {name: setting for name, setting in given.items() if name in spec.shared}
-        settings = own | effective(spec, own, cluster, files, os.environ)
+        settings = own | effective(spec, own, cluster, files)
         for key, param in spec.params.items():
             setting = settings.get(param.name) or ConfiguredValue(param.default, "built-in")
             values.append(OptionValue(label, key, _plain(setting.value), setting.source, setting.line, setting.table))
@@ -100,7 +100,7 @@ def config_command(
 def _check_files(files: Sequence[ConfigFile], commands: Iterable[str]) -> None:
     """Raise the mistakes of the files for these commands, each once."""
     errors: dict[str, FileError] = {}
-    for _, spec in (spec for name in commands for spec in command_specs(name)):
+    for _, spec in command_specs(*commands):
         try:
             read_settings(spec, files)
         except FileError as error:
@@ -122,16 +122,17 @@ def _plain(value: Any) -> Any:
     return _LOGIN.sub("://", value) if isinstance(value, str) else value
 
 
-def command_specs(name: str) -> Iterator[tuple[str, CommandSpec]]:
-    """Each command of that name, as `export` has several, with its options."""
+def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
+    """Each command of these names, as `export` has several, with its options."""
     from ipexctl.cli.app import load_command
 
-    command = load_command(name)
-    below: Mapping[str, Any] = getattr(command, "commands", {})
-    for label, leaf in below.items():
-        yield f"{name} {label}", CommandSpec.in_table(name, leaf, below.values())
-    if not below:
-        yield name, CommandSpec.in_table(name, command, ())
+    for name in names:
+        command = load_command(name)
+        below: Mapping[str, Any] = getattr(command, "commands", {})
+        for label, leaf in below.items():
+            yield f"{name} {label}", CommandSpec.in_table(name, leaf, below.values())
+        if not below:
+            yield name, CommandSpec.in_table(name, command, ())
 
 
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
@@ -180,7 +181,7 @@ def _text(given: Mapping[str, Any], report: DoctorReport, root: Path) -> str:
         plain = os.path.relpath(value, root) if isinstance(value, Path) and key != "home" else _plain(value)
         line = f"{key} = {json.dumps(plain, ensure_ascii=False)}"
         if refusal(params[key], plain):
-            line = f"# {line}  # only in {tilde_path(user_file(os.environ))} or on the command line"
+            line = f"# {line}  # only in {tilde_path(user_file())} or on the command line"
         lines.append(line)
     if not {"hosts", "hostfile"} & given.keys():
         lines.append('# hosts = "node[1-4]"  # or: hostfile = "hostfile", relative to this file')

@@ -49,8 +49,8 @@ class ConfigFile(NamedTuple):
         return best
 
 
-def user_file(environ: Mapping[str, str]) -> Path:
-    base = environ.get("XDG_CONFIG_HOME", "")
+def user_file() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME", "")
     return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "ipexctl", "config.toml")  # noqa: PTH111, PTH117  # Path.expanduser raises without a home
 
 
@@ -70,13 +70,13 @@ def project_file() -> Path | None:
     return path if path.is_file() and not root_problem(root) else None
 
 
-def config_files(environ: Mapping[str, str]) -> tuple[ConfigFile, ...]:
+def config_files() -> tuple[ConfigFile, ...]:
     """The project's file, then the user's, if they exist. Raises a UserError."""
     files, is_there = [], False
     with contextlib.suppress(PermissionError):  # a directory above that may not be searched has no file for this call
         if (path := project_file()) is not None:
             files.append(_read(path, is_found=True))
-    user = user_file(environ)
+    user = user_file()
     with contextlib.suppress(PermissionError):  # the home of another account, as after su
         is_there = user.is_file()
     if is_there:

@@ -124,7 +124,7 @@ def _apply(command: TyperCommand, ctx: Any, args: list[str]) -> None:
     given: dict[str, Any] = command.make_parser(ctx).parse_args(args=list(args))[0]
     if given.get("help"):
         return
-    settings = effective(spec, given.keys(), given.get(CLUSTER), config_files(os.environ), os.environ)
+    settings = effective(spec, given.keys(), given.get(CLUSTER), config_files())
     ctx.meta[_META] = {name: setting for name, setting in settings.items() if setting.line}
     ctx.default_map = {name: setting.value for name, setting in ctx.meta[_META].items()}
     if CLUSTER in settings:
@@ -205,22 +205,18 @@ def shared_options() -> tuple[Mapping[str, Param], ...]:
 
 
 def effective(
-    spec: CommandSpec,
-    given: Iterable[str],
-    cluster: str | None,
-    files: Sequence[ConfigFile],
-    environ: Mapping[str, str],
+    spec: CommandSpec, given: Iterable[str], cluster: str | None, files: Sequence[ConfigFile]
 ) -> dict[str, ConfiguredValue]:
     """The settings of a command from variables and files; `given` are the parameters of the command line."""
     names = spec.names
     uses_hosts = CLUSTER in names  # `lab up --hosts N` is another option
     of_files, clusters = read_settings(spec, files)
     layers: list[Mapping[str, ConfiguredValue]] = [
-        {name: ConfiguredValue(environ[variable], f"${variable}")}
+        {name: ConfiguredValue(os.environ[variable], f"${variable}")}
         for variable, name in _VARIABLES
-        if environ.get(variable) and uses_hosts
+        if os.environ.get(variable) and uses_hosts
     ]
-    named = cluster or environ.get(CLUSTER_VARIABLE)
+    named = cluster or os.environ.get(CLUSTER_VARIABLE)
     if named and uses_hosts:
         chosen = _cluster(named, clusters)
         if cluster:
@@ -406,7 +402,7 @@ def _refusal_fix(param: Param, table: str) -> str:
     where = f"[{table}] of " if table else ""
     return (
         f"read it first; if you want it, type {option} in the call, or write it into {where}your own "
-        f"{tilde_path(user_file(os.environ))}; to leave out this file: ipexctl --no-config COMMAND"
+        f"{tilde_path(user_file())}; to leave out this file: ipexctl --no-config COMMAND"
     )
 
 

@@ -16,7 +16,7 @@ def envs_command(
         "--remove NAME", "Remove this environment; repeatable.", autocompletion=complete.environments
     ),
     prune: bool = flag(
-        "--prune", "Remove cached wheels, remains of broken-off installs, and environments without a name."
+        "--prune", "Remove cached wheels, leftovers of interrupted installs, and environments without a name."
     ),
     verify: bool = flag("--verify", "Verify on every host that an environment works."),
     env: str | None = option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_launch, read_launch_call
+from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.cli.options import Home, Output, Targets, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -161,7 +161,7 @@ def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[LaunchCall, PlannedRun]
 
     call = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):
-        return call, plan_launch(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA)
+        return call, plan_or_exit(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA)
 
 
 def _job_name(call: LaunchCall) -> str:

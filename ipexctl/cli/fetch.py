@@ -40,9 +40,9 @@ def fetch_command(
 
     A PATH of a run is relative to its working directory. `DIR/` fetches the
     contents of a directory, `DIR` the directory itself, `'*.pt'` all matches.
-    RUN alone fetches its record and node0's new files, to DEST/RUN. At DEST,
-    identical files are skipped, different files are replaced, and partial
-    files are resumed.
+    RUN alone fetches its record and the files that it wrote on node0, to
+    DEST/RUN. At DEST, identical files are skipped, different files are
+    replaced, and partial files are resumed.
 
     \b
     Example: ipexctl fetch last:checkpoints/ ./out

@@ -101,14 +101,6 @@ def _own_option(argument: str) -> list[str]:
     return [_SAME_MEANING[name], *([value] if equals else [])]
 
 
-@dataclass(frozen=True)
-class Script:
-    """The script, module or command to launch."""
-
-    words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
-    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
-
-
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptionsGroup:
     """Options of the launch."""
@@ -149,7 +141,7 @@ class LaunchOptionsGroup:
     )
     checkpoint: str | None = option(
         "--checkpoint PATH",
-        "File or directory that all hosts get the newest copy of before each start (default: none).",
+        "File or directory; before each start, every host gets its newest copy (default: none).",
     )
     hang_after: float = option(
         "--hang-after S", "Report a stall after S seconds without output, 0 for never (default: 600).", 600.0, min=0
@@ -162,11 +154,12 @@ class LaunchOptionsGroup:
     accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LaunchLine:
     """All options of a command that plans a launch."""
 
-    script: Script
+    words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
+    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
     launch: LaunchOptionsGroup
     targets: Targets
     home: Home
@@ -196,11 +189,11 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
     from ipexctl.sync.root import find_root
 
-    script, launch, targets, home = line.script, line.launch, line.targets, line.home
-    if script.module is None and not script.words:
+    launch, targets, home = line.launch, line.targets, line.home
+    if line.module is None and not line.words:
         raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
-    kind: CommandKind = "module" if script.module is not None else "command" if ctx.obj["dashes"] else "script"
-    argv = (*((script.module,) if script.module is not None else ()), *(script.words or ()))
+    kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
+    argv = (*((line.module,) if line.module is not None else ()), *(line.words or ()))
     request = run_request(
         kind,
         argv,
@@ -259,7 +252,7 @@ def note_on_arguments(ctx: typer.Context, kind: CommandKind, argv: Sequence[str]
     return f"{', '.join(arguments)} goes to {argv[0]}; options of {ctx.command.name} stand before the script"
 
 
-def plan_launch(
+def plan_or_exit(
     call: LaunchCall, output: Output, pool: SessionPool, interrupt: Interrupt, *, run: str, schema: str
 ) -> PlannedRun:
     """Plan the run without starting it; print why it cannot start and end the call if that is so."""

@@ -32,7 +32,9 @@ def logs_command(
     ranks: str = RANKS,
     follow: bool = flag("--follow -f", "Follow the logs until the run ends."),
     stderr: bool = flag("--stderr", "Print only the stderr of the ranks, to stdout."),
-    tail: int | None = option("--tail N", "Last N lines of all these ranks (default: all lines).", min=1, max=100_000),
+    tail: int | None = option(
+        "--tail N", "Last N lines of all shown ranks together (default: all lines).", min=1, max=100_000
+    ),
     timestamps: bool = flag("--timestamps", "Print the time when node0 received each line, after its rank."),
     grep: str = option("--grep RE", "Print only lines that match this regular expression.", ""),
     output: Output,
@@ -48,7 +50,6 @@ def logs_command(
     from ipexctl.cli.run_hosts import chosen_ranks, connector_of
     from ipexctl.jobs.follow import Follower, LineChoice
     from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.node.common.frames import Chunk
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
     from ipexctl.ui.messages import print_message
@@ -62,7 +63,6 @@ def logs_command(
     lines = LineChoice(chosen_ranks(record, ranks), streams, tail, grep, exact=timestamps or output.json)
     cancel = Cancel()
     code = 0
-    has_lines = False
 
     def handle_signal(number: int, leave: Leave) -> None:
         nonlocal code
@@ -77,13 +77,7 @@ def logs_command(
             shown = JsonLog(record, cancel)
         else:
             shown = PlainRun(cancel, no_color=output.no_color, quiet=output.quiet, timestamps=timestamps)
-        show = _lines_only(shown.watch, stderr=stderr and not output.json, follow=follow)
-
-        def watch(event: Event) -> None:
-            nonlocal has_lines
-            has_lines = has_lines or isinstance(event, Chunk)
-            show(event)
-
+        watch = _lines_only(shown.watch, stderr=stderr and not output.json, follow=follow)
         follower = Follower(
             record,
             lambda cancel: connector.open(record.node0, cancel),
@@ -102,7 +96,7 @@ def logs_command(
                 code = code or copy_code
                 if copy_code and isinstance(shown, JsonLog):
                     shown.reason = f"{record.node0.name}: {error.reason}"
-    if not (has_lines or code or output.json or output.quiet):
+    if not (shown.lines or code or output.json or output.quiet):
         reason = f"no line matches --grep {quoted(grep)}" if grep else "there is no output yet"
         which = ("" if ranks == "all" else f", ranks {ranks}") + (", stderr only" if stderr else "")
         print_message(printable(f"run {record.id}{which}: {reason}"))

@@ -192,7 +192,7 @@ class StackOptions:
     """Options that choose a stack."""
 
     torch: str | None = option("--torch V", "torch version, such as 2.8 or 2.8.0.")
-    stack: str | None = option("--stack NAME", "Stack name, such as ipex-2.8, or the newest of a kind: ipex, torch.")
+    stack: str | None = option("--stack NAME", "Stack such as ipex-2.8; ipex or torch takes the newest of its kind.")
     ipex: str | None = option("--ipex V", "IPEX version.")
     oneccl: str | None = option("--oneccl V", "Version of the oneCCL bindings (oneccl_bind_pt).")
     python: str | None = option("--python V", "Python version, such as 3.11.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def play_command(
     *,
     playbook: str = argument(
-        "PLAYBOOK", "Playbook file, or a playbook of ipexctl by name: bootstrap.", autocompletion=complete.playbooks
+        "PLAYBOOK", "Playbook file, or an included one by its name: bootstrap.", autocompletion=complete.playbooks
     ),
     check: bool = flag("--check -C", "Print what would change; change nothing."),
     diff: bool = flag("--diff -D", "Print the changes to files as diffs."),
@@ -110,7 +110,7 @@ def play_command(
                 extra=variables,
                 vars_dirs=vars_dirs,
             )
-            context = PlayContext(pool, templater, options, play_view.watch, limited, cwd, all_hosts=all_hosts)
+            context = PlayContext(pool, templater, options, play_view.watch, limited, all_hosts, cwd)
             ask_user = (lambda task: play_view.ask(task.called)) if step else None
             report = Engine(ready, context, ask_user).run()
         if not check:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_launch, read_launch_call
+from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.text import counted
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.request import StartFailure
-    from ipexctl.launch.plan import LaunchPlan
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
 
@@ -36,7 +35,7 @@ NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 """Exit codes of a run that succeeded or was detached: its job files are not removed from the nodes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunLine(LaunchLine):
     """The options of `run` that `export` has, too."""
 
@@ -68,7 +67,6 @@ def run_command(
     """
     from ipexctl.cli.hosts import session_pool
     from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.launch.plan import SCHEMA
 
     output, targets = line.output, line.targets
     called = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
@@ -86,17 +84,21 @@ def run_command(
         from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
         from ipexctl.jobs.submit.request import StartFailure
 
-        files = None
+        reading = None
         if install and not dry_run:
-            files = pipeline.start_reading(request, launch_call.project, output.print_note)
-            outcome = _install_first(launch_call, pool, output, files, packages or (), requirements or ())
+            reading = pipeline.start_reading(request, launch_call.project, output.print_note)
+            outcome = _install_first(launch_call, pool, output, reading, packages or (), requirements or ())
             if isinstance(outcome, StartFailure):
                 raise called.not_started(outcome.with_host_options(launch_call.host_options), interrupt)
             if outcome:
                 why, code = ("the install failed", outcome) if interrupt.code is None else ("", interrupt.code)
                 raise called.ended(why, code)
         if dry_run:
-            _show_plan(plan_launch(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA).plan, output)
+            from ipexctl.launch.plan import SCHEMA, to_json
+            from ipexctl.ui.launch_plan import show_plan
+
+            planned = plan_or_exit(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA)
+            output.print_report(planned.plan, to_json, show_plan)
             raise interrupt.or_exit(0)
         submitted = pipeline.submit_run(
             hosts,
@@ -104,7 +106,7 @@ def run_command(
             pool,
             launch_call.project,
             notify=output.print_note,
-            files=files,
+            reading=reading,
             host_options=launch_call.host_options,
         )
         if isinstance(submitted, StartFailure):
@@ -172,7 +174,7 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
     try:
         yield called
     finally:
-        script = line.script.module or next(iter(line.script.words or ()), "")
+        script = line.module or next(iter(line.words or ()), "")
         if called.needs_note and script:
             from ipexctl.jobs.registry import FailedCall, RunRegistry, save_failed_call
 
@@ -211,17 +213,6 @@ def _unwritable(path: Path) -> str:
     return "" if is_writable else os.strerror(errno.EACCES)
 
 
-def _show_plan(plan: LaunchPlan, output: Output) -> None:
-    from ipexctl.launch.plan import to_json
-    from ipexctl.ui.launch_plan import show_plan
-    from ipexctl.ui.results import print_json
-
-    if output.json:
-        print_json(to_json(plan))
-    else:
-        show_plan(plan, no_color=output.no_color)
-
-
 def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: float) -> bool:
     """Write the outcome for a script; id and state are null if no run started. Returns whether it was written."""
     from ipexctl.jobs.local_copy import read_final_status
@@ -251,7 +242,7 @@ def _install_first(
     launch_call: LaunchCall,
     pool: SessionPool,
     output: Output,
-    files: Future[Project] | None,
+    reading: Future[Project] | None,
     packages: Sequence[str],
     requirements: Sequence[Path],
 ) -> StartFailure | int:
@@ -270,8 +261,8 @@ def _install_first(
     from ipexctl.ui.progress_view import ProgressView
 
     hosts, request = launch_call.hosts, launch_call.request
-    if files is not None:
-        files.result()  # a project that cannot be sent is refused first
+    if reading is not None:
+        reading.result()  # a project that cannot be sent is refused first
     stack = StackRequest(request.torch, request.stack)
     wanted = install_request(stack, packages, requirements, Sources(), request.env, os.environ)
     # All answers are read: an abandoned gather cancels the pool.

@@ -24,7 +24,7 @@ def uninstall_command(
 
     It lists what it found and asks before it removes anything. Files that
     runs wrote stay, unless --with-results is given. While a run is alive on
-    one of the hosts, nothing is removed; --dry-run lists it also then.
+    one of the hosts, nothing is removed; --dry-run still lists everything.
 
     \b
     Example: ipexctl uninstall --hosts 'node[1-4]' --dry-run

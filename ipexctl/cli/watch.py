@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals, write_to_terminal
@@ -19,9 +19,10 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
+from ipexctl.text import printable
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.run.plain import PlainRun, wants_live
-from ipexctl.ui.run.summary import cut_short_lines, left_lines, not_stopped_lines
+from ipexctl.ui.run.summary import left_text
 
 if TYPE_CHECKING:
     from ipexctl.cli.options import Output, ViewOptions
@@ -81,7 +82,7 @@ class _Watching:
         self._last_event_at = time.monotonic()
         self._not_stopped = ""
         self._view: LiveRun | PlainRun
-        if wants_live(os.environ, plain=view.plain):
+        if wants_live(plain=view.plain):
             from ipexctl.ui.run.view import LiveRun  # rich's layout is costly to import, and plain output needs none
 
             first = RunStatus(
@@ -145,11 +146,11 @@ class _Watching:
         run = self._record.id
         is_cut_short = isinstance(self._view, PlainRun) and self._cancel.thrown
         if ended is None and self._not_stopped:
-            print_message("\n".join(not_stopped_lines(run, self._not_stopped)))
+            print_message(f"{printable(self._not_stopped)}\nrun {run} may still be running: ipexctl stop {run}")
         elif self.code not in (None, 128 + signal.SIGHUP) and (ended is None or is_cut_short):
-            print_message("\n".join(cut_short_lines(run)))
+            print_message(f"run {run} is over; not all of its output was shown: ipexctl logs {run}")
         elif ended is None and (isinstance(self._view, PlainRun) or not self._view.detached):
-            print_message("\n".join(left_lines(run)))
+            print_message(left_text(run))
         if self.code is not None:
             return self.code
         if ended is not None and ended.status is not None and ended.status.state == "failed":
@@ -207,11 +208,8 @@ class _Watching:
         from ipexctl.jobs.stop import stop
 
         cancel = Cancel()
-        session = self._connector.open(self._record.node0, cancel)
-        try:
+        with closing(self._connector.open(self._record.node0, cancel)) as session:
             stopped = stop(session, self._record, number=self._number, cancel=cancel)
-        finally:
-            session.close()
         if not stopped.is_over:
             raise HostError("it has been told, and is not over yet")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import few, groups, is_complete, odd_ones, size, span, usable_cores
+from ipexctl.doctor.context import few, groups, odd_ones, size, span, usable_cores
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.launch.topology import dtype, numa_nodes
@@ -19,7 +19,7 @@ _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 
 def same_machine(cluster: Cluster) -> Iterator[Finding]:
     """Without known interfaces, containers on one kernel can't be told apart."""
-    found = groups(cluster.nodes, lambda node: node.facts.machine if is_complete(node.facts, "network") else None)
+    found = groups(cluster.nodes, lambda node: node.facts.machine if node.facts.has_finished("network") else None)
     for names in found.values():
         if len(names) > 1:
             yield Finding(
@@ -145,7 +145,7 @@ def kernels(cluster: Cluster) -> Iterator[Finding]:
 def jobs(cluster: Cluster) -> Iterator[Finding]:
     found = groups(
         cluster.runnable,
-        lambda node: node.facts.batch.job or ("" if is_complete(node.facts, "kernel") else None),
+        lambda node: node.facts.batch.job or ("" if node.facts.has_finished("kernel") else None),
     )
     if len(found) < 2:
         return

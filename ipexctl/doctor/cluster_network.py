@@ -13,7 +13,7 @@ from ipexctl.hosts.internal import common_networks
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from ipexctl.doctor.context import Cluster, Member, Rule
+    from ipexctl.doctor.context import Cluster, HostContext, Rule
     from ipexctl.hosts.internal import Network
 
 _NAMES: Final = "as root, the same /etc/hosts on all hosts; ipexctl run does not need names"
@@ -54,7 +54,7 @@ def several_networks(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def _speed_on(node: Member, network: Network, *, training: bool = False) -> int | None:
+def _speed_on(node: HostContext, network: Network, *, training: bool = False) -> int | None:
     """The speed of a host's interface in the network; with `training` only of the one for training. 0: not known."""
     nics = node.facts.network.nics
     if training:
@@ -66,10 +66,10 @@ def _speed_on(node: Member, network: Network, *, training: bool = False) -> int 
 
 
 def same_address(cluster: Cluster) -> Iterator[Finding]:
-    found: defaultdict[str, list[Member]] = defaultdict(list)
+    found: defaultdict[str, list[HostContext]] = defaultdict(list)
     for node in cluster.nodes:
-        if node.context.internal:
-            found[node.context.internal].append(node)
+        if node.internal:
+            found[node.internal].append(node)
     for address, nodes in found.items():
         machines = {node.facts.machine for node in nodes}
         if len(nodes) > 1 and (len(machines) > 1 or None in machines):
@@ -227,11 +227,7 @@ def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
 
 def clocks(cluster: Cluster) -> Iterator[Finding]:
     """Compared with the median, so that the clock of the control machine doesn't matter."""
-    known = [
-        (node.name, node.context.skew, node.context.uncertainty or 0.0)
-        for node in cluster.nodes
-        if node.context.skew is not None
-    ]
+    known = [(node.name, node.skew, node.uncertainty or 0.0) for node in cluster.nodes if node.skew is not None]
     if len(known) < 2:
         return
     median = sorted(skew for _, skew, _ in known)[(len(known) - 1) // 2]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import few, groups, is_complete, minor_of, odd_ones
+from ipexctl.doctor.context import few, groups, odd_ones
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.host_software import NEWER_GLIBC, python_without_root, usable
+from ipexctl.facts.software import minor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.doctor.context import Cluster, Member, Rule
+    from ipexctl.doctor.context import Cluster, HostContext, Rule
     from ipexctl.facts.software import Env
 
 
@@ -170,7 +171,7 @@ def stacks(cluster: Cluster) -> Iterator[Finding]:
 
 
 def missing_envs(cluster: Cluster) -> Iterator[Finding]:
-    known = tuple(node for node in cluster.runnable if is_complete(node.facts, "home"))
+    known = tuple(node for node in cluster.runnable if node.facts.has_finished("home"))
     for name, by_host in _envs(cluster).items():
         without = tuple(node.name for node in known if node.name not in by_host)
         if without:
@@ -184,7 +185,7 @@ def missing_envs(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def _first_mpi(node: Member) -> tuple[str, str] | None:
+def _first_mpi(node: HostContext) -> tuple[str, str] | None:
     first = next((mpi for mpi in node.facts.software.mpis if mpi.on_path and mpi.flavor != "unknown"), None)
     return (first.flavor, first.version or "") if first else None
 

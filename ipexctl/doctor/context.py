@@ -1,4 +1,4 @@
-"""The input of rules beside facts (a host, its part in the call, the cluster), and wording they share. Pure."""
+"""The input of rules (a host, the cluster), and wording they share. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ GB: Final = 1 << 30
 
 
 class HostContext(NamedTuple):
-    """A host's part in the call: its addresses, the other hosts, its clock, and the runs."""
+    """A host as the rules see it: its facts, its part in the call, its clock, and the runs."""
 
-    name: str
-    address: str
+    host: Host
+    facts: Facts
     internal: str | None = None
     """The address the other hosts use, if one is chosen."""
     peers: tuple[str, ...] = ()
@@ -45,13 +45,27 @@ class HostContext(NamedTuple):
     """The state of every run that any host of this call knows."""
 
     @property
+    def name(self) -> str:
+        return self.host.name
+
+    @property
     def alone(self) -> bool:
         return not self.peers
 
-
-def is_complete(facts: Facts, part: str) -> bool:
-    """True if the probe finished this part: only then does a missing fact mean that there is none."""
-    return part not in facts.cut and (facts.complete or bool(facts.cut))
+    @property
+    def nic(self) -> Nic | None:
+        """The interface for training: with the address the others use, or the control machine; else the default
+        route's."""
+        network = self.facts.network
+        for wanted in (self.internal, network.reached, self.host.address):
+            if wanted and (nic := network.nic_with(wanted)):
+                return nic
+        if self.internal:
+            return None
+        routed = network.nic(network.default_route.iface) if network.default_route else None
+        if routed and joining(routed):
+            return routed
+        return next((nic for nic in network.nics if joining(nic)), None)
 
 
 def size(count: float) -> str:
@@ -72,14 +86,6 @@ def few(words: list[str] | tuple[str, ...], most: int = 4) -> str:
     if len(words) <= most:
         return ", ".join(words)
     return f"{', '.join(words[:most])} and {len(words) - most} more"
-
-
-def minor_of(version: str | None) -> tuple[int, int] | None:
-    """`2.8.0+cpu` → (2, 8)."""
-    parts = (version or "").split("+")[0].split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-        return None
-    return int(parts[0]), int(parts[1])
 
 
 _APT: Final = frozenset({"debian", "ubuntu", "linuxmint", "pop", "raspbian"})
@@ -145,38 +151,10 @@ def usable_cores(cpu: Cpu) -> int | None:
     return cpu.allowed
 
 
-def main_nic(facts: Facts, context: HostContext) -> Nic | None:
-    """The interface for training: with the address the others use, or the control machine; else the default route's."""
-    network = facts.network
-    for wanted in (context.internal, network.reached, context.address):
-        if wanted and (nic := network.nic_with(wanted)):
-            return nic
-    if context.internal:
-        return None
-    routed = network.nic(network.default_route.iface) if network.default_route else None
-    if routed and joining(routed):
-        return routed
-    return next((nic for nic in network.nics if joining(nic)), None)
-
-
-class Member(NamedTuple):
-    """A host of a cluster."""
-
-    host: Host
-    facts: Facts
-    context: HostContext
-    nic: Nic | None
-    """The interface for training."""
-
-    @property
-    def name(self) -> str:
-        return self.host.name
-
-
 class Cluster(NamedTuple):
     """The hosts that answered, in the order of the hostfile, and their addresses."""
 
-    nodes: tuple[Member, ...]
+    nodes: tuple[HostContext, ...]
     addresses: Mapping[str, HostAddresses]
     iface: str | None = None
     """The network the user named."""
@@ -184,15 +162,16 @@ class Cluster(NamedTuple):
     """Why the hosts have no common network."""
 
     @property
-    def runnable(self) -> tuple[Member, ...]:
+    def runnable(self) -> tuple[HostContext, ...]:
         """The hosts that a rank could run on: no comparison with a Mac."""
         return tuple(node for node in self.nodes if node.facts.system.kernel_name in (None, "Linux"))
 
 
+HostRule = Callable[[HostContext], Iterator[Finding]]
 Rule = Callable[[Cluster], Iterator[Finding]]
 
 
-def groups(nodes: tuple[Member, ...], key: Callable[[Member], Key | None]) -> dict[Key, list[str]]:
+def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | None]) -> dict[Key, list[str]]:
     """Host names by value, the most common value first; hosts with None are left out."""
     found: defaultdict[Key, list[str]] = defaultdict(list)
     for node in nodes:

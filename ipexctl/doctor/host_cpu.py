@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import is_complete, usable_cores
+from ipexctl.doctor.context import usable_cores
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.text import counted
@@ -13,16 +13,15 @@ from ipexctl.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ipexctl.doctor.context import HostContext
+    from ipexctl.doctor.context import HostContext, HostRule
     from ipexctl.doctor.finding import Level
     from ipexctl.facts.cpu import Cpu, Tier
-    from ipexctl.facts.facts import Facts
 
 LEAVE_OUT: Final = "leave the host out: --limit '!NAME'"
 
 
-def arch(facts: Facts) -> Iterator[Finding]:
-    machine = facts.cpu.arch or facts.system.arch
+def arch(host: HostContext) -> Iterator[Finding]:
+    machine = host.facts.cpu.arch or host.facts.system.arch
     if machine is None or machine in X86:
         return
     if machine in ("aarch64", "arm64"):
@@ -37,9 +36,9 @@ def arch(facts: Facts) -> Iterator[Finding]:
     yield Finding("cpu.arch", "fail", message, LEAVE_OUT)
 
 
-def instructions(facts: Facts) -> Iterator[Finding]:
-    cpu = facts.cpu
-    if (cpu.arch or facts.system.arch or (X86[0] if "sse2" in cpu.flags else "")) not in X86:
+def instructions(host: HostContext) -> Iterator[Finding]:
+    cpu = host.facts.cpu
+    if (cpu.arch or host.facts.system.arch or (X86[0] if "sse2" in cpu.flags else "")) not in X86:
         return
     match cpu.tier:
         case "unsupported":
@@ -66,9 +65,9 @@ def instructions(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def hidden(facts: Facts) -> Iterator[Finding]:
+def hidden(host: HostContext) -> Iterator[Finding]:
     """Compare the flags with those of the model: old kernels and hypervisors hide some."""
-    cpu = facts.cpu
+    cpu = host.facts.cpu
     model = _model_tier(cpu)
     if model is None or cpu.tier is None or TIERS.index(cpu.tier) >= TIERS.index(model[1]):
         return
@@ -100,15 +99,15 @@ def _model_tier(cpu: Cpu) -> tuple[str, Tier] | None:
     return _MODEL_TIERS.get(cpu.model)
 
 
-def allowed(facts: Facts) -> Iterator[Finding]:
+def allowed(host: HostContext) -> Iterator[Finding]:
     """Affinity and cpuset; the quota has a rule of its own, as it is changed in another place."""
-    cpu = facts.cpu
+    cpu = host.facts.cpu
     if not cpu.siblings or not cpu.cores or cpu.affinity in (None, cpu.online):
         return
     usable = len(cpu.allowed_cores)
     if usable >= cpu.cores:
         return
-    level: Level = "info" if facts.batch.job else "warn"
+    level: Level = "info" if host.facts.batch.job else "warn"
     yield Finding(
         "cpu.fewer_allowed",
         level,
@@ -116,13 +115,13 @@ def allowed(facts: Facts) -> Iterator[Finding]:
         "for "
         f"{'it' if usable == 1 else 'those'} alone",
         "ask the scheduler for more cores"
-        if facts.batch.job
+        if host.facts.batch.job
         else "change the container's --cpuset-cpus, the cgroup's cpuset or a taskset in the login files",
     )
 
 
-def quota(facts: Facts) -> Iterator[Finding]:
-    cpu = facts.cpu
+def quota(host: HostContext) -> Iterator[Finding]:
+    cpu = host.facts.cpu
     if cpu.quota is None:
         return
     cores = len(cpu.allowed_cores) or cpu.cores
@@ -142,8 +141,8 @@ def quota(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def one_core(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    if not context.alone and usable_cores(facts.cpu) == 1:
+def one_core(host: HostContext) -> Iterator[Finding]:
+    if not host.alone and usable_cores(host.facts.cpu) == 1:
         yield Finding(
             "cpu.one_core",
             "info",
@@ -152,8 +151,8 @@ def one_core(facts: Facts, context: HostContext) -> Iterator[Finding]:
         )
 
 
-def smt(facts: Facts) -> Iterator[Finding]:
-    cpu = facts.cpu
+def smt(host: HostContext) -> Iterator[Finding]:
+    cpu = host.facts.cpu
     if cpu.smt and cpu.cores and cpu.threads:
         yield Finding(
             "cpu.smt",
@@ -164,20 +163,25 @@ def smt(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def governor(facts: Facts) -> Iterator[Finding]:
+def governor(host: HostContext) -> Iterator[Finding]:
     """Only info: under intel_pstate, the usual driver, it costs a few per cent."""
-    if facts.cpu.governor in ("powersave", "conservative"):
+    if host.facts.cpu.governor in ("powersave", "conservative"):
         yield Finding(
             "cpu.governor",
             "info",
-            f"The clock governor is {facts.cpu.governor}: cores may be slow to reach full speed, and one slow host "
-            "slows all",
+            f"The clock governor is {host.facts.cpu.governor}: cores may be slow to reach full speed, and one slow "
+            "host slows all",
             "as root: cpupower frequency-set -g performance",
         )
 
 
-def topology(facts: Facts) -> Iterator[Finding]:
-    if facts.system.is_linux and facts.cpu.online and not facts.cpu.siblings and is_complete(facts, "kernel"):
+def topology(host: HostContext) -> Iterator[Finding]:
+    if (
+        host.facts.system.is_linux
+        and host.facts.cpu.online
+        and not host.facts.cpu.siblings
+        and host.facts.has_finished("kernel")
+    ):
         yield Finding(
             "cpu.topology_hidden",
             "info",
@@ -186,8 +190,8 @@ def topology(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def numa(facts: Facts) -> Iterator[Finding]:
-    with_cpus = [node for node in facts.cpu.numa if node.cpus]
+def numa(host: HostContext) -> Iterator[Finding]:
+    with_cpus = [node for node in host.facts.cpu.numa if node.cpus]
     memories = [node.memory for node in with_cpus if node.memory is not None]
     if len(memories) < 2 or len(memories) != len(with_cpus):
         return
@@ -210,7 +214,6 @@ def numa(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_cpu(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    for rule in (arch, instructions, hidden, allowed, quota, numa, topology, smt, governor):
-        yield from rule(facts)
-    yield from one_core(facts, context)
+RULES: Final[tuple[HostRule, ...]] = (
+    arch, instructions, hidden, allowed, quota, numa, topology, smt, governor, one_core,
+)  # fmt: skip

@@ -11,9 +11,8 @@ from ipexctl.doctor.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.doctor.context import HostContext
+    from ipexctl.doctor.context import HostContext, HostRule
     from ipexctl.doctor.finding import Level
-    from ipexctl.facts.facts import Facts
 
 
 class VariableRule(NamedTuple):
@@ -108,25 +107,26 @@ def _unset(names: list[str]) -> str:
     return f"{search} shows where: comment it out in your own login files, and ask root about those in /etc"
 
 
-def _names(facts: Facts, pattern: str) -> list[str]:
+def _names(host: HostContext, pattern: str) -> list[str]:
     """The variables of that kind with a value."""
-    return sorted(name for name, value in facts.environment.variables.items() if value and re.fullmatch(pattern, name))
+    variables = host.facts.environment.variables
+    return sorted(name for name, value in variables.items() if value and re.fullmatch(pattern, name))
 
 
-def variables(facts: Facts) -> Iterator[Finding]:
+def variables(host: HostContext) -> Iterator[Finding]:
     for rule in _RULES:
-        names = [name for name in _names(facts, rule.pattern) if name not in rule.harmless]
-        if facts.batch.job:  # inside a job the scheduler sets them
+        names = [name for name in _names(host, rule.pattern) if name not in rule.harmless]
+        if host.facts.batch.job:  # inside a job the scheduler sets them
             names = [name for name in names if not name.startswith("PMI")]
         if names:
-            values = facts.environment.variables
+            values = host.facts.environment.variables
             shown = few([f"{name}={values[name][:20]}" for name in names], 2) if rule.with_values else few(names)
             yield Finding(rule.id, rule.level, rule.message.format(shown), rule.fix.format(_unset(names)))
 
 
-def thread_limit(facts: Facts) -> Iterator[Finding]:
-    text = facts.environment.variables.get("OMP_THREAD_LIMIT", "")
-    cores = facts.cpu.allowed
+def thread_limit(host: HostContext) -> Iterator[Finding]:
+    text = host.facts.environment.variables.get("OMP_THREAD_LIMIT", "")
+    cores = host.facts.cpu.allowed
     if not text.isascii() or not text.isdigit() or cores is None:
         return
     if int(text) < cores:
@@ -139,8 +139,8 @@ def thread_limit(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def preload(facts: Facts) -> Iterator[Finding]:
-    if not (value := facts.environment.variables.get("LD_PRELOAD")):
+def preload(host: HostContext) -> Iterator[Finding]:
+    if not (value := host.facts.environment.variables.get("LD_PRELOAD")):
         return
     files = [word.rpartition("/")[2] for word in re.split(r"[:\s]+", value) if word]
     if all(any(name.startswith(runtime) for name in files) for runtime in ("libgomp", "libiomp5")):
@@ -160,9 +160,9 @@ def preload(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def two_runtimes(facts: Facts) -> Iterator[Finding]:
+def two_runtimes(host: HostContext) -> Iterator[Finding]:
     """The system's directories may have both: ipexctl does not look for them there."""
-    libraries = facts.software.libraries
+    libraries = host.facts.software.libraries
     gomp, iomp = ({path.rpartition("/")[0] for path in libraries.get(name, ())} for name in ("libgomp", "libiomp5"))
     both = sorted(directory for directory in gomp & iomp if not directory.startswith(("/usr/lib", "/lib")))
     if both:
@@ -174,10 +174,10 @@ def two_runtimes(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def interface(facts: Facts) -> Iterator[Finding]:
-    known = {nic.name for nic in facts.network.nics}
-    for name in _names(facts, "FI_TCP_IFACE|CCL_KVS_IFACE|GLOO_SOCKET_IFNAME|TP_SOCKET_IFNAME|I_MPI_HYDRA_IFACE"):
-        value = facts.environment.variables[name]
+def interface(host: HostContext) -> Iterator[Finding]:
+    known = {nic.name for nic in host.facts.network.nics}
+    for name in _names(host, "FI_TCP_IFACE|CCL_KVS_IFACE|GLOO_SOCKET_IFNAME|TP_SOCKET_IFNAME|I_MPI_HYDRA_IFACE"):
+        value = host.facts.environment.variables[name]
         first = re.split(r"[,=^]", value)[0]
         if first == "lo" or (known and first and first not in known):
             problem = "is inside this host" if first == "lo" else "doesn't exist on this host"
@@ -189,8 +189,8 @@ def interface(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def conda(facts: Facts) -> Iterator[Finding]:
-    variables = facts.environment.variables
+def conda(host: HostContext) -> Iterator[Finding]:
+    variables = {} if host.is_control else host.facts.environment.variables
     if variables.get("CONDA_PREFIX"):
         yield Finding(
             "environment.conda",
@@ -209,8 +209,6 @@ def conda(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_environment(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    for rule in (variables, thread_limit, preload, two_runtimes, interface):
-        yield from rule(facts)
-    if not context.is_control:
-        yield from conda(facts)
+RULES: Final[tuple[HostRule, ...]] = (
+    variables, thread_limit, preload, two_runtimes, interface, conda,
+)  # fmt: skip

@@ -11,17 +11,16 @@ from ipexctl.doctor.finding import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.doctor.context import HostContext
+    from ipexctl.doctor.context import HostContext, HostRule
     from ipexctl.doctor.finding import Level
-    from ipexctl.facts.facts import Facts
 
 _ENOUGH: Final = 4 * GB
 _SHM_OF_DOCKER: Final = 64 * MB
 _LIMITS: Final = "as root: add '{line}' to /etc/security/limits.d/90-training.conf; log in again"
 
 
-def amount(facts: Facts) -> Iterator[Finding]:
-    usable = facts.memory.usable
+def amount(host: HostContext) -> Iterator[Finding]:
+    usable = host.facts.memory.usable
     if usable is not None and usable < _ENOUGH:
         yield Finding(
             "memory.small",
@@ -32,24 +31,24 @@ def amount(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def limit(facts: Facts) -> Iterator[Finding]:
-    memory = facts.memory
+def limit(host: HostContext) -> Iterator[Finding]:
+    memory = host.facts.memory
     if memory.limit is None or memory.total is None or memory.limit >= memory.total / 2:
         return
-    level: Level = "info" if facts.batch.job else "warn"
+    level: Level = "info" if host.facts.batch.job else "warn"
     yield Finding(
         "memory.limit",
         level,
         f"The cgroup allows {size(memory.limit)} of the machine's {size(memory.total)}: ranks that need more in total "
         "are killed (signal 9)",
         "ask the scheduler for more memory"
-        if facts.batch.job
+        if host.facts.batch.job
         else "raise the container's --memory or the cgroup's limit",
     )
 
 
-def busy(facts: Facts) -> Iterator[Finding]:
-    memory = facts.memory
+def busy(host: HostContext) -> Iterator[Finding]:
+    memory = host.facts.memory
     if memory.total is None or memory.available is None or memory.available >= memory.total * 0.2:
         return
     yield Finding(
@@ -61,8 +60,8 @@ def busy(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def huge_pages(facts: Facts) -> Iterator[Finding]:
-    memory = facts.memory
+def huge_pages(host: HostContext) -> Iterator[Finding]:
+    memory = host.facts.memory
     if not memory.hugepages_free or not memory.hugepage_size or not memory.total:
         return
     idle = memory.hugepages_free * memory.hugepage_size
@@ -77,8 +76,8 @@ def huge_pages(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def transparent(facts: Facts) -> Iterator[Finding]:
-    if facts.memory.thp == "never":
+def transparent(host: HostContext) -> Iterator[Finding]:
+    if host.facts.memory.thp == "never":
         yield Finding(
             "memory.thp",
             "info",
@@ -87,8 +86,8 @@ def transparent(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def swap(facts: Facts) -> Iterator[Finding]:
-    memory = facts.memory
+def swap(host: HostContext) -> Iterator[Finding]:
+    memory = host.facts.memory
     if memory.swap and memory.total and memory.swap >= memory.total / 2:
         yield Finding(
             "memory.swap",
@@ -99,8 +98,8 @@ def swap(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def shared(facts: Facts) -> Iterator[Finding]:
-    memory = facts.memory
+def shared(host: HostContext) -> Iterator[Finding]:
+    memory = host.facts.memory
     if memory.shm_size is None:
         return
     enough = GB if memory.usable is None else min(GB, memory.usable // 8)
@@ -127,12 +126,12 @@ def shared(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def locked(facts: Facts) -> Iterator[Finding]:
-    soft = facts.limits.memlock.soft
+def locked(host: HostContext) -> Iterator[Finding]:
+    soft = host.facts.limits.memlock.soft
     if soft is None or soft == math.inf:
         return
     fix = _LIMITS.format(line="* - memlock unlimited")
-    if any(device.state == "active" for device in facts.network.rdma):
+    if any(device.state == "active" for device in host.facts.network.rdma):
         if soft < GB:
             yield Finding(
                 "limits.memlock",
@@ -150,10 +149,10 @@ def locked(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def files(facts: Facts, context: HostContext) -> Iterator[Finding]:
+def files(host: HostContext) -> Iterator[Finding]:
     """A rank has a connection to every other one, and DataLoader workers send file descriptors."""
-    soft, hard = facts.limits.nofile.soft, facts.limits.nofile.hard
-    needed = max(1024, 16 * (len(context.peers) + 1))
+    soft, hard = host.facts.limits.nofile.soft, host.facts.limits.nofile.hard
+    needed = max(1024, 16 * (len(host.peers) + 1))
     if soft is None or soft >= needed:
         return
     can_raise = hard is not None and hard >= needed
@@ -169,20 +168,19 @@ def files(facts: Facts, context: HostContext) -> Iterator[Finding]:
     )
 
 
-def processes(facts: Facts) -> Iterator[Finding]:
-    soft = facts.limits.nproc.soft
-    needed = max(1024, 4 * (facts.cpu.threads or 0))
-    if soft is not None and soft < needed and facts.account.uid != 0:
+def processes(host: HostContext) -> Iterator[Finding]:
+    soft = host.facts.limits.nproc.soft
+    needed = max(1024, 4 * (host.facts.cpu.threads or 0))
+    if soft is not None and soft < needed and host.facts.account.uid != 0:
         yield Finding(
             "limits.nproc",
             "warn",
             f"{soft:.0f} processes and threads for this account (ulimit -u): with more, OpenMP and DataLoader "
             "workers fail to start",
-            _LIMITS.format(line=f"{facts.account.user or 'ACCOUNT'} - nproc {max(4096, needed)}"),
+            _LIMITS.format(line=f"{host.facts.account.user or 'ACCOUNT'} - nproc {max(4096, needed)}"),
         )
 
 
-def check_memory(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    for rule in (amount, limit, busy, shared, huge_pages, transparent, swap, locked, processes):
-        yield from rule(facts)
-    yield from files(facts, context)
+RULES: Final[tuple[HostRule, ...]] = (
+    amount, limit, busy, shared, huge_pages, transparent, swap, locked, processes, files,
+)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import few, is_complete, link_rate, main_nic, open_ports
+from ipexctl.doctor.context import few, link_rate, open_ports
 from ipexctl.doctor.finding import Finding
 from ipexctl.facts.internal import joining
 from ipexctl.remote.control_machine import is_loopback
@@ -13,23 +13,22 @@ from ipexctl.remote.control_machine import is_loopback
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.doctor.context import HostContext
+    from ipexctl.doctor.context import HostContext, HostRule
     from ipexctl.doctor.finding import Level
-    from ipexctl.facts.facts import Facts
 
 _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}
 
 
-def own_name(facts: Facts, context: HostContext) -> Iterator[Finding]:
+def own_name(host: HostContext) -> Iterator[Finding]:
     """Gloo and MPI send the first address of the host's own name to the others.
 
     The message has neither name nor address: for 200 hosts with one setup this is one finding.
     """
-    found = facts.network.resolves_to
-    if found is None or context.alone:
+    found = host.facts.network.resolves_to
+    if found is None or host.alone:
         return
-    own = {address.address for nic in facts.network.nics for address in nic.addresses}
-    main = main_nic(facts, context)
+    own = {address.address for nic in host.facts.network.nics for address in nic.addresses}
+    main = host.nic
     iface = main.name if main else "IFACE"
     fix = f"as root, in /etc/hosts, give its name the address of {iface} (ip addr show {iface})"
     meanwhile = f"; meanwhile ipexctl run sets GLOO_SOCKET_IFNAME={iface}"
@@ -49,7 +48,7 @@ def own_name(facts: Facts, context: HostContext) -> Iterator[Finding]:
             "themselves, and hang",
             f"{fix}, instead of {found[0]}{meanwhile}",
         )
-    elif own and not own & set(found) and is_complete(facts, "network"):
+    elif own and not own & set(found) and host.facts.has_finished("network"):
         yield Finding(
             "name.elsewhere",
             "warn",
@@ -59,13 +58,13 @@ def own_name(facts: Facts, context: HostContext) -> Iterator[Finding]:
         )
 
 
-def bridges(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    if context.alone:
+def bridges(host: HostContext) -> Iterator[Finding]:
+    if host.alone:
         return
-    main = main_nic(facts, context)
+    main = host.nic
     inside = {
         _KINDS.get(nic.kind) or nic.name
-        for nic in facts.network.nics
+        for nic in host.facts.network.nics
         if nic is not main and nic.kind != "loopback" and not joining(nic)
         if any(address.scope == "global" and address.family == 4 for address in nic.addresses)
     }
@@ -93,10 +92,16 @@ def bridges(facts: Facts, context: HostContext) -> Iterator[Finding]:
     )
 
 
-def internal_address(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    own = {address.address for nic in facts.network.nics for address in nic.addresses}
-    given = context.internal
-    if given and own and given not in own and re.fullmatch(r"[0-9.]+|.*:.*", given) and is_complete(facts, "network"):
+def internal_address(host: HostContext) -> Iterator[Finding]:
+    own = {address.address for nic in host.facts.network.nics for address in nic.addresses}
+    given = host.internal
+    if (
+        given
+        and own
+        and given not in own
+        and re.fullmatch(r"[0-9.]+|.*:.*", given)
+        and host.facts.has_finished("network")
+    ):
         yield Finding(
             "network.not_its_address",
             "warn",
@@ -106,12 +111,12 @@ def internal_address(facts: Facts, context: HostContext) -> Iterator[Finding]:
         )
 
 
-def default_route(facts: Facts) -> Iterator[Finding]:
+def default_route(host: HostContext) -> Iterator[Finding]:
     if (
-        facts.system.is_linux
-        and is_complete(facts, "kernel")
-        and facts.network.nics
-        and facts.network.default_route is None
+        host.facts.system.is_linux
+        and host.facts.has_finished("kernel")
+        and host.facts.network.nics
+        and host.facts.network.default_route is None
     ):
         yield Finding(
             "network.no_default_route",
@@ -121,8 +126,8 @@ def default_route(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def link(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    nic = None if context.alone else main_nic(facts, context)
+def link(host: HostContext) -> Iterator[Finding]:
+    nic = None if host.alone else host.nic
     if nic is None:
         return
     if nic.kind in ("wifi", "tunnel"):
@@ -144,10 +149,10 @@ def link(facts: Facts, context: HostContext) -> Iterator[Finding]:
         )
 
 
-def firewall(facts: Facts, context: HostContext) -> Iterator[Finding]:
+def firewall(host: HostContext) -> Iterator[Finding]:
     """Only a firewall's own service counts: docker loads tables into the kernel as well."""
-    services = [name for name in facts.security.firewall if name in ("ufw", "firewalld")]
-    if not services or context.alone:
+    services = [name for name in host.facts.security.firewall if name in ("ufw", "firewalld")]
+    if not services or host.alone:
         return
     yield Finding(
         "network.firewall",
@@ -155,12 +160,12 @@ def firewall(facts: Facts, context: HostContext) -> Iterator[Finding]:
         f"{' and '.join(services)} runs on this host: ranks listen on high ports, and if those are closed training "
         "hangs at its start",
         "nothing to do unless network.port_closed is found too; then "
-        + open_ports([context.name], {context.name: context.internal or ""}, {context.name: facts}),
+        + open_ports([host.name], {host.name: host.internal or ""}, {host.name: host.facts}),
     )
 
 
-def port_range(facts: Facts) -> Iterator[Finding]:
-    span = facts.network.port_range
+def port_range(host: HostContext) -> Iterator[Finding]:
+    span = host.facts.network.port_range
     if span is not None and span[1] - span[0] < 2000:
         yield Finding(
             "network.few_ports",
@@ -171,9 +176,9 @@ def port_range(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def rdma(facts: Facts) -> Iterator[Finding]:
-    down = [device.name for device in facts.network.rdma if device.state not in (None, "active")]
-    if down and not any(device.state == "active" for device in facts.network.rdma):
+def rdma(host: HostContext) -> Iterator[Finding]:
+    down = [device.name for device in host.facts.network.rdma if device.state not in (None, "active")]
+    if down and not any(device.state == "active" for device in host.facts.network.rdma):
         yield Finding(
             "rdma.inactive",
             "info",
@@ -182,8 +187,6 @@ def rdma(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_network_settings(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    for rule in (default_route, port_range, rdma):
-        yield from rule(facts)
-    for rule_in_context in (own_name, bridges, internal_address, link, firewall):
-        yield from rule_in_context(facts, context)
+RULES: Final[tuple[HostRule, ...]] = (
+    default_route, port_range, rdma, own_name, bridges, internal_address, link, firewall,
+)  # fmt: skip

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import few, is_complete, minor_of, package_command
+from ipexctl.doctor.context import few, package_command
 from ipexctl.doctor.finding import Finding
+from ipexctl.facts.software import minor_of
 from ipexctl.stack.env.record import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.doctor.context import HostContext
+    from ipexctl.doctor.context import HostContext, HostRule
     from ipexctl.doctor.finding import Level
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Env, Python
@@ -32,8 +33,8 @@ def python_without_root(version: str) -> str:
     )
 
 
-def libc(facts: Facts) -> Iterator[Finding]:
-    system = facts.system
+def libc(host: HostContext) -> Iterator[Finding]:
+    system = host.facts.system
     version = minor_of(system.libc_version)
     if system.libc == "musl":
         yield Finding(
@@ -73,13 +74,13 @@ def _running(facts: Facts) -> list[Python]:
     ]
 
 
-def pythons(facts: Facts) -> Iterator[Finding]:
-    if not facts.system.is_linux or facts.system.libc == "musl" or not is_complete(facts, "programs"):
+def pythons(host: HostContext) -> Iterator[Finding]:
+    if not host.facts.system.is_linux or host.facts.system.libc == "musl" or not host.facts.has_finished("programs"):
         return
-    running = _running(facts)
+    running = _running(host.facts)
     minors = sorted({python.minor for python in running if python.minor})
     versions = few([f"{major}.{minor}" for major, minor in minors])
-    fix = _get_python(facts)
+    fix = _get_python(host.facts)
     if not minors:
         yield Finding(
             "python.none",
@@ -97,7 +98,7 @@ def pythons(facts: Facts) -> Iterator[Finding]:
             + "IPEX 2.8 needs one of 3.9 to 3.13",
             fix,
         )
-    elif not usable(facts):
+    elif not usable(host.facts):
         yield Finding(
             "python.too_new",
             "warn",
@@ -114,8 +115,8 @@ def _get_python(facts: Facts) -> str:
     return f"{package_command(facts, 'python3 python3-venv', dnf, 'python311')}; {python_without_root('3.12')}"
 
 
-def venv(facts: Facts) -> Iterator[Finding]:
-    found = usable(facts)
+def venv(host: HostContext) -> Iterator[Finding]:
+    found = usable(host.facts)
     if not found or any(python.venv is not False for python in found):
         return
     first = found[0]
@@ -124,12 +125,12 @@ def venv(facts: Facts) -> Iterator[Finding]:
         "python.no_venv",
         "warn",
         f"Python {minor} can't make environments (venv or ensurepip is a separate package): install uses another way",
-        package_command(facts, f"python{minor}-venv", f"python{minor}", f"python{minor.replace('.', '')}"),
+        package_command(host.facts, f"python{minor}-venv", f"python{minor}", f"python{minor.replace('.', '')}"),
     )
 
 
-def broken(facts: Facts) -> Iterator[Finding]:
-    if dead := [python.path[:50] for python in facts.software.pythons if python.version is None]:
+def broken(host: HostContext) -> Iterator[Finding]:
+    if dead := [python.path[:50] for python in host.facts.software.pythons if python.version is None]:
         yield Finding(
             "python.broken",
             "info",
@@ -139,9 +140,9 @@ def broken(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def drift(facts: Facts) -> Iterator[Finding]:
+def drift(host: HostContext) -> Iterator[Finding]:
     """Versions that pip does not check: IPEX and the bindings declare no torch."""
-    for env in facts.software.envs:
+    for env in host.facts.software.envs:
         torch = minor_of(env.torch)
         others = [("IPEX", env.ipex), ("oneCCL bindings", env.oneccl_bindings)]
         wrong = [f"{name} {version}" for name, version in others if torch and (minor_of(version) or torch) != torch]
@@ -192,10 +193,10 @@ def _mpi_mismatch(env: Env) -> Finding | None:
     )
 
 
-def dead_envs(facts: Facts) -> Iterator[Finding]:
-    if not is_complete(facts, "home"):
+def dead_envs(host: HostContext) -> Iterator[Finding]:
+    if not host.facts.has_finished("home"):
         return
-    for env in facts.software.envs:
+    for env in host.facts.software.envs:
         if not env.runs:
             yield Finding(
                 "env.broken",
@@ -205,12 +206,12 @@ def dead_envs(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def mpis(facts: Facts) -> Iterator[Finding]:
-    if not facts.system.is_linux or not is_complete(facts, "programs"):
+def mpis(host: HostContext) -> Iterator[Finding]:
+    if not host.facts.system.is_linux or not host.facts.has_finished("programs"):
         return
-    found = facts.software.mpis
-    records = (read_record(env.record) for env in facts.software.envs if not env.mpi)
-    if not found and not any(env.mpi for env in facts.software.envs) and not any(r and r.mpi for r in records):
+    found = host.facts.software.mpis
+    records = (read_record(env.record) for env in host.facts.software.envs if not env.mpi)
+    if not found and not any(env.mpi for env in host.facts.software.envs) and not any(r and r.mpi for r in records):
         yield Finding(
             "mpi.missing",
             "info",
@@ -228,11 +229,11 @@ def mpis(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def libraries(facts: Facts) -> Iterator[Finding]:
-    if not facts.system.is_linux or not is_complete(facts, "programs"):
+def libraries(host: HostContext) -> Iterator[Finding]:
+    if not host.facts.system.is_linux or not host.facts.has_finished("programs"):
         return
-    have = facts.software.libraries
-    with_ipex = [env.name for env in facts.software.envs if env.ipex and not env.packages.get("intel-openmp")]
+    have = host.facts.software.libraries
+    with_ipex = [env.name for env in host.facts.software.envs if env.ipex and not env.packages.get("intel-openmp")]
     if with_ipex and "libiomp5" not in have:
         yield Finding(
             "openmp.no_libiomp5",
@@ -247,13 +248,13 @@ def libraries(facts: Facts) -> Iterator[Finding]:
             "info",
             "Neither tcmalloc nor jemalloc is installed: ranks that `ipexctl run` did not start get memory from the "
             "kernel anew at every step, which costs time",
-            package_command(facts, "libtcmalloc-minimal4", "gperftools-libs", "libtcmalloc4"),
+            package_command(host.facts, "libtcmalloc-minimal4", "gperftools-libs", "libtcmalloc4"),
         )
 
 
-def tools(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    have = facts.environment.tools
-    if not facts.system.is_linux or not is_complete(facts, "programs") or not have:
+def tools(host: HostContext) -> Iterator[Finding]:
+    have = host.facts.environment.tools
+    if not host.facts.system.is_linux or not host.facts.has_finished("programs") or not have:
         return
     missing = [name for name in ("tar", "sha256sum") if name not in have]
     if missing:
@@ -261,19 +262,18 @@ def tools(facts: Facts, context: HostContext) -> Iterator[Finding]:
             "tools.missing",
             "warn",
             f"No {' and no '.join(missing)}: code and wheels can't be unpacked or verified on this host",
-            package_command(facts, "tar coreutils", "tar coreutils", "tar coreutils"),
+            package_command(host.facts, "tar coreutils", "tar coreutils", "tar coreutils"),
         )
-    if context.node0 and not context.alone and "ssh" not in have:
+    if host.node0 and not host.alone and "ssh" not in have:
         yield Finding(
             "tools.no_ssh",
             "fail",
             "No ssh on node0: mpirun on node0 starts the ranks of all other hosts by ssh",
-            f"{package_command(facts, 'openssh-client', 'openssh-clients', 'openssh-clients')}; "
+            f"{package_command(host.facts, 'openssh-client', 'openssh-clients', 'openssh-clients')}; "
             "or put another host first in the hostfile",
         )
 
 
-def check_software(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    for rule in (libc, pythons, venv, broken, drift, dead_envs, mpis, libraries):
-        yield from rule(facts)
-    yield from tools(facts, context)
+RULES: Final[tuple[HostRule, ...]] = (
+    libc, pythons, venv, broken, drift, dead_envs, mpis, libraries, tools,
+)  # fmt: skip

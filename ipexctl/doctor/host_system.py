@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import GB, few, is_complete, size
+from ipexctl.doctor.context import GB, few, size
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.run_states import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ipexctl.doctor.context import HostContext
-    from ipexctl.facts.facts import Facts
+    from ipexctl.doctor.context import HostContext, HostRule
     from ipexctl.facts.system import RunProcess
 
 _ENV: Final = 10 * GB
@@ -26,17 +25,17 @@ _ROOM: Final = (
 )
 
 
-def complete(facts: Facts) -> Iterator[Finding]:
+def complete(host: HostContext) -> Iterator[Finding]:
     """Each part that is missing has its own likely cause."""
     causes = {
         "home": "a file server that doesn't answer",
         "names": "a name server that doesn't answer",
         "programs": "a program or a PATH that hangs",
     }
-    if facts.complete and not facts.cut:
+    if host.facts.complete and not host.facts.cut:
         return
-    lost = few(facts.cut, 3) or "the rest"
-    likely = next((causes[part] for part in facts.cut if part in causes), "a slow machine or a lost connection")
+    lost = few(host.facts.cut, 3) or "the rest"
+    likely = next((causes[part] for part in host.facts.cut if part in causes), "a slow machine or a lost connection")
     yield Finding(
         "probe.incomplete",
         "warn",
@@ -45,8 +44,8 @@ def complete(facts: Facts) -> Iterator[Finding]:
     )
 
 
-def linux(facts: Facts) -> Iterator[Finding]:
-    system = facts.system
+def linux(host: HostContext) -> Iterator[Finding]:
+    system = host.facts.system
     if system.kernel_name is not None and not system.is_linux:
         name = system.distro or {"Darwin": "macOS"}.get(system.kernel_name, system.kernel_name)
         yield Finding(
@@ -64,13 +63,13 @@ def linux(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def room(facts: Facts) -> Iterator[Finding]:
-    disk = facts.home.disk if facts.home else None
-    if facts.home is None or disk is None:
+def room(host: HostContext) -> Iterator[Finding]:
+    disk = host.facts.home.disk if host.facts.home else None
+    if host.facts.home is None or disk is None:
         return
-    path = facts.home.path[:50]
+    path = host.facts.home.path[:50]
     # With an environment, no room for another is needed; where that is unknown, there may be one.
-    installed = any(env.torch and env.runs for env in facts.software.envs) or not is_complete(facts, "home")
+    installed = any(env.torch and env.runs for env in host.facts.software.envs) or not host.facts.has_finished("home")
     if disk.free is not None and disk.free < GB:
         yield Finding(
             "home.full",
@@ -96,12 +95,12 @@ def room(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def writing(facts: Facts) -> Iterator[Finding]:
-    home, disk = facts.home, facts.home.disk if facts.home else None
+def writing(host: HostContext) -> Iterator[Finding]:
+    home, disk = host.facts.home, host.facts.home.disk if host.facts.home else None
     if home is None or disk is None:
         return
     read_only = disk.mount is not None and "ro" in disk.mount.options
-    if read_only or (disk.writable is False and disk.total is not None and is_complete(facts, "home")):
+    if read_only or (disk.writable is False and disk.total is not None and host.facts.has_finished("home")):
         # The kernel makes a filesystem read-only after errors, and writing to it then loses data.
         point = (disk.mount.point if disk.mount else "PATH")[:40]
         remount = f"as root, and only where dmesg shows no errors of that disk: mount -o remount,rw {point}; or "
@@ -122,8 +121,8 @@ def writing(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def temporary(facts: Facts) -> Iterator[Finding]:
-    tmp = facts.tmp
+def temporary(host: HostContext) -> Iterator[Finding]:
+    tmp = host.facts.tmp
     if tmp is None:
         return
     if tmp.free is not None and tmp.free < GB:
@@ -143,10 +142,10 @@ def temporary(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def logind(facts: Facts) -> Iterator[Finding]:
+def logind(host: HostContext) -> Iterator[Finding]:
     """logind spares system accounts, and processes outside of a session."""
-    rules = facts.logind
-    uid = facts.account.uid
+    rules = host.facts.logind
+    uid = host.facts.account.uid
     if not rules.present or rules.linger is not False or rules.in_session is False or uid is None:
         return
     fix = "loginctl enable-linger (for your own account, mostly without root)"
@@ -167,8 +166,8 @@ def logind(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def scheduler(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    batch = facts.batch
+def scheduler(host: HostContext) -> Iterator[Finding]:
+    batch = host.facts.batch
     if batch.job:
         yield Finding(
             "batch.job",
@@ -179,7 +178,7 @@ def scheduler(facts: Facts, context: HostContext) -> Iterator[Finding]:
     elif batch.schedulers:
         names = {"slurm": "Slurm", "pbs": "PBS", "lsf": "LSF", "sge": "Grid Engine"}
         schedulers = " and ".join(names.get(name, name[:20]) for name in batch.schedulers)
-        hosts = len(context.peers) + 1
+        hosts = len(host.peers) + 1
         commands = {"slurm": f"salloc -N {hosts} --exclusive", "pbs": f"qsub -I -l select={hosts}"}
         command = commands.get(batch.schedulers[0], "ask for an allocation")
         yield Finding(
@@ -191,13 +190,13 @@ def scheduler(facts: Facts, context: HostContext) -> Iterator[Finding]:
         )
 
 
-def load(facts: Facts) -> Iterator[Finding]:
-    cores = facts.cpu.cores or facts.cpu.threads
-    if facts.activity.load is None or not cores or not facts.complete:
+def load(host: HostContext) -> Iterator[Finding]:
+    cores = host.facts.cpu.cores or host.facts.cpu.threads
+    if host.facts.activity.load is None or not cores or not host.facts.complete:
         return
-    if facts.activity.runs or facts.activity.processes:
+    if host.facts.activity.runs or host.facts.activity.processes:
         return
-    now = facts.activity.load[0]
+    now = host.facts.activity.load[0]
     if now >= max(2.0, cores / 4):
         yield Finding(
             "activity.load",
@@ -208,14 +207,14 @@ def load(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def runs(facts: Facts, context: HostContext) -> Iterator[Finding]:
+def runs(host: HostContext) -> Iterator[Finding]:
     """Runs that are alive, or may be by their record."""
-    activity = facts.activity
+    activity = host.facts.activity
     with_processes = {process.run for process in activity.processes}
     known = dict.fromkeys([*activity.runs, *(process.run for process in activity.processes)])
     alive = []
     for run in known:
-        life = context.runs.get(run, UNKNOWN).life
+        life = host.runs.get(run, UNKNOWN).life
         if life == "alive" or (life == "unknown" and run not in with_processes):
             alive.append(run)
     if alive:
@@ -228,13 +227,13 @@ def runs(facts: Facts, context: HostContext) -> Iterator[Finding]:
         )
 
 
-def leftovers(facts: Facts, context: HostContext) -> Iterator[Finding]:
+def leftovers(host: HostContext) -> Iterator[Finding]:
     """Processes of runs that are not alive. If that is unknown, no fix ends a process."""
     by_run: dict[str, list[RunProcess]] = {}
-    for process in facts.activity.processes:
+    for process in host.facts.activity.processes:
         by_run.setdefault(process.run, []).append(process)
     for run, processes in by_run.items():
-        state = context.runs.get(run, UNKNOWN)
+        state = host.runs.get(run, UNKNOWN)
         if state.life == "unknown":
             yield Finding(
                 "activity.leftovers",
@@ -265,8 +264,8 @@ def _end_of_run(run: str, pids: Sequence[int]) -> str:
     return f"for p in {numbers}; do grep -qszE {of_run} /proc/$p/environ /proc/$p/cmdline && kill $p; done"
 
 
-def selinux(facts: Facts) -> Iterator[Finding]:
-    if facts.security.selinux == "enforcing":
+def selinux(host: HostContext) -> Iterator[Finding]:
+    if host.facts.security.selinux == "enforcing":
         yield Finding(
             "security.selinux",
             "info",
@@ -275,8 +274,6 @@ def selinux(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_system(facts: Facts, context: HostContext) -> Iterator[Finding]:
-    for rule in (complete, linux, room, writing, temporary, logind, load, selinux):
-        yield from rule(facts)
-    for rule_in_context in (scheduler, runs, leftovers):
-        yield from rule_in_context(facts, context)
+RULES: Final[tuple[HostRule, ...]] = (
+    complete, linux, room, writing, temporary, logind, load, selinux, scheduler, runs, leftovers,
+)  # fmt: skip

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.hosts.nodeset import fold
-from ipexctl.remote.outcome import TimedOut
+from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.session import OutputCollector
 from ipexctl.trust.config import names_in
 from ipexctl.trust.host_state import HostState
 from ipexctl.trust.host_steps import login_command, read_logins
-from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
+from ipexctl.trust.login_errors import LoginAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,34 +42,32 @@ def is_slow(login: LoginAttempt) -> bool:
     return login.code == 124
 
 
-def diagnose_login(
-    name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None
-) -> LoginDiagnosis | None:
+def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node: HostState | None) -> HostError | None:
     """The reason if trust was not set up for this node or was undone; None if trust explains it better."""
     if is_slow(login):
-        return LoginDiagnosis(
+        return HostError(
             "a login from node0 took longer than the few seconds it had",
             "time a login by hand on node0 (time ssh ADDRESS true); check the login shell's start-up files and sshd on"
             " that host",
         )
     config = node0.config if node0 else ""
     if config and name not in names_in(config):
-        return LoginDiagnosis("node0's ssh config doesn't name it: it was added after the last ipexctl trust", _TRUST)
+        return HostError("node0's ssh config doesn't name it: it was added after the last ipexctl trust", _TRUST)
     refused = re.search(r"Permission denied|Too many authentication failures", login.output)
     if not config:
         if (
             re.search(r"Host key verification failed", login.output)
             and "IDENTIFICATION HAS CHANGED" not in login.output
         ):
-            return LoginDiagnosis("node0 can't log in yet: it doesn't know the host key", _TRUST)
+            return HostError("node0 can't log in yet: it doesn't know the host key", _TRUST)
         if refused:
-            return LoginDiagnosis("node0 can't log in yet: no key of node0 is accepted", _TRUST)
+            return HostError("node0 can't log in yet: no key of node0 is accepted", _TRUST)
     elif refused and node and node0 and node0.key and node0.key.split()[-1].encode() not in (node.keys or b""):
-        return LoginDiagnosis("node0's key is no longer in ~/.ssh/authorized_keys on it", _TRUST)
+        return HostError("node0's key is no longer in ~/.ssh/authorized_keys on it", _TRUST)
     return None
 
 
-def login_findings(failed: Mapping[str, LoginDiagnosis]) -> tuple[Finding, ...]:
+def login_findings(failed: Mapping[str, HostError]) -> tuple[Finding, ...]:
     """One finding for all nodes."""
     if not failed:
         return ()
@@ -88,7 +86,7 @@ def login_findings(failed: Mapping[str, LoginDiagnosis]) -> tuple[Finding, ...]:
     return (Finding("network.login", "fail", message, fixes or _TRUST, tuple(failed)),)
 
 
-def slow_login_finding(slow: Mapping[str, LoginDiagnosis]) -> tuple[Finding, ...]:
+def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:
     """One finding for all nodes whose login had no result in the time of this check, which is shorter than mpirun's."""
     if not slow:
         return ()

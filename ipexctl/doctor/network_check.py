@@ -8,10 +8,11 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.doctor import ports
-from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.doctor.logins import (
     diagnose_login,
     for_many,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.trust.host_state import HostState
-    from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
+    from ipexctl.trust.login_errors import LoginAttempt
 
 CONNECT: Final = 3.0
 """Seconds for one connection between two hosts; more for many hosts."""
@@ -88,29 +89,24 @@ def check_network(
         cancel.throw()
 
 
+@dataclass(slots=True)
 class _NetworkCheck:
     """The state of one check of the network."""
 
-    def __init__(
-        self,
-        pool: SessionPool,
-        hosts: Sequence[Host],
-        internal: Mapping[str, str],
-        facts: Mapping[str, Facts],
-        home: str,
-        started: float,
-        budget: float,
-        cancel: Cancel,
-    ) -> None:
-        self.pool, self.internal, self.facts, self.home, self.cancel = pool, internal, facts, home, cancel
-        self.hosts = tuple(hosts)
-        self.started, self.budget = started, budget
-        self.sessions: dict[str, Session] = {}
-        self.node0_state: HostState | None = None
-        self.identities: dict[str, str] = {}
-        self.lost: dict[str, HostError] = {}
-        self.untested: dict[str, str] = {}
-        self.results: dict[ports.Pair, ports.ConnectionResult] = {}
+    pool: SessionPool
+    hosts: Sequence[Host]
+    internal: Mapping[str, str]
+    facts: Mapping[str, Facts]
+    home: str
+    started: float
+    budget: float
+    cancel: Cancel
+    sessions: dict[str, Session] = field(default_factory=dict)
+    node0_state: HostState | None = None
+    identities: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, HostError] = field(default_factory=dict)
+    untested: dict[str, str] = field(default_factory=dict)
+    results: dict[ports.Pair, ports.ConnectionResult] = field(default_factory=dict)
 
     def at(self, share: float) -> float:
         """The time when that share of the budget is used up."""
@@ -123,8 +119,8 @@ class _NetworkCheck:
         background = run_in_background(self._log_in, "doctor-logins")
         self._try_ports()
         logins = results_until({"logins": background}, self.at(0.97))["logins"]
-        failed_logins: dict[str, LoginDiagnosis] = {}
-        slow_logins: dict[str, LoginDiagnosis] = {}
+        failed_logins: dict[str, HostError] = {}
+        slow_logins: dict[str, HostError] = {}
         silent = frozenset[str]()
         if not isinstance(logins, HostError):
             failed_logins, silent = self._diagnose_logins(logins)
@@ -157,7 +153,7 @@ class _NetworkCheck:
             self._mark_lost(name, error)
 
     def _probe_states(self, hosts: Sequence[Host], until: float, *, late_is_lost: bool) -> dict[str, HostState]:
-        """What trust left on these hosts; one that no longer answers is lost."""
+        """The state of trust on these hosts; one that no longer answers is lost."""
 
         def probe(host: Host) -> HostState:
             left = max(0.1, until - time.monotonic())
@@ -190,7 +186,7 @@ class _NetworkCheck:
         seconds = self.at(0.9) - time.monotonic()
         return log_in(self.sessions[node0.name], ssh_names, config, seconds=seconds, cancel=self.cancel)
 
-    def _diagnose_logins(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, LoginDiagnosis], frozenset[str]]:
+    def _diagnose_logins(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, HostError], frozenset[str]]:
         """The failed and the slow logins with their reasons, and the hosts whose network gave no answer.
 
         Only if a login fails, or reaches another machine than the session does, the hosts are probed for the reason.
@@ -204,7 +200,7 @@ class _NetworkCheck:
             states[node0.name] = self.node0_state
         by_name = {host.name: host for host in self.hosts}
         addresses = {name: state.addresses for name, state in states.items()}
-        failed: dict[str, LoginDiagnosis] = {}
+        failed: dict[str, HostError] = {}
         for name, login in logins.items():
             state = states.get(name)
             if login.code == 0 and (state is None or login.reached(state)):
@@ -306,22 +302,19 @@ class _NetworkCheck:
             self.untested.setdefault(name, error.reason if error else "its port probe ended too soon")
 
 
-def _lost_hosts(lost: Mapping[str, HostError]) -> list[Finding]:
-    grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, error in lost.items():
-        grouped[error.reason, error.fix].append(name)
-    return [
+def _lost_hosts(lost: Mapping[str, HostError]) -> tuple[Finding, ...]:
+    return merge_findings(
         Finding(
             "network.unreachable",
             "fail",
-            f"It answered a moment ago and no longer does: {reason}. A run with it would stop like this too.",
-            fix
-            if fix and "--timeout" not in fix
+            f"It answered a moment ago and no longer does: {error.reason}. A run with it would stop like this too.",
+            error.fix
+            if error.fix and "--timeout" not in error.fix
             else "look at the machine and its cable, then run ipexctl doctor again",
-            tuple(names),
+            (name,),
         )
-        for (reason, fix), names in grouped.items()
-    ]
+        for name, error in lost.items()
+    )
 
 
 def _logins_untested(error: HostError, node0: Host) -> Finding:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from ipexctl.doctor.context import open_ports, package_command
-from ipexctl.doctor.finding import Finding
+from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.facts.facts import Facts
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.node_call import NO_PYTHON
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Pair = tuple[str, str]
 """From, to."""
 Kind = Literal["ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "error"]
-_KINDS: Final[tuple[Kind, ...]] = ("ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "error")
+_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _BLOCKED: Final = ("refused", "timeout", "noroute", "denied")
 ALL_PAIRS_UP_TO: Final = 16
 
@@ -96,8 +96,12 @@ def listen_order(address: str, token: str, life: int) -> bytes:
     return f"{address} {token} {life}\n".encode()
 
 
-def connect_order(targets: Sequence[tuple[str, str, PortListener]], seconds: float) -> bytes:
-    """The line that starts the connections: `targets` are address, token and listener of other hosts."""
+Target = tuple[str, str, PortListener]
+"""Address, token and listener of another host."""
+
+
+def connect_order(targets: Sequence[Target], seconds: float) -> bytes:
+    """The line that starts the connections."""
     wanted = [f"{address} {listener.port} {token}" for address, token, listener in targets]
     return " ".join([f"{seconds:.3f}", *wanted]).encode() + b"\n"
 
@@ -224,24 +228,20 @@ def _wrong_hosts(results: Mapping[Pair, ConnectionResult], internal: Mapping[str
 
 def _untested(
     results: Mapping[Pair, ConnectionResult], untested: Mapping[str, str], facts: Mapping[str, Facts]
-) -> list[Finding]:
+) -> tuple[Finding, ...]:
     reasons = dict(untested)
     for (source, target), result in results.items():
         if result.kind == "mute":
             reasons.setdefault(target, "it accepts connections, but sends nothing in time")
         elif result.kind == "error":
             reasons.setdefault(source, f"it can't connect ({result.text or 'no reason given'})")
-    grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, reason in reasons.items():
-        fix = package_command(facts.get(name, Facts()), "python3", "python3", "python3") if reason == NO_PYTHON else ""
-        grouped[reason, fix].append(name)
-    return [
+    return merge_findings(
         Finding(
             "network.port_untested",
             "info",
             f"Ports between it and the other hosts were not checked: {reason}{' on it' * (reason == NO_PYTHON)}.",
-            fix,
-            tuple(names),
+            package_command(facts.get(name, Facts()), "python3", "python3", "python3") if reason == NO_PYTHON else "",
+            (name,),
         )
-        for (reason, fix), names in grouped.items()
-    ]
+        for name, reason in reasons.items()
+    )

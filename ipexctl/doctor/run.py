@@ -14,7 +14,6 @@ from ipexctl.facts.cpu import TIERS
 from ipexctl.facts.internal import addresses_among
 from ipexctl.refusal import Refusal
 from ipexctl.remote.control_machine import is_this_machine
-from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
 
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ipexctl.doctor.finding import HostStatus
-    from ipexctl.facts.facts import Facts
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
@@ -33,14 +31,14 @@ class DoctorRequest(NamedTuple):
     """The options of a call of doctor."""
 
     home: str
+    rows: tuple[StackSpec, ...]
+    """The version table."""
+    node0_of: Callable[[str], Host | None]
+    """The node0 of a run by its id, if the run was started from the control machine."""
     iface: str | None = None
     require: str | None = None
     network: bool = True
     smoke: bool = False
-    rows: tuple[StackSpec, ...] | None = None
-    """The version table; None: that of the package."""
-    node0_of: Callable[[str], Host | None] | None = None
-    """The node0 of a run by its id, if the run was started from the control machine."""
 
 
 def run_doctor(
@@ -53,25 +51,24 @@ def run_doctor(
     chosen = addresses_among(hosts, facts, request.iface)
     internal = {} if isinstance(chosen, Refusal) else chosen  # then it is a finding of the cluster's rules
     with_answers = [(host, answers[host.name].facts) for host in hosts]
-    node0_of = request.node0_of
-    node0s = {run: node0 for run in named_runs(with_answers) if node0_of and (node0 := node0_of(run))}
+    node0s = {run: node0 for run in named_runs(with_answers) if (node0 := request.node0_of(run))}
     runs = run_states(with_answers, node0s)
-    contexts = {}
+    contexts: dict[str, HostContext] = {}
     for host in hosts:
-        skew = answers[host.name].skew
-        contexts[host.name] = HostContext(
-            name=host.name,
-            address=host.address,
-            internal=internal.get(host.name),
-            peers=tuple(name for name in facts if name != host.name),
-            node0=host == hosts[0],
-            is_control=is_this_machine(host),
-            skew=skew.seconds if skew else None,
-            uncertainty=skew.uncertainty if skew else None,
-            runs=runs,
-        )
-    with_facts = [(host, facts[host.name]) for host in hosts if host.name in facts]
-    cluster = list(examine_cluster(with_facts, contexts, iface=request.iface))
+        if host.name in facts:
+            skew = answers[host.name].skew
+            contexts[host.name] = HostContext(
+                host,
+                facts[host.name],
+                internal=internal.get(host.name),
+                peers=tuple(name for name in facts if name != host.name),
+                node0=host == hosts[0],
+                is_control=is_this_machine(host),
+                skew=skew.seconds if skew else None,
+                uncertainty=skew.uncertainty if skew else None,
+                runs=runs,
+            )
+    cluster = list(examine_cluster(tuple(contexts.values()), iface=request.iface))
     reached = [host for host in hosts if answers[host.name].status == "ok"]
     network_seconds = None
     if request.network and len(reached) > 1 and internal:
@@ -86,9 +83,12 @@ def run_doctor(
         cluster += measure(pool, reached, internal, facts).findings
     about = findings_by_host(cluster, list(answers))
     return DoctorReport(
-        hosts=tuple(host_report(answers[host.name], contexts[host.name], request, about[host.name]) for host in hosts),
+        hosts=tuple(
+            host_report(answers[host.name], contexts.get(host.name), request.require, about[host.name])
+            for host in hosts
+        ),
         cluster=merge_findings(cluster),
-        recommendation=recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows or packaged_rows())),
+        recommendation=recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows)),
         seconds=time.monotonic() - started,
         network_seconds=network_seconds,
     )
@@ -104,13 +104,13 @@ def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[s
 
 
 def host_report(
-    answer: HostFacts, context: HostContext, request: DoctorRequest, about: Sequence[Finding] = ()
+    answer: HostFacts, context: HostContext | None, require: str | None, about: Sequence[Finding]
 ) -> HostReport:
     """`about`: the findings about several hosts or the network that name this host; they count for its status."""
     host, facts = answer.host, answer.facts
     findings: tuple[Finding, ...] = ()
-    if facts is not None:
-        findings = (*_required(host, facts, request.require), *examine_host(facts, context))
+    if context is not None:
+        findings = (*_required(context, require), *examine_host(context))
     level = worst((*findings, *about))
     status: HostStatus = level if level in ("warn", "fail") else "ok"
     if answer.status == "unreachable":
@@ -120,12 +120,10 @@ def host_report(
     return HostReport(host, status, answer.seconds, facts, findings, answer.reason, answer.fix)
 
 
-def _required(host: Host, facts: Facts, tier: str | None) -> tuple[Finding, ...]:
+def _required(host: HostContext, tier: str | None) -> tuple[Finding, ...]:
     """The finding for --require on a host with less."""
-    if tier is None:
-        return ()
-    has = facts.cpu.tier
-    if has is not None and TIERS.index(has) >= TIERS.index(tier):
+    has = host.facts.cpu.tier
+    if tier is None or (has is not None and TIERS.index(has) >= TIERS.index(tier)):
         return ()
     problem = "the instruction set of this CPU could not be read" if has is None else f"this CPU has only {has}"
     message = f"--require {tier}: {problem}"

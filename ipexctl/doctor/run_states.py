@@ -13,7 +13,7 @@ from ipexctl.doctor.context import few
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.system import RunSupervisor
@@ -84,15 +84,9 @@ def _why_unknown(answers: Answers, node0: Host | None, recorded: str | None) -> 
         return f"{few(silent, 2)} did not answer, and no other host has its record"
     if name is None:
         return NOT_AMONG_HOSTS
-    entry = next(_matching(answers, name, node0), None)
     shown = printable(name)[:30]
-    if entry is None:
-        return f"its node0, {shown}, is not among the hosts"
-    return f"its node0, {shown}, {'did not answer' if entry[1] is None else 'has no clear record of it'}"
-
-
-def _matching(answers: Answers, name: str, node0: Host | None) -> Iterator[tuple[Host, Facts | None]]:
-    """The host that is node0, by its name or its address: its name may differ between hostfiles."""
     for host, facts in answers:
+        # by its name or its address: its name may differ between hostfiles
         if host.name == name or (node0 is not None and (host.address, host.port) == (node0.address, node0.port)):
-            yield host, facts
+            return f"its node0, {shown}, {'did not answer' if facts is None else 'has no clear record of it'}"
+    return f"its node0, {shown}, is not among the hosts"

@@ -5,32 +5,31 @@ The figures are rough: good enough to compare hosts with one another.
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections import defaultdict
 from statistics import median
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
-from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.ports import PortListener, connect_order, parse_event, parse_listener
+from ipexctl.doctor.finding import Finding, merge_findings
+from ipexctl.doctor.ports import Target, connect_order, parse_event, parse_listener
 from ipexctl.doctor.script_dialog import ScriptDialog, open_sessions
+from ipexctl.facts.facts import Facts
 from ipexctl.node.common.records import as_number
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.node_call import agent_command, agent_zip
+from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
 Measurement = Literal["memory", "fp32", "bf16"]
-_MEASUREMENTS: Final[tuple[Measurement, ...]] = ("memory", "fp32", "bf16")
+_MEASUREMENTS: Final[tuple[Measurement, ...]] = get_args(Measurement)
 _UNITS: Final = {"memory": "GB/s", "fp32": "GFLOP/s", "bf16": "GFLOP/s"}
 _NAMES: Final = {"memory": "memory copies", "fp32": "fp32 matrix products", "bf16": "bf16 matrix products"}
 PEERS: Final = 3
@@ -86,13 +85,13 @@ def measure(
     try:
         with pool.cancel.waking(cancel.throw):
             sessions, lost = open_sessions(pool, hosts, started + budget * 0.25)
+            smoke = _Smoke(hosts, internal, facts, sessions)
             dialog = ScriptDialog(cancel)
             try:
-                tokens = {name: secrets.token_hex(8) for name in sessions}
                 if len(hosts) > 1:
-                    _serve(dialog, hosts, sessions, internal, facts, tokens, budget)
-                measured = _hosts(hosts, sessions, facts, cancel, started + budget * 0.65, lost)
-                links = _links(dialog, hosts, internal, tokens, started + budget * 0.95)
+                    smoke.serve(dialog, budget)
+                measured = smoke.measure_hosts(ScriptDialog(cancel), started + budget * 0.65, lost)
+                links = smoke.measure_links(dialog, started + budget * 0.95)
             finally:
                 dialog.end(min(started + budget, time.monotonic() + 0.5))
     finally:
@@ -211,138 +210,112 @@ def _shown(kind: str, value: float) -> str:
     return f"{value / 1e9:.3g} {_UNITS[kind]}"
 
 
-def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> list[Finding]:
-    grouped: dict[str, list[str]] = defaultdict(list)
-    for host in hosts:
-        for reason in host.missing:
-            grouped[f"Not measured: {reason}."].append(host.name)
-    for link in links:
-        if link.reason:
-            grouped[f"The link from node0 to it was not measured: {link.reason}."].append(link.name)
-    return [Finding("smoke.not_measured", "info", message, hosts=tuple(names)) for message, names in grouped.items()]
+def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> tuple[Finding, ...]:
+    reasons = [(host.name, f"Not measured: {reason}.") for host in hosts for reason in host.missing]
+    reasons += [
+        (link.name, f"The link from node0 to it was not measured: {link.reason}.") for link in links if link.reason
+    ]
+    return merge_findings(Finding("smoke.not_measured", "info", reason, hosts=(name,)) for name, reason in reasons)
 
 
-def _start(
-    dialog: ScriptDialog,
-    name: str,
-    session: Session,
-    facts: Facts | None,
-    action: str,
-    request: Mapping[str, object],
-    timeout: float,
-) -> None:
-    """Start the agent with the Python of an environment with torch if there is one, else with one of the system."""
-    envs = facts.software.envs if facts else ()
-    pythons = [f"{env.path}/bin/python" for env in envs if env.runs and env.torch]
-    pythons += facts.software.agent_pythons if facts else ()
-    command = agent_command("smoke.speed", action, python=next(iter(pythons), ""), label="measure speed")
-    stdin = agent_zip("smoke") + json.dumps(request).encode() + b"\n"
-    dialog.start(name, session, command, timeout=timeout, stdin=stdin)
+class _Smoke:
+    """The programs that measure hosts and links, and their answers."""
 
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        internal: Mapping[str, str],
+        facts: Mapping[str, Facts],
+        sessions: Mapping[str, Session],
+    ) -> None:
+        self._names = [host.name for host in hosts]
+        self._internal = internal
+        self._facts = facts
+        self._sessions = sessions
+        self._tokens = {name: secrets.token_hex(8) for name in sessions}
 
-def _hosts(
-    hosts: Sequence[Host],
-    sessions: Mapping[str, Session],
-    facts: Mapping[str, Facts],
-    cancel: Cancel,
-    until: float,
-    lost: Mapping[str, HostError],
-) -> tuple[HostSmoke, ...]:
-    """Measure every host; figures that are late are missing."""
-    figures: dict[str, dict[Measurement, Figure]] = {host.name: {} for host in hosts}
-    missing: dict[str, list[str]] = {host.name: [lost[host.name].reason] if host.name in lost else [] for host in hosts}
-    dialog = ScriptDialog(cancel)
-    left = max(0.2, until - time.monotonic())
-    for name, session in sessions.items():
-        there = facts.get(name)
-        cores = (there.cpu.allowed if there else None) or 1
-        request = {"cores": cores, "seconds": left * 0.8, "life": left + 3}
-        _start(dialog, name, session, there, "host", request, left)
-    while (received := dialog.receive(until)) is not None:
-        name, line = received
-        if isinstance(line, HostError):
-            missing[name].append(f"the measurement didn't end: {line.reason}")
-        elif isinstance(line, str) and (figure := parse_figure(line)):
-            figures[name][figure[0]] = figure[1]
-        elif isinstance(line, str) and (event := parse_event(line)).get("event") in ("none", "failed"):
-            missing[name].append(printable(str(event.get("reason"))))
-    for name in dialog.running:
-        missing[name].append("the measurement took too long")
-    for name, have in figures.items():
-        if not have and not missing[name]:
-            missing[name].append("the measurement had no result")
-    return tuple(HostSmoke(host.name, figures[host.name], tuple(missing[host.name])) for host in hosts)
+    def _start(self, dialog: ScriptDialog, name: str, action: str, timeout: float, **request: object) -> None:
+        """Start the agent with the Python of an environment with torch if there is one, else with one of the system."""
+        software = self._facts.get(name, Facts()).software
+        pythons = [f"{env.path}/bin/python" for env in software.envs if env.runs and env.torch]
+        pythons += software.agent_pythons
+        command = agent_command("smoke.speed", action, python=next(iter(pythons), ""), label="measure speed")
+        stdin = agent_and_request("smoke.speed", request)
+        dialog.start(name, self._sessions[name], command, timeout=timeout, stdin=stdin)
 
+    def measure_hosts(self, dialog: ScriptDialog, until: float, lost: Mapping[str, HostError]) -> tuple[HostSmoke, ...]:
+        """Measure every host; figures that are late are missing."""
+        figures: dict[str, dict[Measurement, Figure]] = {name: {} for name in self._names}
+        missing = {name: [lost[name].reason] if name in lost else [] for name in self._names}
+        left = max(0.2, until - time.monotonic())
+        for name in self._sessions:
+            cores = self._facts.get(name, Facts()).cpu.allowed or 1
+            self._start(dialog, name, "host", left, cores=cores, seconds=left * 0.8, life=left + 3)
+        while (received := dialog.receive(until)) is not None:
+            name, line = received
+            if isinstance(line, HostError):
+                missing[name].append(f"the measurement didn't end: {line.reason}")
+            elif isinstance(line, str) and (figure := parse_figure(line)):
+                figures[name][figure[0]] = figure[1]
+            elif isinstance(line, str) and (event := parse_event(line)).get("event") in ("none", "failed"):
+                missing[name].append(printable(str(event.get("reason"))))
+        for name in dialog.running:
+            missing[name].append("the measurement took too long")
+        for name, have in figures.items():
+            if not have and not missing[name]:
+                missing[name].append("the measurement had no result")
+        return tuple(HostSmoke(name, figures[name], tuple(missing[name])) for name in self._names)
 
-def _serve(
-    dialog: ScriptDialog,
-    hosts: Sequence[Host],
-    sessions: Mapping[str, Session],
-    internal: Mapping[str, str],
-    facts: Mapping[str, Facts],
-    tokens: Mapping[str, str],
-    budget: float,
-) -> None:
-    """Start the listeners, and the program on node0 that connects to them when it gets its orders."""
-    for host in hosts:
-        name = host.name
-        if name in sessions and name in internal:
-            action = "connect" if host == hosts[0] else "serve"
-            request = {"address": internal[name], "token": tokens[name], "life": round(budget) + 2}
-            _start(dialog, name, sessions[name], facts.get(name), action, request, budget)
+    def serve(self, dialog: ScriptDialog, budget: float) -> None:
+        """Start the listeners, and the program on node0 that connects to them when it gets its orders."""
+        for name in self._names:
+            if name in self._sessions and name in self._internal:
+                action = "connect" if name == self._names[0] else "serve"
+                address, token = self._internal[name], self._tokens[name]
+                self._start(dialog, name, action, budget, address=address, token=token, life=round(budget) + 2)
 
-
-def _links(
-    dialog: ScriptDialog,
-    hosts: Sequence[Host],
-    internal: Mapping[str, str],
-    tokens: Mapping[str, str],
-    until: float,
-) -> tuple[LinkSmoke, ...]:
-    node0, *others = [host.name for host in hosts]
-    found = {name: LinkSmoke(name, reason="it could not be measured") for name in others}
-    found |= {name: LinkSmoke(name, reason="it has no address for training") for name in others if name not in internal}
-    listeners: dict[str, PortListener] = {}
-    while dialog.running - {node0} - listeners.keys():
-        received = dialog.receive(min(until, time.monotonic() + 1))
-        if received is None:
-            break
-        name, line = received
-        if isinstance(line, HostError):
-            found[name] = LinkSmoke(name, reason=line.reason)
-        elif isinstance(line, str) and (listener := parse_listener(line)):
-            listeners[name] = listener
-            found[name] = LinkSmoke(name, reason=listener.reason or "no answer in time")
-    names = [name for name in others if name in dialog.running and name in listeners and listeners[name].port]
-    measure_links(dialog, node0, names, internal, listeners, tokens, until, found)
-    # Other traffic may have slowed a short stream: measure slow links once more.
-    bits = {name: link.bits for name, link in found.items() if link.bits is not None}
-    again = dict(found)
-    measure_links(dialog, node0, list(behind(bits, SLOW_LINK)), internal, listeners, tokens, until, again)
-    return tuple(max(found[name], again[name], key=lambda link: link.bits or 0.0) for name in others)
+    def measure_links(self, dialog: ScriptDialog, until: float) -> tuple[LinkSmoke, ...]:
+        node0, *others = self._names
+        no_address, unknown = "it has no address for training", "it could not be measured"
+        found = {name: LinkSmoke(name, reason=unknown if name in self._internal else no_address) for name in others}
+        targets: dict[str, Target] = {}
+        answered: set[str] = set()
+        while dialog.running - {node0} - answered:
+            received = dialog.receive(min(until, time.monotonic() + 1))
+            if received is None:
+                break
+            name, line = received
+            if isinstance(line, HostError):
+                found[name] = LinkSmoke(name, reason=line.reason)
+            elif isinstance(line, str) and (listener := parse_listener(line)):
+                answered.add(name)
+                found[name] = LinkSmoke(name, reason=listener.reason or "no answer in time")
+                if listener.port:
+                    targets[name] = (self._internal[name], self._tokens[name], listener)
+        targets = {name: targets[name] for name in others if name in dialog.running and name in targets}
+        found |= measure_links(dialog, node0, targets, until)
+        # Other traffic may have slowed a short stream: measure slow links once more.
+        bits = {name: link.bits for name, link in found.items() if link.bits is not None}
+        slow = {name: targets[name] for name in behind(bits, SLOW_LINK)}
+        again = found | measure_links(dialog, node0, slow, until)
+        return tuple(max(found[name], again[name], key=lambda link: link.bits or 0.0) for name in others)
 
 
 def measure_links(
-    dialog: ScriptDialog,
-    node0: str,
-    names: Sequence[str],
-    internal: Mapping[str, str],
-    listeners: Mapping[str, PortListener],
-    tokens: Mapping[str, str],
-    until: float,
-    found: dict[str, LinkSmoke],
-) -> None:
-    """Measure these links in turn."""
+    dialog: ScriptDialog, node0: str, targets: Mapping[str, Target], until: float
+) -> dict[str, LinkSmoke]:
+    """Measure the links to these hosts in turn; a host without a result is left out."""
+    found: dict[str, LinkSmoke] = {}
+    names = list(targets)
     # The last one may take a moment longer to time out.
     seconds = min(0.6 * len(names), until - time.monotonic() - 0.3)
     if not names or node0 not in dialog.running or seconds <= 0.05:
-        return
-    dialog.send(node0, connect_order([(internal[name], tokens[name], listeners[name]) for name in names], seconds))
-    waiting = set(names)
-    while waiting and (received := dialog.receive(until)) is not None:
+        return found
+    dialog.send(node0, connect_order(list(targets.values()), seconds))
+    while len(found) < len(names) and (received := dialog.receive(until)) is not None:
         name, line = received
         if name == node0 and not isinstance(line, str):
-            return
+            break
         if name == node0 and isinstance(line, str) and (link := parse_link(line, names)):
             found[link.name] = link
-            waiting.discard(link.name)
+    return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.export.common import Exported, header, known_hosts_option
+from ipexctl.export.common import Exported, header
+from ipexctl.hosts.host import ssh_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,10 +58,7 @@ def _variables(host: Host) -> dict[str, Any]:
     if host.identity:
         variables["ansible_ssh_private_key_file"] = str(host.identity)
     host_vars = dict(host.vars)
-    options = [f"-F {shlex.quote(str(host.ssh_config))}"] if host.ssh_config else []
-    if host.known_hosts:
-        options.append(f"-o {shlex.quote(known_hosts_option(host.known_hosts))}")
-    if options:
-        variables[SSH_ARGS] = " ".join([*options, *filter(None, [host_vars.pop(SSH_ARGS, "")])])
+    if options := ssh_options(replace(host, user=None, port=None, identity=None)):
+        variables[SSH_ARGS] = " ".join(filter(None, [shlex.join(options), host_vars.pop(SSH_ARGS, "")]))
     own_options = {"internal": host.internal, "slots": host.slots, "max_slots": host.max_slots}
     return {**variables, **{name: value for name, value in own_options.items() if value is not None}, **host_vars}

@@ -13,7 +13,6 @@ from ipexctl.text import counted, printable, variable_in_sh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
@@ -142,11 +141,6 @@ def command_line(plan: LaunchPlan) -> str:
 def portable_command_line(plan: LaunchPlan) -> str:
     """The command line with `python` from PATH, as in an image."""
     return command_line(plan).replace(shlex.quote(plan.python), "python", 1)
-
-
-def known_hosts_option(path: Path) -> str:
-    """The UserKnownHostsFile option; a path with blanks is quoted, because ssh splits it into several files."""
-    return f'UserKnownHostsFile="{path}"' if " " in str(path) else f"UserKnownHostsFile={path}"
 
 
 def omitted(plan: LaunchPlan, names: Iterable[str], reason: str) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ HOST_SETTINGS: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE"
 PORT: Final = 29500
 """A fixed port is free: each pod has its own address."""
 IMAGE: Final = (
-    "# The image, the same for both: python and mpirun first on the path; the project in its working directory;",
-    "# /usr/sbin/sshd, which the operator starts in the workers, and an ssh that takes their host keys unseen.",
+    "# One image for launcher and workers: python and mpirun first on PATH; the project in its working directory;",
+    "# /usr/sbin/sshd, which the operator starts in the workers; an ssh that accepts their host keys without a check.",
 )
 RESERVE: Final = 0.1
 """The part of a machine's memory that its pods do not get: Kubernetes and the system need it."""
@@ -135,10 +135,10 @@ def _command(plan: LaunchPlan) -> list[str]:
         mpirun += [f"-n {plan.world_size}"]
         mpirun += [shlex.join(["-genv", name, value]) for name, value in variables.items()]
     lines = [
-        "# the first worker is where rank 0 is",
+        "# rank 0 is on the first worker",
         "MASTER_ADDR=$(sed 's/[: ].*//; q' /etc/mpi/hostfile)",
         f"export MASTER_ADDR MASTER_PORT={PORT}",
-        "# mpirun says which rank it is; torch reads other words",
+        "# the rank's numbers from mpirun's variables, in those that torch reads",
         "rank='",
         *(f"  {line}" for line in RANK_OF_MPI),
         '  exec "$@"',

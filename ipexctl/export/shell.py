@@ -16,11 +16,11 @@ from ipexctl.export.common import (
     differing_settings,
     fold_line,
     header,
-    known_hosts_option,
     secrets_of,
     source,
     title,
 )
+from ipexctl.hosts.host import ssh_options
 from ipexctl.launch.mpi_commands import RANK_WORDS
 from ipexctl.sync.ignore import CREDENTIAL_PATTERNS
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ipexctl.launch.plan import LaunchPlan, RankPlan
 
 ADDED: Final = (
-    "# ipexctl run adds to this: it watches every rank, ends all where one has failed, keeps their output apart, and",
-    "# goes on when this machine is switched off.",
+    "# `ipexctl run` does more: it watches every rank, ends all after one has failed, separates their output, and",
+    "# continues if this machine is switched off.",
 )
 QUOTE: Final = r"""quote() { sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/"; }"""
 """A shell function that quotes its stdin as one word of sh."""
@@ -63,14 +63,14 @@ def to_shell(
     lines += [f"nodes={shlex.quote(' '.join(commands))}"]
     if root is not None:
         lines += [f"root={shlex.quote(root)}", f"tree={shlex.quote(tree)}"]
-    lines += [f"place={shlex.quote(run_directory)}", "", "# on NODE COMMAND: a command of sh's on that node", "on() {"]
+    lines += [f"place={shlex.quote(run_directory)}", "", "# on NODE COMMAND: run it with sh on that node", "on() {"]
     lines += ["  node=$1; shift", '  case "$node" in']
     lines += [f"    {shlex.quote(name)}) {command} ;;" for name, command in commands.items()]
-    lines += ["  esac", "}", "# put NODE FILE: what comes in, as a file of the run there", "put() {"]
+    lines += ["  esac", "}", "# put NODE FILE: write stdin to that file of the run on the node", "put() {"]
     lines += ["  on \"$1\" \"umask 077; mkdir -p '$place' && cat > '$place/$2'\"", "}", ""]
     first = shlex.quote(hosts[0].name)
     lines += [*_exit_trap(plan, first), "", *(_project() if root is not None else ())]
-    lines += ["# what a rank is told: its variables, its cores, and what it executes", "for node in $nodes; do"]
+    lines += ["# for each rank: its variables, its cores and its command", "for node in $nodes; do"]
     lines += [*_document('  put "$node" rank.sh', "EOF_RANK", _rank(plan, setup)), "done", ""]
     lines += [*_secrets(plan), *_files(plan, first), *_rendezvous(plan, first), *_start(plan, first, setup)]
     return Exported("\n".join(lines) + "\n")
@@ -93,7 +93,7 @@ def _document(command: str, end: str, lines: Sequence[str]) -> list[str]:
 
 def _exit_trap(plan: LaunchPlan, first: str) -> list[str]:
     """The exit trap: Ctrl-C ends the local ssh, but not the commands that it started on the hosts."""
-    lines = ["# however this ends: no rank goes on"]
+    lines = ["# at the end of this script, in whatever way, all ranks are ended"]
     lines += ["running=", "finish() {", f'  [ -z "$running" ] || on {first} "{STOP}" </dev/null 2>/dev/null || :']
     if secrets_of(plan):
         lines[0] += ", and no secret stays"
@@ -111,7 +111,7 @@ def _project() -> list[str]:
         ]
     )
     return [
-        "# the project, to the same path on every node",
+        "# copy the project to the same path on every node",
         "for node in $nodes; do",
         packed[0],
         *(f"  {line}" for line in packed[1:]),
@@ -125,14 +125,7 @@ def _remote_command(host: Host) -> str:
     """The command that runs "$*" on the host."""
     if host.name == "localhost" and host.address == "localhost":
         return 'sh -c "$*"'
-    argv = ["ssh", "-T", "-o", "BatchMode=yes"]
-    for option, value in (("-p", host.port), ("-i", host.identity), ("-F", host.ssh_config)):
-        if value is not None:
-            argv += [option, str(value)]
-    if host.known_hosts is not None:
-        argv += ["-o", known_hosts_option(host.known_hosts)]
-    target = f"{host.user}@{host.address}" if host.user else host.address
-    return f'{shlex.join([*argv, target])} "$*"'
+    return f'{shlex.join(["ssh", "-T", "-o", "BatchMode=yes", *ssh_options(host), host.address])} "$*"'
 
 
 def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
@@ -141,7 +134,7 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
     if plan.flavor == "none":
         lines += ["rank=0"]
     else:
-        lines += ["# mpirun says which rank this is", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]
+        lines += ["# this rank's number, from mpirun", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += ['. "${0%/*}/master.sh"', 'if [ -f "${0%/*}/secrets.sh" ]; then . "${0%/*}/secrets.sh"; fi']
@@ -186,7 +179,7 @@ def _secrets(plan: LaunchPlan) -> list[str]:
 
 
 def _files(plan: LaunchPlan, first: str) -> list[str]:
-    lines = ["# what mpirun reads on the first node"]
+    lines = ["# the files of mpirun on the first node"]
     for file in plan.files:
         end = f"EOF_{file.name.upper().replace('.', '_')}"
         lines += _document(f"put {first} {file.name}", end, [file.text.rstrip("\n")])
@@ -196,7 +189,7 @@ def _files(plan: LaunchPlan, first: str) -> list[str]:
 
 
 def _rendezvous(plan: LaunchPlan, first: str) -> list[str]:
-    lines = ["# where rank 0 is to be met"]
+    lines = ["# the address of rank 0"]
     if plan.master_port is not None:
         lines += [f"port={plan.master_port}"]
     else:
@@ -222,7 +215,7 @@ def _start(plan: LaunchPlan, first: str, setup: str | None) -> list[str]:
     lines += commented(plan.launcher_env)
     argv = fold_line(["exec", *(shlex.quote(arg) for arg in (*plan.argv[:-RANK_WORDS], shell, rank_sh))])
     lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv]
-    lines = ["# the ranks, from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]
+    lines = ["# start the ranks from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]
     lines += [f"on {first} \"rm -f '$place/mpirun.pid'\" </dev/null", "running=yes"]
     lines += [f"code=0; on {first} \"{shell} '$place/start.sh'\" </dev/null || code=$?"]
     return [*lines, "running=", "exit $code"]

@@ -43,7 +43,7 @@ LOCAL_RANK_COUNT: Final = (
 )
 """Prints the number of ranks on this node; `2(x3),1` means 2, 2, 2, 1 ranks on the nodes in their order."""
 RANK_OF_SLURM: Final = (
-    "# which one it is, in the words torch reads; Slurm's own would be taken for them",
+    "# the rank's numbers in the variables of torch; Slurm's are unset, because scripts would read them, too",
     "export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS",
     "# 2(x3),1 is 2, 2, 2, 1",
     f"LOCAL_WORLD_SIZE=$({LOCAL_RANK_COUNT})",
@@ -77,14 +77,14 @@ def to_slurm(
     if setup is not None:
         lines += ["# --setup", source(setup)]
     lines += ["set -euo pipefail", f"cd {shlex.quote(cwd)}", ""]
-    lines += ["# where rank 0 is: the first node of the allocation; a port of this job's own"]
+    lines += ["# rank 0 is on the first node of the allocation; the port differs from that of other jobs"]
     lines += ['MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)']
     lines += [f"MASTER_PORT={plan.master_port or PORTS}", "export MASTER_ADDR MASTER_PORT"]
     if secret_names := secrets_of(plan):
-        lines += ["# set before sbatch, which hands them on"]
+        lines += ["# set these before sbatch, which passes them on"]
         lines += [f': "${{{secret_name}:?}}"' for secret_name in secret_names]
-    lines += ["", "# what each rank begins with, on its node", "rank() {"]
-    of_mpi = ("# which one it is, in the words torch reads; Slurm's are those of mpirun's daemon", *RANK_OF_MPI)
+    lines += ["", "# run by each rank on its node", "rank() {"]
+    of_mpi = ("# the rank's numbers in the variables of torch; Slurm's are those of mpirun's daemon", *RANK_OF_MPI)
     rank = [*(RANK_OF_SLURM if launcher == "srun" else of_mpi), f"unset {' '.join(SLURM_VARIABLES)}"]
     rank += [*_variables(plan, launcher, iface), *_rank_command(plan, launcher)]
     lines += [*(f"  {line}" for line in rank), "}", "export -f rank", ""]
@@ -130,19 +130,19 @@ def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[
     lines = commented(common_settings(plan, without=excluded))
     if plan.backend == "ccl" and not by_mpi:
         lines += [
-            "# oneCCL is told each rank's place on its host",
+            "# each rank's place on its host, for oneCCL",
             "export CCL_PROCESS_LAUNCHER=none",
             "export CCL_LOCAL_RANK=$LOCAL_RANK CCL_LOCAL_SIZE=$LOCAL_WORLD_SIZE",
         ]
     if launcher == "srun" and plan.flavor == "intel" and plan.backend != "gloo":
         lines += [
-            "# Slurm binds each rank; Intel MPI has to be told where Slurm's PMI-2 is",
+            "# Slurm binds each rank; Intel MPI needs the path of Slurm's PMI-2 library",
             "export I_MPI_PIN=0",
             f"for found in {PMI2}; do",
             '  [ ! -e "$found" ] || export I_MPI_PMI_LIBRARY="${I_MPI_PMI_LIBRARY:-$found}"',
             "done",
         ]
-    comment = "# how the hosts of the plan reach one another; take the # away where the nodes have that interface"
+    comment = "# the interface between the hosts of the plan; remove the # if the nodes have it"
     comment, prefix = (comment, "# ") if iface is None else ("# --iface", "")
     exports = [f"{prefix}export {setting.name}={shlex.quote(setting.value or '')}" for setting in _ifaces(plan)]
     return [*lines, comment, *exports] if exports else lines
@@ -157,7 +157,7 @@ def _rank_command(plan: LaunchPlan, launcher: Launcher) -> list[str]:
         return [*turns, 'exec "$@"']
     return [
         *turns,
-        "# this mpirun would let the others wait for one that failed: the step is ended",
+        "# after a failed rank, this mpirun would let the others wait: end the step",
         '"$@" || {',
         "  code=$?",
         '  echo "rank $RANK ended with $code" >&2',
@@ -177,7 +177,7 @@ def _ifaces(plan: LaunchPlan) -> Sequence[Setting]:
 def _srun(plan: LaunchPlan) -> list[str]:
     mpi = "none" if plan.backend == "gloo" or plan.flavor == "none" else "pmi2"
     return [
-        "# one that fails ends all; --label in front of the others says whose line it is",
+        "# a failed rank ends all; add --label to see which rank printed a line",
         # srun does not inherit --cpus-per-task since Slurm 22.05, nor variables after `sbatch --export=NONE`.
         'exec srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --cpu-bind=cores --mem-bind=local --kill-on-bad-exit=1 \\',
         f"  --mpi={mpi} --export=ALL \\",
@@ -188,11 +188,11 @@ def _mpirun(plan: LaunchPlan) -> list[str]:
     program = shlex.quote(plan.launcher)
     if plan.flavor == "openmpi":
         return [
-            "# mpirun knows the nodes and the ranks of each from Slurm",
+            "# mpirun gets the nodes, and the ranks of each, from Slurm",
             f'exec {program} -n "$SLURM_NTASKS" --map-by "slot:PE=$SLURM_CPUS_PER_TASK" --bind-to core \\',
             "  -x MASTER_ADDR -x MASTER_PORT" + "".join(f" -x {name}" for name in secrets_of(plan)) + " \\",
         ]
-    lines = ["# mpirun has the nodes, and how many ranks each gets, from Slurm; its daemons use all that the job has"]
+    lines = ["# mpirun gets the nodes, and the ranks of each, from Slurm; its daemons use all cores of the job"]
     lines += ["export SLURM_CPU_BIND=none SLURM_MEM_BIND=none SLURM_EXPORT_ENV=ALL"]
     if plan.flavor == "intel":
         root = plan.launcher.rpartition("/bin/")[0]

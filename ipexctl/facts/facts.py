@@ -64,6 +64,10 @@ class Facts(NamedTuple):
     cut: tuple[str, ...] = ()
     """Parts of the probe that did not finish, because of the time limit or a lost connection."""
 
+    def has_finished(self, part: str) -> bool:
+        """Whether the probe finished this part: only then does a missing fact mean that there is none."""
+        return part not in self.cut and (self.complete or bool(self.cut))
+
     @property
     def machine(self) -> str | None:
         """Identifies the machine: equal for two names of one machine.

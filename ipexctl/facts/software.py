@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 Flavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
 
 
+def minor_of(version: str | None) -> tuple[int, int] | None:
+    """`2.8.0+cpu` → (2, 8)."""
+    parts = (version or "").split("+")[0].split(".")
+    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        return None
+    return int(parts[0]), int(parts[1])
+
+
 class Python(NamedTuple):
     """A Python interpreter on the host."""
 
@@ -30,10 +38,7 @@ class Python(NamedTuple):
     @property
     def minor(self) -> tuple[int, int] | None:
         """(3, 11)."""
-        parts = (self.version or "").split(".")
-        if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
-            return None
-        return int(parts[0]), int(parts[1])
+        return minor_of(self.version)
 
 
 class Env(NamedTuple):

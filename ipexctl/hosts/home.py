@@ -29,7 +29,7 @@ def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
     }
     for problem, is_so in problems.items():
         if is_so:
-            fix = "one that holds on every node, such as /scratch/me/ipexctl"
+            fix = "one that is valid on every node, such as /scratch/me/ipexctl"
             raise UserError(f"{source} {quoted(text)} {problem}", fix=fix)
     return text.rstrip("/")
 

@@ -35,3 +35,22 @@ class Host:
     """All other variables of an inventory, as text, for playbooks."""
     shared: frozenset[str] = frozenset()
     """The variables that come from its groups and not from the host itself."""
+
+
+def ssh_options(host: Host) -> list[str]:
+    """The settings of the hostfile and the command line for this host, as options of ssh."""
+    options: list[str] = []
+    if host.ssh_config:
+        options += ["-F", str(host.ssh_config)]
+    if host.user:
+        options += ["-l", host.user]
+    if host.port:
+        options += ["-p", str(host.port)]
+    if host.identity:
+        options += ["-i", str(host.identity), "-o", "IdentitiesOnly=yes"]
+    if host.proxy:
+        options += ["-o", host.proxy]
+    if host.known_hosts:
+        file = str(host.known_hosts)
+        options += ["-o", f'UserKnownHostsFile="{file}"' if " " in file else f"UserKnownHostsFile={file}"]
+    return options

@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import IPV4, MAX_PORT, WordError, check_user, did_you_mean, quoted
+from ipexctl.hosts.names import IPV4, MAX_PORT, WordError, check_user, did_you_mean, quoted, read_at
 from ipexctl.hosts.nodeset import expand, split_specs
 from ipexctl.hosts.source import REFUSED_KEYS, SourceFile
 from ipexctl.hosts.words import HostWord, Pair, Word, read_address, read_host_word, split_pairs, split_words
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-
+Value = TypeVar("Value")
 MAX_ENTRIES: Final = 1_000_000
 _SINGLE_KEYS: Final = ("user", "port", "identity", "known_hosts", "ssh_config")
 
@@ -32,80 +32,61 @@ class RosterError(UserError):
 
 
 class Roster:
+    """The hosts of a file or a list."""
+
     def __init__(self) -> None:
-        self._hosts: dict[str, Host] = {}
-        self._first_lines: dict[str, int] = {}
-        self._last_lines: dict[str, int] = {}
-        """Of repeated hosts."""
-        self._value_lines: dict[tuple[str, str], int] = {}
-        """The line of a host's value that its first line does not have."""
-        self._slots: dict[str, int] = {}
-        self._has_slots = False
+        self._lines: dict[str, list[tuple[int, Host]]] = {}
         self._entries = 0
 
     def add(self, host: Host, line: int) -> None:
-        """Add the host of one line; a value that contradicts an earlier line is an error."""
+        """Add the host of one line."""
         self._entries += 1
         if self._entries > MAX_ENTRIES:
             raise RosterError(
                 f"more than {MAX_ENTRIES:,} hosts in one file", line=line, fix="look for a digit too many"
             )
-        self._has_slots = self._has_slots or host.slots is not None
-        first = self._hosts.get(host.name)
-        if first is None:
-            self._hosts[host.name] = host
-            self._first_lines[host.name] = line
-            return
-        self._last_lines[host.name] = line
-        self._slots[host.name] = self._slots.get(host.name, first.slots or 1) + (host.slots or 1)
-        if host != first:
-            self._hosts[host.name] = self._merge(first, host, line)
+        self._lines.setdefault(host.name, []).append((line, host))
 
     def hosts(self) -> tuple[Host, ...]:
         """All hosts in the order of their first lines."""
-        if not self._slots:
-            return tuple(self._hosts.values())
-        return tuple(self._with_slots(host) for host in self._hosts.values())
+        if len(self._lines) == self._entries:
+            return tuple(lines[0][1] for lines in self._lines.values())
+        has_slots = any(host.slots is not None for lines in self._lines.values() for _, host in lines)
+        # Repeated hosts and no slots at all: the file is a $PBS_NODEFILE, where every line is one slot.
+        return tuple(
+            _merge(lines) if len(lines) > 1 or not has_slots else lines[0][1] for lines in self._lines.values()
+        )
 
-    def _with_slots(self, host: Host) -> Host:
-        slots = self._slots.get(host.name, host.slots)
-        if slots is None and not self._has_slots:
-            # Repeated hosts and no slots at all: the file is a $PBS_NODEFILE, where every line is one slot.
-            slots = 1
-        if slots == host.slots:
-            return host
-        if slots is not None and host.max_slots is not None and slots > host.max_slots:
-            first, last = self._first_lines[host.name], self._last_lines[host.name]
-            since = "" if first == last else f" from line {first} to here"
-            raise RosterError(
-                f"the slots of {quoted(host.name)} add up to {slots}{since}, more than max_slots={host.max_slots}",
-                line=last,
-            )
-        return replace(host, slots=slots)
 
-    def _merge(self, first: Host, second: Host, line: int) -> Host:
-        changes: dict[str, Any] = {}
-        for key in ("internal", *_SINGLE_KEYS):
-            changes[key] = self._merge_value(key, getattr(first, key), getattr(second, key), second.name, line)
-        first_value, second_value = (host.address if host.address != host.name else None for host in (first, second))
-        changes["address"] = self._merge_value("address", first_value, second_value, second.name, line) or first.name
-        limits = [host.max_slots for host in (first, second) if host.max_slots is not None]
-        changes["max_slots"] = sum(limits) if limits else None
-        return replace(first, **changes)
-
-    def _merge_value(self, key: str, first_value: Any, second_value: Any, name: str, line: int) -> Any:
-        if second_value is None or first_value == second_value:
-            return first_value
-        if first_value is not None:
-            before = self._value_lines.get((name, key), self._first_lines[name])
-            raise RosterError(
-                f"{quoted(name)} has {key} {quoted(str(second_value))} here and {quoted(str(first_value))} "
-                + ("before" if before == line else f"in line {before}"),
-                line=line,
-                fix="if these are two machines, give them two names and say address=",
-            )
-        self._value_lines[name, key] = line
-        return second_value
+def _merge(lines: Sequence[tuple[int, Host]]) -> Host:
+    """The host of these lines: their slots add up, and a value that contradicts an earlier line is an error."""
+    values: dict[str, tuple[Any, int]] = {}
+    for line, host in lines:
+        for key in ("internal", *_SINGLE_KEYS, "address"):
+            value = getattr(host, key)
+            if value is None or (key == "address" and value == host.name):
+                continue
+            first, before = values.setdefault(key, (value, line))
+            if value != first:
+                raise RosterError(
+                    f"{quoted(host.name)} has {key} {quoted(str(value))} here and {quoted(str(first))} "
+                    + ("before" if before == line else f"in line {before}"),
+                    line=line,
+                    fix="if these are two machines, give them two names and say address=",
+                )
+    slots = sum(host.slots or 1 for _, host in lines)
+    # A repeated line gives the same limit again, not a second one.
+    limits = [host.max_slots for host in {host for _, host in lines} if host.max_slots is not None]
+    (since, host), (last, _) = lines[0], lines[-1]
+    if limits and slots > sum(limits):
+        raise RosterError(
+            f"the slots of {quoted(host.name)} add up to {slots}"
+            + ("" if since == last else f" from line {since} to here")
+            + f", more than max_slots={sum(limits)}",
+            line=last,
+        )
+    given = {key: value for key, (value, _) in values.items()}
+    return replace(host, slots=slots, max_slots=sum(limits) if limits else None, **given)
 
 
 MAX_SLOTS: Final = 99_999
@@ -125,25 +106,23 @@ _OTHER_NAMES: Final = {
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
-def read_count(text: str, what: str, column: int, *, most: int = MAX_SLOTS, example: str = "4") -> int:
+def read_count(text: str, what: str, *, most: int = MAX_SLOTS, example: str = "4") -> int:
     """Read a whole number from 1 to `most`; raises WordError with an example."""
     if _COUNT.fullmatch(text) is None:
-        raise WordError(f"{what} must be a whole number, not {quoted(text)}", column=column, fix=f"such as {example}")
+        raise WordError(f"{what} must be a whole number, not {quoted(text)}", fix=f"such as {example}")
     number = int(text)
     if not 1 <= number <= most:
         fix = "to leave the host out, remove its entry" if number == 0 and most == MAX_SLOTS else ""
-        raise WordError(f"{what} must be from 1 to {most}, not {quoted(text)}", column=column, fix=fix)
+        raise WordError(f"{what} must be from 1 to {most}, not {quoted(text)}", fix=fix)
     return number
 
 
-def read_port(text: str, column: int) -> int:
-    return read_count(text, "port", column, most=MAX_PORT, example="2222")
+def read_port(text: str) -> int:
+    return read_count(text, "port", most=MAX_PORT, example="2222")
 
 
-def read_path(text: str, base: Path, column: int, *, none: str = "") -> Path:
-    """A path, relative to the file that contains it; `~` is a home. ssh's value `none` becomes the path `none`."""
-    if none and text == "none":
-        return Path(none)
+def read_path(text: str, base: Path) -> Path:
+    """A path, relative to the file that contains it; `~` is a home."""
     if not text.startswith("~"):
         return base / text
     try:
@@ -151,14 +130,13 @@ def read_path(text: str, base: Path, column: int, *, none: str = "") -> Path:
     except RuntimeError:
         raise WordError(
             f"{quoted(text)}: there is no account {quoted(text[1:].split('/')[0])} on the control machine",
-            column=column,
             fix="write the path without ~",
         ) from None
 
 
-def read_ssh_config(text: str, base: Path, column: int) -> Path:
+def read_ssh_config(text: str, base: Path) -> Path:
     # `ssh -F none` means no configuration; an empty file has the same effect for every reader.
-    return read_path(text, base, column, none="/dev/null")
+    return Path("/dev/null") if text == "none" else read_path(text, base)
 
 
 def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
@@ -171,80 +149,52 @@ def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
         if key in fields:
             raise WordError(f"{pair.key}= is given twice", column=pair.column)
         if not pair.value:
-            raise WordError(f"{pair.key}= says nothing", column=pair.value_column, fix="give a value, or delete it")
+            raise WordError(f"{pair.key}= has no value", column=pair.value_column, fix="give a value, or delete it")
         fields[key] = pair
     return fields
 
 
 def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Host]:
     """Every host of one line, in order."""
-    user = _user(word, fields.get("user"))
-    slots = _slots(word, fields.get("slots"))
-    pair = fields.get("max_slots")
-    max_slots = read_count(pair.value, "max_slots", pair.value_column) if pair else None
-    if pair and slots and max_slots and slots > max_slots:
-        raise WordError(f"slots={slots} is more than max_slots={max_slots}", column=pair.column)
-    pair = fields.get("port")
-    port = read_port(pair.value, pair.value_column) if pair else None
-    identity, known_hosts, ssh_config = (_path(fields, key, base) for key in ("identity", "known_hosts", "ssh_config"))
-    addresses = _addresses(fields.get("address"), word.names) or word.names
-    internals = _addresses(fields.get("internal"), word.names) or (None,) * len(word.names)
+
+    def value(key: str, read: Callable[[str], Value]) -> Value | None:
+        pair = fields.get(key)
+        return None if pair is None else read_at(pair.value_column, read, pair.value)
+
+    user = value("user", check_user) or word.user
+    if word.user not in (None, user):
+        raise WordError(
+            f"the user is both {quoted(word.user or '')} and {quoted(user or '')}", column=fields["user"].column
+        )
+    colon_slots = None
+    if word.number:
+        colon_slots = read_at(word.number_column, lambda text: read_count(text, "the slots behind ':'"), word.number)
+    slots = value("slots", lambda text: read_count(text, "slots")) or colon_slots
+    if colon_slots not in (None, slots):
+        raise WordError(f"slots is both {colon_slots} and {slots}", column=fields["slots"].column)
+    max_slots = value("max_slots", lambda text: read_count(text, "max_slots"))
+    if slots and max_slots and slots > max_slots:
+        raise WordError(f"slots={slots} is more than max_slots={max_slots}", column=fields["max_slots"].column)
+    port = value("port", read_port)
+    identity = value("identity", lambda text: read_path(text, base))
+    known_hosts = value("known_hosts", lambda text: read_path(text, base))
+    ssh_config = value("ssh_config", lambda text: read_ssh_config(text, base))
+    addresses = value("address", lambda text: _addresses("address", text, len(word.names))) or word.names
+    internals = value("internal", lambda text: _addresses("internal", text, len(word.names)))
     return [
         Host(name, address, user, port, slots, max_slots, internal, identity, known_hosts, ssh_config)
-        for name, address, internal in zip(word.names, addresses, internals, strict=True)
+        for name, address, internal in zip(word.names, addresses, internals or [None] * len(word.names), strict=True)
     ]
 
 
-def _user(word: HostWord, pair: Pair | None) -> str | None:
-    if pair is None:
-        return word.user
-    try:
-        check_user(pair.value)
-    except WordError as error:
-        raise error.moved(pair.value_column - 1) from None
-    if word.user not in (None, pair.value):
-        raise WordError(f"the user is both {quoted(word.user or '')} and {quoted(pair.value)}", column=pair.column)
-    return pair.value
-
-
-def _slots(word: HostWord, pair: Pair | None) -> int | None:
-    colon_slots = None
-    if word.number:
-        colon_slots = read_count(word.number, "the slots behind ':'", word.number_column)
-    if pair is None:
-        return colon_slots
-    slots = read_count(pair.value, "slots", pair.value_column)
-    if colon_slots not in (None, slots):
-        raise WordError(f"slots is both {colon_slots} and {slots}", column=pair.column)
-    return slots
-
-
-def _path(fields: Mapping[str, Pair], key: str, base: Path) -> Path | None:
-    pair = fields.get(key)
-    if pair is None:
-        return None
-    if key == "ssh_config":
-        return read_ssh_config(pair.value, base, pair.value_column)
-    return read_path(pair.value, base, pair.value_column)
-
-
-def _addresses(pair: Pair | None, names: tuple[str, ...]) -> tuple[str, ...]:
-    if pair is None:
-        return ()
-    try:
-        if ":" in pair.value:
-            addresses: tuple[str, ...] = (read_address(pair.value),)
-        else:
-            addresses = tuple(read_address(address) for address in expand(pair.value))
-    except WordError as error:
-        raise error.moved(pair.value_column - 1) from None
-    if len(addresses) != len(names):
+def _addresses(key: str, text: str, count: int) -> tuple[str, ...]:
+    addresses = tuple(read_address(address) for address in ((text,) if ":" in text else expand(text)))
+    if len(addresses) != count:
         raise WordError(
-            f"{pair.key}= gives {len(addresses)} of the {len(names)} addresses this line needs"
-            if len(addresses) < len(names)
-            else f"{pair.key}= gives {len(addresses)} addresses for {len(names)} host{'s' * (len(names) > 1)}",
-            column=pair.value_column,
-            fix=f"a node set of as many, such as node[1-4] {pair.key}=10.0.0.[1-4]",
+            f"{key}= gives {len(addresses)} of the {count} addresses this line needs"
+            if len(addresses) < count
+            else f"{key}= gives {len(addresses)} addresses for {count} host{'s' * (count > 1)}",
+            fix=f"a node set of as many, such as node[1-4] {key}=10.0.0.[1-4]",
         )
     return addresses
 
@@ -278,19 +228,22 @@ def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, foun
         raise source.error(error.line, column, error.message, fix=error.fix) from None
 
 
-def read_host_list(spec: str, option: str = "--hosts") -> tuple[Host, ...]:
+def read_host_list(spec: str) -> tuple[Host, ...]:
     """The hosts of a `--hosts` value: comma-separated items like the first word of a hostfile line."""
     roster = Roster()
-    for item in split_specs(spec):
-        try:
-            for host in hosts_of(read_host_word(item), {}, Path()):
+    try:
+        for item in split_specs(spec):
+            try:
+                named = hosts_of(read_host_word(item), {}, Path())
+            except WordError as error:
+                raise UserError(f"--hosts {quoted(item)}: {error.message}", fix=_list_fix(item, error)) from None
+            for host in named:
                 roster.add(host, 0)
-        except WordError as error:
-            raise UserError(f"{option} {quoted(item)}: {error.message}", fix=_list_fix(item, error)) from None
-        except RosterError as error:
-            raise UserError(f"{option}: {error.message}", fix="say it in a hostfile") from None
-    if not (hosts := roster.hosts()):
-        raise UserError(f"{option} names no host", fix=f"such as {option} node[1-4],10.0.0.9")
+        hosts = roster.hosts()
+    except RosterError as error:
+        raise UserError(f"--hosts: {error.message}", fix="say it in a hostfile") from None
+    if not hosts:
+        raise UserError("--hosts names no host", fix="such as --hosts node[1-4],10.0.0.9")
     return hosts
 
 

@@ -62,9 +62,9 @@ def host_from(
         name=name,
         address=address or name,
         user=reader.value(_USER, check_user),
-        port=reader.value(_PORT, lambda text: read_port(text, 1)),
-        slots=reader.value(("slots",), lambda text: read_count(text, "slots", 1)),
-        max_slots=reader.value(("max_slots", "max-slots"), lambda text: read_count(text, "max_slots", 1)),
+        port=reader.value(_PORT, read_port),
+        slots=reader.value(("slots",), lambda text: read_count(text, "slots")),
+        max_slots=reader.value(("max_slots", "max-slots"), lambda text: read_count(text, "max_slots")),
         internal=reader.value(("internal",), read_address),
         identity=reader.value(_IDENTITY, reader.path),
         known_hosts=known_hosts,
@@ -103,7 +103,7 @@ class _SettingReader:
             raise self.source.word_error(setting.line, error.moved(setting.column - 1)) from None
 
     def path(self, text: str) -> Path:
-        return read_path(text, self.source.base, 1)
+        return read_path(text, self.source.base)
 
     def ssh_arguments(self) -> tuple[Path | None, Path | None, str | None]:
         """The `-F`, UserKnownHostsFile and proxy of ssh's arguments; other arguments stay in the settings."""
@@ -123,7 +123,7 @@ class _SettingReader:
                 raise self._error(setting, f"the quotes in {key} don't match") from None
             options, rest = _split_ssh_arguments(arguments)
             if "config" in options and config is None:
-                config = self.parse(setting, lambda text: read_ssh_config(text, self.source.base, 1), options["config"])
+                config = self.parse(setting, lambda text: read_ssh_config(text, self.source.base), options["config"])
             if "known_hosts" in options and known_hosts is None:
                 known_hosts = self.parse(setting, self.path, options["known_hosts"])
             proxy = proxy or options.get("proxy")

@@ -34,7 +34,7 @@ def limit_hosts(hosts: Sequence[Host], spec: str) -> tuple[Host, ...]:
         sign = part[0] if part[0] in "!&" else ""
         name = part.removeprefix(sign).strip()
         if not name:
-            raise UserError(f"--limit: nothing stands behind '{sign}'", fix=f"such as --limit '{sign}node3'")
+            raise UserError(f"--limit: no host or group after '{sign}'", fix=f"such as --limit '{sign}node3'")
         matched = index.find(name)
         kept = kept - matched if sign == "!" else kept & matched if sign == "&" else kept
         selected |= matched if not sign else set()

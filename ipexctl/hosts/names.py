@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+Value = TypeVar("Value")
 MAX_NAME: Final = 253
 MAX_PORT: Final = 65_535
 _CLIP: Final = 60
@@ -36,6 +37,14 @@ class WordError(UserError):
     def moved(self, by: int) -> WordError:
         """The same error with its column moved right by `by`: the offset of the word in a longer word or line."""
         return WordError(self.message, column=self.column + by, fix=self.fix)
+
+
+def read_at(column: int, read: Callable[[str], Value], text: str) -> Value:
+    """`read(text)`, where the text begins at this column of a longer one: a WordError points into that."""
+    try:
+        return read(text)
+    except WordError as error:
+        raise error.moved(column - 1) from None
 
 
 def quoted(text: str) -> str:

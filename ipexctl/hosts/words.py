@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ipexctl.hosts.names import WordError, check_host, check_user, describe, quoted
+from ipexctl.hosts.names import WordError, check_host, check_user, describe, quoted, read_at
 from ipexctl.hosts.nodeset import expand
 
 if TYPE_CHECKING:
@@ -128,10 +128,7 @@ class HostWord(NamedTuple):
 
 def read_host_word(word: str, *, column: int = 1, names_of: Callable[[str], tuple[str, ...]] = expand) -> HostWord:
     """Split a word into user, names and number; `column` is its position in the line."""
-    try:
-        return _read(word, column, names_of)
-    except WordError as error:
-        raise error.moved(column - 1) from None
+    return read_at(column, lambda word: _read(word, column, names_of), word)
 
 
 def _read(word: str, start_column: int, names_of: Callable[[str], tuple[str, ...]]) -> HostWord:
@@ -144,10 +141,7 @@ def _read(word: str, start_column: int, names_of: Callable[[str], tuple[str, ...
             raise WordError(f"no host stands behind {quoted(word)}", column=len(word) + 1, fix=f"{word}node1")
         check_user(user)
     prefix_length = len(user) + len(at)
-    try:
-        names, number, column = _names_and_number(host, names_of)
-    except WordError as error:
-        raise error.moved(prefix_length) from None
+    names, number, column = read_at(prefix_length + 1, lambda host: _names_and_number(host, names_of), host)
     return HostWord(names, user if at else None, number, start_column + prefix_length + column - 1)
 
 
@@ -163,10 +157,7 @@ def _names_and_number(host: str, names_of: Callable[[str], tuple[str, ...]]) -> 
     bracketed = _BRACKETED_IPV6.fullmatch(host)
     if bracketed is not None and (names_of is expand or "::" in host or host.count(":") > 3):
         address, rest = bracketed.groups()
-        try:
-            check_host(address)
-        except WordError as error:
-            raise error.moved(1) from None
+        read_at(2, check_host, address)
         return (address,), _text_after_colon(rest, len(address) + 2), len(address) + 4
     if "[" not in host and host.count(":") > 1:
         check_host(host)
@@ -180,7 +171,7 @@ def _names_and_number(host: str, names_of: Callable[[str], tuple[str, ...]]) -> 
     column = len(name) + 2
     if colon and not number:
         raise WordError(
-            f"nothing stands behind {quoted(name + ':')}", column=column, fix=f"{name}, or {name}:4 for 4 slots"
+            f"there is no number after {quoted(name + ':')}", column=column, fix=f"{name}, or {name}:4 for 4 slots"
         )
     return _names(name, names_of), number, column
 

@@ -1,1 +1,1 @@
-"""A run's life: start, follow, detach, attach, stop, record. What runs on the nodes is in `node/`, not here."""
+"""A run's life: start, follow, detach, attach, stop, record. The programs on the nodes are in `node/run/`."""

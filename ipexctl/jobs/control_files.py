@@ -46,7 +46,10 @@ class FileGroup:
 def find_control_files(
     hosts: Sequence[Host], selection: str, *, with_results: bool
 ) -> tuple[tuple[FileGroup, ...], tuple[FileGroup, ...]]:
-    """What `remove_control_files` removes, and what stays. `hosts` are those of the call, `selection` its options."""
+    """The files that `remove_control_files` removes, and those that stay.
+
+    `hosts` are those of the call, `selection` its options.
+    """
     found = [
         FileGroup(kind, len(files), sum(map(_size, files)), str(directory))
         for kind, directory, files in _removable(hosts, with_results=with_results)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 MOST_SILENCE: Final = 30.0
-"""Seconds without a frame, after which node0 counts as unreachable: of a silent run it sends one every 10 seconds."""
+"""Seconds without a frame, after which node0 counts as unreachable: of a silent run it sends one every 5 seconds."""
 
 
 class _Silent(Unreachable):

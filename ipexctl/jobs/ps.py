@@ -10,7 +10,6 @@ from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 QUERY_TIMEOUT: Final = 30.0
@@ -52,38 +52,34 @@ def query_runs(
     places: dict[tuple[Host, str], list[RunRecord]] = {}
     for record in records:
         places.setdefault((record.node0, record.home), []).append(record)
-    groups = list(places.values())
+
+    def query(group: list[RunRecord]) -> dict[str, Reply]:
+        newest, more = group[-1], {"ids": [record.id for record in group]}
+        with closing(open_session(newest)) as session:
+            reply = call_on_node0(session, newest, "run.runs", "list", more, timeout=timeout, cancel=cancel)
+        runs = reply.record("runs")
+        return {name: runs.record(name) for name, document in runs.items() if document is not None}
+
     found: dict[str, KnownRun] = {}
-
-    def query(group: list[RunRecord]) -> None:
-        newest, ids = group[-1], [record.id for record in group]
-        try:
-            with closing(open_session(newest)) as session:
-                more = {"ids": ids}
-                reply = call_on_node0(session, newest, "run.runs", "list", more, timeout=timeout, cancel=cancel)
-            runs = reply.record("runs")
-            documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
-        except HostError as error:
-            reason = f"{newest.node0.name}: {error.reason}"
-            found.update((record.id, KnownRun(record, None, reason, error.advice)) for record in group)
-            return
-        for record in group:
-            document = documents.get(record.id)
-            if document is None:
-                gone = f"{record.node0.name} has no record of it any more"
-                found[record.id] = KnownRun(record, None, gone, is_gone=True)
-            elif damaged := document.get("unreadable"):
-                fix = f"ipexctl fetch {record.id} . brings what is there"
-                found[record.id] = KnownRun(record, None, f"{record.node0.name}: {damaged}", fix)
-            else:
-                pruned = document.get("pruned")
-                found[record.id] = KnownRun(record, read_status(document), pruned=pruned, is_gone=bool(pruned))
-
-    for done in fan_out(groups, query, forks=32, cancel=cancel):
-        if done.error is not None:
-            for record in done.item:
-                found.setdefault(record.id, KnownRun(record, None, done.error.reason, done.error.advice))
+    for done in fan_out(list(places.values()), query, forks=32, cancel=cancel):
+        for record in done.item:
+            if done.result is not None:
+                found[record.id] = _known_run(record, done.result.get(record.id))
+            elif done.error is not None:
+                found[record.id] = KnownRun(
+                    record, None, f"{record.node0.name}: {done.error.reason}", done.error.advice
+                )
     return [found[record.id] for record in records]
+
+
+def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
+    if document is None:
+        return KnownRun(record, None, f"{record.node0.name} has no record of it any more", is_gone=True)
+    if damaged := document.get("unreadable"):
+        fix = f"ipexctl fetch {record.id} . brings what is there"
+        return KnownRun(record, None, f"{record.node0.name}: {damaged}", fix)
+    pruned = document.get("pruned")
+    return KnownRun(record, read_status(document), pruned=pruned, is_gone=bool(pruned))
 
 
 def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:

@@ -207,8 +207,9 @@ class KnownError:
     """Returns the sentence and the fix if they depend on more than the fields; None if this is not the cause."""
 
     def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
-        if self.explain is not None:
-            return self.explain(found)
+        return self.explain(found) if self.explain is not None else self.texts(found)
+
+    def texts(self, found: PatternMatch) -> tuple[str, str]:
         fields = found.fields()
         in_command = _Fields({name: _quoted(str(value)) for name, value in fields.items()})
         in_command["install"] = found.context.install(self.package)
@@ -257,7 +258,7 @@ def bare(line: str) -> str:
 
 
 def _last_exception(lines: Sequence[str]) -> int | None:
-    """Where the last traceback begins, with those it was raised from; none where the rank went on after it."""
+    """The first line of the last traceback, with those it was raised from; None if the rank went on after it."""
     starts = [at for at, line in enumerate(lines) if line.startswith((_TRACEBACK, _FATAL))]
     if not starts:
         return None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ipexctl.lab.cpu_profiles import ARM, CpuProfile, CpuSpec, cpus, find_cpu_profile
 from ipexctl.text import number_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
+    from pathlib import Path
 
     from ipexctl.lab.state import Lab
+
+
+Key = TypeVar("Key")
 
 
 def cpuinfo(cpu_profile: CpuProfile) -> str:
@@ -128,13 +132,8 @@ def _system_files(tree: Tree, cpu_profile: CpuProfile) -> None:
 
 
 def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) -> None:
-    by_core = defaultdict(list)
-    by_socket = defaultdict(list)
-    for cpu in all_cpus:
-        by_core[cpu.socket, cpu.core].append(cpu.number)
-        by_socket[cpu.socket].append(cpu.number)
-    core_sets = {key: _list_and_mask(numbers, cpu_profile.cpus) for key, numbers in by_core.items()}
-    socket_sets = {key: _list_and_mask(numbers, cpu_profile.cpus) for key, numbers in by_socket.items()}
+    core_sets = _sets(cpu_profile, all_cpus, lambda cpu: (cpu.socket, cpu.core))
+    socket_sets = _sets(cpu_profile, all_cpus, lambda cpu: cpu.socket)
     for cpu in all_cpus:
         directory = f"cpu/cpu{cpu.number}"
         core_list, core_mask = core_sets[cpu.socket, cpu.core]
@@ -160,30 +159,35 @@ def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) ->
             tree.files[f"{directory}/online"] = "1\n"
 
 
-def _list_and_mask(numbers: Collection[int], width: int) -> tuple[str, str]:
-    return f"{number_ranges(sorted(numbers))}\n", f"{cpu_mask(numbers, width)}\n"
+def _sets(
+    cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], key: Callable[[CpuSpec], Key]
+) -> dict[Key, tuple[str, str]]:
+    """The CPUs of each key, as the kernel's list and mask."""
+    found: defaultdict[Key, list[int]] = defaultdict(list)
+    for cpu in all_cpus:
+        found[key(cpu)].append(cpu.number)
+    return {
+        group: (f"{number_ranges(sorted(numbers))}\n", f"{cpu_mask(numbers, cpu_profile.cpus)}\n")
+        for group, numbers in found.items()
+    }
 
 
 def _caches(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) -> None:
-    by_core = defaultdict(list)
-    by_l3 = defaultdict(list)
     cores_per_l3 = cpu_profile.l3_cores or cpu_profile.cores
-    for cpu in all_cpus:
-        by_core[cpu.socket, cpu.core].append(cpu.number)
-        by_l3[cpu.socket, cpu.core // cores_per_l3].append(cpu.number)
+    by_core = _sets(cpu_profile, all_cpus, lambda cpu: (cpu.socket, cpu.core))
+    by_l3 = _sets(cpu_profile, all_cpus, lambda cpu: (cpu.socket, cpu.core // cores_per_l3))
     core_caches = (
         (0, 1, "Data", cpu_profile.l1d),
         (1, 1, "Instruction", cpu_profile.l1i),
         (2, 2, "Unified", cpu_profile.l2),
     )
-    for number, ((socket, core), numbers) in enumerate(by_core.items()):
+    for number, ((socket, core), shared) in enumerate(by_core.items()):
         base = f"cpu/{_SHARED}/core{socket}-{core}"
         for index, level, kind, size in core_caches:
-            _cache(tree, f"{base}/index{index}", level, kind, size, _list_and_mask(numbers, cpu_profile.cpus), number)
+            _cache(tree, f"{base}/index{index}", level, kind, size, shared, number)
         tree.links[f"{base}/index3"] = f"../l3-{socket}-{core // cores_per_l3}"
-    for number, ((socket, part), numbers) in enumerate(by_l3.items()):
-        directory = f"cpu/{_SHARED}/l3-{socket}-{part}"
-        _cache(tree, directory, 3, "Unified", cpu_profile.l3, _list_and_mask(numbers, cpu_profile.cpus), number)
+    for number, ((socket, part), shared) in enumerate(by_l3.items()):
+        _cache(tree, f"cpu/{_SHARED}/l3-{socket}-{part}", 3, "Unified", cpu_profile.l3, shared, number)
 
 
 def _cache(tree: Tree, directory: str, level: int, kind: str, size: int, shared: tuple[str, str], number: int) -> None:
@@ -204,12 +208,10 @@ def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], m
     for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
         tree.files[f"node/{name}"] = f"{number_list}\n"
     node_kb = memory_kb // cpu_profile.nodes
-    for node in range(cpu_profile.nodes):
+    for node, (cpu_list, mask) in _sets(cpu_profile, all_cpus, lambda cpu: cpu.node).items():
         directory = f"node/node{node}"
-        numbers = [cpu.number for cpu in all_cpus if cpu.node == node]
-        tree.files[f"{directory}/cpulist"], tree.files[f"{directory}/cpumap"] = _list_and_mask(
-            numbers, cpu_profile.cpus
-        )
+        tree.files[f"{directory}/cpulist"] = cpu_list
+        tree.files[f"{directory}/cpumap"] = mask
         tree.files[f"{directory}/distance"] = (
             " ".join(str(_distance(cpu_profile, node, other)) for other in range(cpu_profile.nodes)) + "\n"
         )
@@ -221,8 +223,8 @@ def _nodes(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec], m
                 ("MemUsed", node_kb - node_kb // 10 * 9),
             )
         )
-        for number in numbers:
-            tree.links[f"{directory}/cpu{number}"] = f"../../cpu/cpu{number}"
+    for cpu in all_cpus:
+        tree.links[f"node/node{cpu.node}/cpu{cpu.number}"] = f"../../cpu/cpu{cpu.number}"
 
 
 def _distance(cpu_profile: CpuProfile, node: int, other: int) -> int:
@@ -258,7 +260,7 @@ def _write_profile(directory: Path, name: str) -> None:
     directory.mkdir()
     (directory / "cpuinfo").write_text(cpuinfo(cpu_profile))
     (directory / "arch").write_text(f"{cpu_profile.arch}\n")
-    tree = sysfs(cpu_profile, memory_kb=memory_kb(Path("/proc/meminfo").read_text()))
+    tree = sysfs(cpu_profile, memory_kb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 1024)
     system = directory / "system"
     for parent in sorted({path.rpartition("/")[0] for path in (*tree.files, *tree.links)}):
         (system / parent).mkdir(parents=True, exist_ok=True)
@@ -271,11 +273,3 @@ def _write_profile(directory: Path, name: str) -> None:
         script.parent.mkdir(exist_ok=True)
         script.write_text(text)
         script.chmod(0o755)
-
-
-def memory_kb(meminfo: str) -> int:
-    """MemTotal of a /proc/meminfo, in KB."""
-    for line in meminfo.splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1])
-    return 0

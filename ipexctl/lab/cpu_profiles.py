@@ -62,21 +62,6 @@ def _flags(text: str) -> str:
     return " ".join(flag for flag in dict.fromkeys(text.split()) if flag.removeprefix("-") not in removed)
 
 
-FLAGS: Final = {
-    "sandybridge": _flags(_SANDYBRIDGE),
-    "haswell": _flags(_HASWELL),
-    "skylake-sp": _flags(_SKYLAKE),
-    "cascadelake": _flags(_CASCADELAKE),
-    "cooperlake": _flags(_COOPERLAKE),
-    "icelake-sp": _flags(_ICELAKE),
-    "sapphirerapids": _flags(_SAPPHIRERAPIDS),
-    "emerald-rapids": _flags(_EMERALDRAPIDS),
-    "graniterapids": _flags(_GRANITERAPIDS),
-    "epyc-genoa": _flags(_GENOA),
-    "graviton3": _flags(_GRAVITON3),
-}
-
-
 X86: Final = "x86_64"
 ARM: Final = "aarch64"
 
@@ -100,6 +85,7 @@ class CpuProfile:
     """KB, shared by `l3_cores` cores, or by all of a socket."""
     known_for: str
     """Features it has or lacks that matter to a training job."""
+    flags: str
     numa_per_socket: int = 1
     threads: int = 2
     vendor: str = "GenuineIntel"
@@ -112,10 +98,6 @@ class CpuProfile:
     address_sizes: str = "46 bits physical, 48 bits virtual"
     cpuid_level: int = 22
     microcode: str = "0x1"
-
-    @property
-    def flags(self) -> str:
-        return FLAGS[self.name]
 
     @property
     def nodes(self) -> int:
@@ -135,51 +117,51 @@ _WIDE = "52 bits physical, 57 bits virtual"
 CPU_PROFILES: Final = (
     CpuProfile(
         "sandybridge", "Intel(R) Xeon(R) CPU E5-2680 0 @ 2.70GHz", 6, 45, 7, 2, 8, 2700, 256, 20480,
-        "AVX, no AVX2: no stack for it", cpuid_level=13, microcode="0x71a",
+        "AVX, no AVX2: no stack for it", _flags(_SANDYBRIDGE), cpuid_level=13, microcode="0x71a",
     ),
     CpuProfile(
         "haswell", "Intel(R) Xeon(R) CPU E5-2690 v3 @ 2.60GHz", 6, 63, 2, 2, 12, 2600, 256, 30720,
-        "AVX2, no AVX-512", cpuid_level=15, microcode="0x49",
+        "AVX2, no AVX-512", _flags(_HASWELL), cpuid_level=15, microcode="0x49",
     ),
     CpuProfile(
         "skylake-sp", "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", 6, 85, 4, 2, 20, 2400, 1024, 28160,
-        "AVX-512, no VNNI", microcode="0x2007006",
+        "AVX-512, no VNNI", _flags(_SKYLAKE), microcode="0x2007006",
     ),
     CpuProfile(
         "cascadelake", "Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz", 6, 85, 7, 2, 20, 2500, 1024, 28160,
-        "AVX-512 with VNNI", microcode="0x5003605",
+        "AVX-512 with VNNI", _flags(_CASCADELAKE), microcode="0x5003605",
     ),
     CpuProfile(
         "cooperlake", "Intel(R) Xeon(R) Platinum 8376H CPU @ 2.60GHz", 6, 85, 11, 4, 28, 2600, 1024, 39424,
-        "AVX-512 with BF16, four sockets", microcode="0x7002503",
+        "AVX-512 with BF16, four sockets", _flags(_COOPERLAKE), microcode="0x7002503",
     ),
     CpuProfile(
         "icelake-sp", "Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz", 6, 106, 6, 2, 32, 2600, 1280, 49152,
-        "AVX-512 with VNNI, no BF16", l1d=48, address_sizes="46 bits physical, 57 bits virtual",
+        "AVX-512 with VNNI, no BF16", _flags(_ICELAKE), l1d=48, address_sizes="46 bits physical, 57 bits virtual",
         cpuid_level=27, microcode="0xd0003a5",
     ),
     CpuProfile(
         "sapphirerapids", "Intel(R) Xeon(R) Platinum 8480+", 6, 143, 8, 2, 56, 2000, 2048, 107520,
-        "AMX (BF16, INT8), SNC4", numa_per_socket=4, l1d=48, address_sizes=_WIDE,
+        "AMX (BF16, INT8), SNC4", _flags(_SAPPHIRERAPIDS), numa_per_socket=4, l1d=48, address_sizes=_WIDE,
         cpuid_level=32, microcode="0x2b000590",
     ),
     CpuProfile(
         "emerald-rapids", "INTEL(R) XEON(R) PLATINUM 8592+", 6, 207, 2, 2, 64, 1900, 2048, 327680,
-        "AMX (BF16, INT8)", l1d=48, address_sizes=_WIDE, cpuid_level=32, microcode="0x21000240",
+        "AMX (BF16, INT8)", _flags(_EMERALDRAPIDS), l1d=48, address_sizes=_WIDE, cpuid_level=32, microcode="0x21000240",
     ),
     CpuProfile(
         "graniterapids", "Intel(R) Xeon(R) 6972P", 6, 173, 1, 2, 96, 2400, 2048, 491520,
-        "AMX with FP16, SNC3", numa_per_socket=3, l1d=48, l1i=64, address_sizes=_WIDE,
+        "AMX with FP16, SNC3", _flags(_GRANITERAPIDS), numa_per_socket=3, l1d=48, l1i=64, address_sizes=_WIDE,
         cpuid_level=36, microcode="0x1000380",
     ),
     CpuProfile(
         "epyc-genoa", "AMD EPYC 9554 64-Core Processor", 25, 17, 1, 2, 64, 3100, 1024, 32768,
-        "AMD: AVX-512 with BF16, no AMX", vendor="AuthenticAMD", l3_cores=8, far=32,
+        "AMD: AVX-512 with BF16, no AMX", _flags(_GENOA), vendor="AuthenticAMD", l3_cores=8, far=32,
         address_sizes="52 bits physical, 57 bits virtual", cpuid_level=16, microcode="0xa101148",
     ),
     CpuProfile(
         "graviton3", "Neoverse-V1", 8, 0xD40, 1, 1, 64, 2600, 1024, 32768,
-        "aarch64: no wheel of the stack fits", threads=1, vendor="ARM", arch=ARM, l1d=64, l1i=64,
+        "aarch64: no wheel of the stack fits", _flags(_GRAVITON3), threads=1, vendor="ARM", arch=ARM, l1d=64, l1i=64,
     ),
 )  # fmt: skip
 _BY_NAME: Final = {cpu_profile.name: cpu_profile for cpu_profile in CPU_PROFILES}

@@ -79,18 +79,16 @@ def _rate(text: str) -> str:
     return text.lower()
 
 
-def _percent(text: str) -> str:
-    value = _number(text.removesuffix("%"))
-    if value is None or not 0 < value <= 100:
-        raise ValueError("a percentage above 0 and up to 100, such as 5")
-    return f"{value:g}"
+def _number(most: int, unit: str, expected: str) -> Callable[[str], str]:
+    """The parser of numbers above 0 and up to `most`, with the unit or without."""
 
+    def read(text: str) -> str:
+        number = text.removesuffix(unit)
+        if not re.fullmatch(r"\d+(\.\d+)?", number) or not 0 < float(number) <= most:
+            raise ValueError(expected)
+        return f"{float(number):g}"
 
-def _duration(text: str) -> str:
-    value = _number(text.removesuffix("s"))
-    if value is None or not 0 < value <= 600:
-        raise ValueError("seconds above 0 and up to 600, such as 3")
-    return f"{value:g}"
+    return read
 
 
 def _skew(text: str) -> str:
@@ -103,10 +101,6 @@ def _interface(text: str) -> str:
     if text not in ("eth0", "eth1", ALL_INTERFACES):
         raise ValueError("eth0 (in front), eth1 (the second network) or all")
     return text
-
-
-def _number(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
 
 
 _INTERFACE = Argument("INTERFACE", ALL_INTERFACES, _interface)
@@ -132,7 +126,7 @@ FAULTS: Final = (
     Fault(
         "packet-loss",
         "PERCENT of the packets are lost in each direction, 5 unless given",
-        (Argument("PERCENT", "5", _percent), _INTERFACE),
+        (Argument("PERCENT", "5", _number(100, "%", "a percentage above 0 and up to 100, such as 5")), _INTERFACE),
         program="iptables",
         package="iptables",
         on_interface=True,
@@ -152,7 +146,7 @@ FAULTS: Final = (
     Fault(
         "slow-rc",
         "every shell takes SECONDS to start, 3 unless given",
-        (Argument("SECONDS", "3", _duration),),
+        (Argument("SECONDS", "3", _number(600, "s", "seconds above 0 and up to 600, such as 3")),),
         script="rc",
         in_home=True,
     ),

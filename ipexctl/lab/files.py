@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.lab.plan import ipv6
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ipexctl.lab.state import Lab, LabHost
 
@@ -19,7 +19,7 @@ def hostfile(lab: Lab) -> str:
         internal = f" internal={host.internal}" if host.internal else ""
         options = f"address={host.address} user={host.user} identity=key known_hosts=known_hosts{internal}"
         lines.append(f"{host.name} {f'user={host.user} ssh_config=ssh_config' if host.behind_bastion else options}")
-    return _join_lines(lines)
+    return join_lines(lines)
 
 
 def ssh_config(lab: Lab) -> str:
@@ -84,19 +84,19 @@ def passwd(machine: str, host: LabHost) -> str:
         lines.append("sshd:x:74:65534::/run/sshd:/usr/sbin/nologin")
     if host.user != "root":
         lines.append(f"{host.user}:x:{UID}:{UID}:{host.user}:{host.home}:{_SHELL}")
-    return _join_lines(lines)
+    return join_lines(lines)
 
 
 def group(machine: str, host: LabHost) -> str:
     lines = [f"{line.rpartition(':')[0]}:" for line in machine.splitlines() if _is_system(line)]
     if host.user != "root":
         lines.append(f"{host.user}:x:{UID}:")
-    return _join_lines(lines)
+    return join_lines(lines)
 
 
 def shadow(passwd_text: str) -> str:
     """/etc/shadow without passwords: `*`, because sshd treats `!` as a locked account."""
-    return _join_lines([f"{line.split(':', 1)[0]}:*:19000:0:99999:7:::" for line in passwd_text.splitlines()])
+    return join_lines([f"{line.split(':', 1)[0]}:*:19000:0:99999:7:::" for line in passwd_text.splitlines()])
 
 
 def _is_system(line: str) -> bool:
@@ -111,7 +111,7 @@ def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     known = lab.nodes if others else (host,)
     lines += [f"{node.peer_address} {node.name}" for node in known]
-    return _join_lines(lines)
+    return join_lines(lines)
 
 
 RESOLV_CONF: Final = "# no name server: the hosts of a lab know what /etc/hosts says\noptions timeout:1 attempts:1\n"
@@ -138,7 +138,7 @@ def sshd_config(openssh: tuple[int, int]) -> str:
     if openssh >= (9, 8):
         # Tests fail to log in on purpose; since 9.8 sshd would refuse the whole lab for it.
         lines.append("PerSourcePenalties no")
-    return _join_lines(lines)
+    return join_lines(lines)
 
 
 def openssh_version(banner: str) -> tuple[int, int]:
@@ -148,5 +148,5 @@ def openssh_version(banner: str) -> tuple[int, int]:
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
 
 
-def _join_lines(lines: list[str]) -> str:
+def join_lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)

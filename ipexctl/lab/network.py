@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ipexctl.lab.plan import PREFIX, PREFIX_V6, front6_gateway, front_gateway, ipv6
+from ipexctl.lab.files import join_lines
+from ipexctl.lab.plan import PREFIX, PREFIX_V6, front_gateway, ipv6
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ipexctl.lab.state import Lab, LabHost
 
 FRONT = "front"
@@ -21,7 +20,7 @@ _UPLINK = "uplink"
 
 
 def namespaces(lab: Lab) -> str:
-    return _lines(f"netns add {name}" for name in (lab.switch, *(host.netns for host in lab.nodes)))
+    return join_lines(f"netns add {name}" for name in (lab.switch, *(host.netns for host in lab.nodes)))
 
 
 def uplink(lab: Lab, *, v6: bool) -> str:
@@ -33,8 +32,8 @@ def uplink(lab: Lab, *, v6: bool) -> str:
         f"link set {link} up",
     ]
     if v6:
-        commands.append(f"address add {front6_gateway(lab.block)}/{PREFIX_V6} dev {link} nodad")
-    return _lines(commands)
+        commands.append(f"address add {ipv6(front_gateway(lab.block))}/{PREFIX_V6} dev {link} nodad")
+    return join_lines(commands)
 
 
 def switch(lab: Lab) -> str:
@@ -52,7 +51,7 @@ def switch(lab: Lab) -> str:
             if bridge == FRONT and host.internal and not host.is_bastion:
                 # With a second network, this one only connects the host to the control machine.
                 commands.append(f"link set {port} type bridge_slave isolated on")
-    return _lines(commands)
+    return join_lines(commands)
 
 
 def links(host: LabHost) -> tuple[tuple[str, str], ...]:
@@ -81,8 +80,4 @@ def host_network(host: LabHost, *, v6: bool) -> str:
         commands += [f"address add {address}/{PREFIX} dev {interface}", f"link set {interface} up"]
         if v6:
             commands.append(f"address add {ipv6(address)}/{PREFIX_V6} dev {interface} nodad")
-    return _lines(commands)
-
-
-def _lines(commands: Iterable[str]) -> str:
-    return "".join(f"{command}\n" for command in commands)
+    return join_lines(commands)

@@ -104,10 +104,6 @@ def front_gateway(block: int) -> str:
     return f"{_FRONT}.{block}.1"
 
 
-def front6_gateway(block: int) -> str:
-    return f"fd77:{block}::1"
-
-
 def ipv6(address: str) -> str:
     """The IPv6 address for a lab's IPv4 address: 10.77.3.11 → fd77:3::11."""
     _, net, block, number = address.split(".")

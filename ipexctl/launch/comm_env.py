@@ -116,7 +116,7 @@ def _transport(context: LaunchContext) -> Iterator[Setting]:
             why = "one thread of oneCCL calls MPI; with oneCCL's own value, 1, every rank prints a warning"
             yield Setting("I_MPI_THREAD_SPLIT", "0", why)
         return
-    why = "oneCCL is built for Intel MPI's library, and these ranks are not started by its mpirun: libfabric needs none"
+    why = "oneCCL is built for Intel MPI, whose mpirun does not start these ranks; libfabric needs no mpirun"
     yield Setting("CCL_ATL_TRANSPORT", "ofi", why)
     yield Setting(
         "CCL_PROCESS_LAUNCHER", "none", "oneCCL gets each rank's place on its host from these variables, not from MPI"

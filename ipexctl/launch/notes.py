@@ -54,8 +54,8 @@ def _crowded(context: LaunchContext) -> Iterator[str]:
     limited = [node.name for node in context.nodes if node.cores.limited]
     if limited:
         yield (
-            f"the cgroup of {fold(limited)} allows less time than there are cores: ranks are bound to whole blocks "
-            "of cores, because other containers on the machine would choose the same ones"
+            f"the cgroup of {fold(limited)} grants less CPU time than there are cores: each rank may use a whole block "
+            "of cores, because other containers on the machine may use the same cores"
         )
 
 

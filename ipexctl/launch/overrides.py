@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.plan import RANK_NAMES, Backend, Flavor, Setting
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.refusal import Refusal
@@ -20,18 +19,8 @@ _OFF: Final = ("0", "no", "off", "false", "disable")
 _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
 
 
-def check_request(request: LaunchRequest) -> Refusal | None:
-    """Why the request can't be met by any plan."""
-    if not request.hosts:
-        return Refusal("there is no host to run on", "name some: --hosts SPEC, or -H FILE")
-    unknown = tuple(host.name for host in request.hosts if host.name not in request.facts)
-    if unknown:
-        return Refusal(f"nothing is known of {fold(unknown)}", "ipexctl doctor shows why", unknown)
-    return check_options(request.options) or _check_addresses(request)
-
-
 def check_options(options: LaunchOptions) -> Refusal | None:
-    """Why the options can't be met on any hosts."""
+    """Why the options can't be met on any hosts; checked before a host is contacted, and not again for the plan."""
     counts = {"-n": options.n, "--ppn": options.ppn, "--omp": options.omp, "--ccl-workers": options.ccl_workers}
     for option, value in counts.items():
         least = 0 if option == "--ccl-workers" else 1
@@ -50,18 +39,10 @@ def check_options(options: LaunchOptions) -> Refusal | None:
     return None
 
 
-def _check_addresses(request: LaunchRequest) -> Refusal | None:
-    if len(request.hosts) == 1:
-        return None
-    without = tuple(host.name for host in request.hosts if host.name not in request.internal)
-    if without:
-        return Refusal(
-            f"no address of {fold(without)} is known that the other hosts can reach",
-            "--iface NAME or CIDR, or internal=ADDRESS behind the host in the hostfile",
-            without,
-        )
+def check_addresses(request: LaunchRequest) -> Refusal | None:
+    """The refusal of a machine that is named twice: by `internal=` or --iface, two hosts may have one address."""
     owners: dict[str, str] = {}
-    for host in request.hosts:
+    for host in request.hosts if len(request.hosts) > 1 else ():
         other = owners.setdefault(request.internal[host.name], host.name)
         if other != host.name:
             return Refusal(
@@ -95,7 +76,7 @@ def choose_backend(
         )
     if choice == "mpi" and env.mpi_backend is False:
         return Refusal(
-            f"the torch of {place} has no mpi backend: only a torch that was built with MPI has one, and no wheel was",
+            f"the torch of {place} has no mpi backend: no wheel of torch is built with MPI",
             "--backend gloo; ranks are started by mpirun with every backend",
         )
     return choice, ""

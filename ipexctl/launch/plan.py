@@ -113,6 +113,7 @@ class LaunchPlan:
 
     @property
     def ranks(self) -> tuple[RankPlan, ...]:
+        """In the order of their numbers."""
         return tuple(rank for host in self.hosts for rank in host.ranks)
 
 

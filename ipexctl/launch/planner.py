@@ -13,7 +13,7 @@ from ipexctl.launch.mpi import find_launcher
 from ipexctl.launch.notes import plan_notes
 from ipexctl.launch.overrides import (
     apply_overrides,
-    check_request,
+    check_addresses,
     choose_backend,
     is_bound_by_mpi,
     requested_number,
@@ -37,7 +37,7 @@ MAX_RANKS_PER_CORE: Final = 64
 
 def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     """The plan of a run on these hosts."""
-    if (refusal := check_request(request)) is not None:
+    if (refusal := check_addresses(request)) is not None:
         return refusal
     options = request.options
     default = min(default_ranks(request.facts[host.name].cpu) for host in request.hosts)

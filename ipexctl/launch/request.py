@@ -81,7 +81,7 @@ class LaunchRequest:
     """In the order of the hostfile; the first is node0."""
     facts: Mapping[str, Facts] = field(hash=False)
     internal: Mapping[str, str] = field(hash=False)
-    """Host → the address that other hosts reach it by."""
+    """Host → the address that other hosts reach it by, of every host where there are several."""
     env: RankEnv
     command: tuple[str, ...]
     """The script, the module, or the command, and its arguments."""

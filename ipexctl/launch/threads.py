@@ -43,8 +43,8 @@ def has_iomp(context: LaunchContext, node: NodeLayout) -> bool:
 def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
     """True if the threads of each rank there take turns (SCHED_BATCH).
 
-    Where a rank has one core, each message of gloo wakes up a thread that would take the core from the one that
-    computes. With more cores it is not measured, and ranks over ccl or MPI wait for messages without sleeping.
+    On a single core, each message of gloo wakes up a thread that would take the core from the one that computes.
+    Ranks with more cores were not measured; ranks over ccl or MPI wait for messages without sleeping.
     """
     binding = node.binding
     one_core = binding.alone and all(len(slot.cores) == 1 for slot in binding.slots) and context.omp in (None, 1)

@@ -76,7 +76,7 @@ UNSUPPORTED: Final = {
 }
 
 
-_OWNED: Final = "files are the login account's, with become: true root's; then command: chown {}, with become: true"
+_OWNED: Final = "files belong to the login account; to change that, add a task command: chown {}, with become: true"
 NOT_OPTIONS: Final = {
     "owner": _OWNED.format("NAME FILE"),
     "group": _OWNED.format(":NAME FILE"),

@@ -264,7 +264,7 @@ class Engine:
         self.context.watch(TaskDone(report, items))
 
     def host(self, name: str) -> Host | None:
-        return next((host for host in self.context.known() if name in (host.name, host.address)), None)
+        return next((host for host in self.context.all_hosts if name in (host.name, host.address)), None)
 
 
 def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[Host]]:

@@ -130,7 +130,7 @@ class Play:
     @property
     def tasks(self) -> Iterator[Task]:
         """All tasks in the order of the file, including those of `rescue` and `always`."""
-        yield from tasks_of(self.steps)
+        return (task for task, _ in parts_of(self.steps))
 
     @property
     def all_tasks(self) -> tuple[Task, ...]:
@@ -159,7 +159,3 @@ def parts_of(steps: tuple[Step, ...], part: str = "") -> Iterator[tuple[Task, st
             yield from parts_of(step.block, part)
             yield from parts_of(step.rescue, "rescue")
             yield from parts_of(step.always, "always")
-
-
-def tasks_of(steps: tuple[Step, ...]) -> Iterator[Task]:
-    return (task for task, _ in parts_of(steps))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 INCLUDE_VARS: Final = "include_vars"
 KNOWN: Final = {*MODULES, INCLUDE_VARS}
-_PREFIXES: Final = ("ansible.builtin.", "ansible.legacy.", "ipexctl.")
+_PREFIX: Final = re.compile(r"^(ansible\.builtin|ansible\.legacy|ipexctl)\.")
 _INLINE: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)=")
 _WORD: Final = re.compile(r"""(?:\{[{%#].*?[}%#]\}|"[^"]*"|'[^']*'|[^\s"'])+""", re.DOTALL)
 """Splits `name=value` words; blanks inside quotes and braces belong to the value."""
@@ -36,10 +36,7 @@ _INLINE_ARGS: Final = re.compile(
 
 
 def strip_prefix(key: str) -> str:
-    for prefix in _PREFIXES:
-        if key.startswith(prefix):
-            return key[len(prefix) :]
-    return key
+    return _PREFIX.sub("", key)
 
 
 def find_module(file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry]) -> Entry | None:

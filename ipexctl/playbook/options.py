@@ -223,10 +223,6 @@ def _command(value: Value) -> str | list[str]:
     raise _wrong("command", value)
 
 
-def _exprs(value: Value) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
 _KINDS: Final[Mapping[Kind, tuple[str, Callable[[Value], Any]]]] = {
     "str": ("a text", _text),
     "int": ("a whole number", _integer),
@@ -238,7 +234,7 @@ _KINDS: Final[Mapping[Kind, tuple[str, Callable[[Value], Any]]]] = {
     "command": ("a line for sh, or a list: a program and its words", _command),
     "path": ("a path", _path),
     "any": ("a value", lambda value: value),
-    "exprs": ("a condition, or a list of them", _exprs),
+    "exprs": ("a condition, or a list of them", lambda value: value if isinstance(value, list) else [value]),
 }
 """For each kind its name in messages, and the function that converts to it."""
 

@@ -60,29 +60,23 @@ class PlayContext:
     watch: Watch
     hosts: Sequence[Host]
     """The hosts of the call; the first is node0."""
-    cwd: Path
-    all_hosts: Sequence[Host] = ()
+    all_hosts: Sequence[Host]
     """All hosts of the hostfile, also those that --limit excludes."""
+    cwd: Path
     fixed: set[str] = field(default_factory=set)
     """Ids of doctor findings that earlier tasks have fixed, or would have fixed without --check."""
     not_run: set[tuple[str, str]] = field(default_factory=set)
     """Hosts and variables registered there by a task that --check did not run: their values are not known."""
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def cancel(self) -> Cancel:
         return self.pool.cancel
 
-    def known(self) -> Sequence[Host]:
-        return self.all_hosts or self.hosts
-
     @contextmanager
     def session(self, host: Host) -> Iterator[Session]:
         """The host's session, locked: several tasks may be delegated to one host at the same time."""
-        with self._lock:
-            lock = self._locks.setdefault(host.name, threading.Lock())
-        with lock:
+        with self._locks.setdefault(host.name, threading.Lock()):  # setdefault is atomic
             yield self.pool.session(host)
 
     def sleep(self, seconds: float) -> None:

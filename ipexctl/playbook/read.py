@@ -26,7 +26,7 @@ from ipexctl.playbook.keywords import (
     report_unknown,
     variables,
 )
-from ipexctl.playbook.model import Arg, Block, Flush, InheritedKeywords, Loop, Play, Playbook, Step, Task, tasks_of
+from ipexctl.playbook.model import Arg, Block, Flush, InheritedKeywords, Loop, Play, Playbook, Step, Task
 from ipexctl.playbook.module_options import (
     INCLUDE_VARS,
     default_name,
@@ -177,7 +177,7 @@ class _Reader:
                 raise step.position.error("a handler is a task, not a block")
             if isinstance(step, Flush):
                 raise file.error(entry.value, "a handler can't call the handlers", fix="notify")
-        return tuple(tasks_of(steps))
+        return tuple(step for step in steps if isinstance(step, Task))
 
     def _vars_files(self, file: PlaybookFile, entry: Entry | None) -> tuple[Mapping[str, Value], ...]:
         if entry is None or is_null(entry.value):

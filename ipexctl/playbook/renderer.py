@@ -43,24 +43,15 @@ class _TimeUp(BaseException):
 class Scope:
     """One host's variables during one job. `at` is the number of the template being filled."""
 
-    def __init__(
-        self,
-        renderer: Renderer,
-        layers: Mapping[str, tuple[dict[str, Any], bool]],
-        hosts: Mapping[str, list[str]],
-        host: str,
-        local: list[list[Any]],
-    ) -> None:
+    def __init__(self, worker: Worker, host: str, local: list[list[Any]]) -> None:
         self.at: int | None = None
-        self._renderer = renderer
-        self._all_layers = layers
-        self._hosts = hosts
+        self._worker = worker
         self._layers: list[tuple[dict[str, Any], bool]] = []
-        for name in hosts.get(host, ()):
+        for name in worker.hosts.get(host, ()):
             if name in ("@weak", "@strong"):
                 self._layers += [(values, templated) for values, templated in local if templated is (name == "@weak")]
-            elif name in layers:
-                self._layers.append(layers[name])
+            elif name in worker.layers:
+                self._layers.append(worker.layers[name])
         self._filled: dict[str, Any] = {}
         self._depth = 0
         self._variables = {"\0scope": self.look_up}
@@ -70,7 +61,7 @@ class Scope:
 
     def look_up(self, name: str, default: Any) -> Any:
         if name == "hostvars":
-            return _LazyMapping([host for host in self._hosts if host], self._variables_of)
+            return _LazyMapping([host for host in self._worker.hosts if host], self._variables_of)
         if name not in self._filled:
             value = _MISSING
             for values, templated in reversed(self._layers):
@@ -94,9 +85,9 @@ class Scope:
 
     def _variables_of(self, host: str) -> Mapping[str, Any]:
         """The variables of a host. Raises KeyError for any other name."""
-        if host not in self._hosts:
+        if host not in self._worker.hosts:
             raise KeyError(host)
-        scope = Scope(self._renderer, self._all_layers, self._hosts, host, [])
+        scope = Scope(self._worker, host, [])
 
         def value_of(name: str) -> Any:
             value = scope.look_up(name, _MISSING)
@@ -118,14 +109,14 @@ class Scope:
 
     def expression(self, condition: Mapping[str, Any]) -> Any:
         with self._inside(condition):
-            return _plain(self._renderer.expression(condition["\0t"], self._variables))
+            return _plain(self._worker.renderer.expression(condition["\0t"], self._variables))
 
     def _template(self, template: Mapping[str, Any]) -> Any:
         if template["\0k"] == "expr":
             return self.expression(template)
         with self._inside(template):
             may_be_value = template["\0k"] == "text"
-            return _plain(self._renderer.render(template["\0t"], self._variables, may_be_value=may_be_value))
+            return _plain(self._worker.renderer.render(template["\0t"], self._variables, may_be_value=may_be_value))
 
     @contextmanager
     def _inside(self, template: Mapping[str, Any]) -> Iterator[None]:
@@ -229,39 +220,39 @@ class Worker:
     """The state received so far: layers of variables, and the layers of each host."""
 
     def __init__(self) -> None:
-        self._layers: dict[str, tuple[dict[str, Any], bool]] = {}
-        self._hosts: dict[str, list[str]] = {}
-        self._renderer = Renderer()
+        self.layers: dict[str, tuple[dict[str, Any], bool]] = {}
+        self.hosts: dict[str, list[str]] = {}
+        self.renderer = Renderer()
 
     def handle_message(self, message: Mapping[str, Any]) -> str | None:
         if message["op"] == "layer":
-            self._layers[message["name"]] = (message["values"], message["templated"])
+            self.layers[message["name"]] = (message["values"], message["templated"])
             return None
         if message["op"] == "add":
-            self._layers.setdefault(message["name"], ({}, False))[0].update(message["values"])
+            self.layers.setdefault(message["name"], ({}, False))[0].update(message["values"])
             return None
         if message["op"] == "host":
-            self._hosts[message["name"]] = message["layers"]
+            self.hosts[message["name"]] = message["layers"]
             return None
         if message["op"] == "names":
-            return json.dumps([self._renderer.printed_name(text, message["names"]) for text, _ in message["texts"]])
+            return json.dumps([self.renderer.printed_name(text, message["names"]) for text, _ in message["texts"]])
         if message["op"] == "check":
-            return json.dumps([self._renderer.syntax_error(text, kind == "expr") for text, kind in message["texts"]])
+            return json.dumps([self.renderer.syntax_error(text, kind == "expr") for text, kind in message["texts"]])
         return self._answer(message)
 
     def _answer(self, job: Mapping[str, Any]) -> str:
-        scope = Scope(self._renderer, self._layers, self._hosts, job["host"], job["local"])
+        scope = Scope(self, job["host"], job["local"])
         try:
             signal.setitimer(signal.ITIMER_REAL, SECONDS)
             try:
                 result = self._do(job, scope)
-                text = json.dumps({**result, "secrets": sorted(self._renderer.secrets)})
+                text = json.dumps({**result, "secrets": sorted(self.renderer.secrets)})
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             if len(text) > MAX_CHARACTERS:
                 raise BadTemplate(f"it comes to more than {MAX_CHARACTERS:,} characters")
         except (Exception, _TimeUp) as error:  # noqa: BLE001  # any exception of a template becomes a reply
-            return json.dumps({"error": _explained(error, scope), "secrets": sorted(self._renderer.secrets)})
+            return json.dumps({"error": _explained(error, scope), "secrets": sorted(self.renderer.secrets)})
         else:
             return text
 

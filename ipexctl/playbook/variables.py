@@ -68,7 +68,7 @@ _FAMILIES: Final = {
 
 def send_call_variables(context: PlayContext, playbook_dir: str) -> None:
     """Send the variables that hold for all plays."""
-    templater, hosts = context.templater, context.known()
+    templater, hosts = context.templater, context.all_hosts
     groups: dict[str, list[str]] = {"all": [host.name for host in hosts]}
     for host in hosts:
         for group in host.groups:
@@ -113,7 +113,7 @@ def send_play_variables(context: PlayContext, number: int, play: Play) -> None:
     files = [f"file{number}.{index}" for index in range(len(play.file_vars))]
     extra = [f"extra{index}" for index in range(len(context.options.extra))]
     dirs = context.options.vars_dirs
-    for host in context.known():
+    for host in context.all_hosts:
         name = host.name
         group_files = [layer for group in ("all", *host.groups) for layer in _layers(f"group_vars/{group}", dirs)]
         host_layers = [f"inventory:{name}", *_layers(f"host_vars/{name}", dirs)]

@@ -8,20 +8,17 @@ import select
 import socket
 import termios
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import paramiko
 from paramiko.agent import AgentSSH
-from paramiko.auth_strategy import AuthFailure, AuthStrategy, InMemoryPrivateKey
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
 from ipexctl.remote.outcome import Cancelled, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-    from paramiko.auth_strategy import AuthSource
 
     from ipexctl.remote.cancel import Cancel, Deadline
     from ipexctl.remote.ssh_config import Endpoint
@@ -37,8 +34,7 @@ class LoadedKey(NamedTuple):
 class KeyRing:
     """The key files of one command. Each is read once and its passphrase is prompted for once, for all hosts."""
 
-    def __init__(self, prompt: Callable[[str, Cancel], str] | None = None) -> None:
-        self._prompt = prompt or prompt_on_terminal
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loaded: dict[Path, LoadedKey | None] = {}
 
@@ -63,8 +59,9 @@ class KeyRing:
 
     def _open_encrypted(self, path: Path, cancel: Cancel) -> LoadedKey:
         for attempt in range(3):
+            again = " (wrong, once more)" if attempt else ""
             try:
-                passphrase = self._prompt(f"Passphrase for {path}{' (wrong, once more)' if attempt else ''}: ", cancel)
+                passphrase = prompt_on_terminal(f"Passphrase for {path}{again}: ", cancel)
             except (EOFError, OSError):
                 return LoadedKey(None, f"{path} is encrypted and there is no terminal to ask on (ssh-add {path})")
             if not passphrase:
@@ -115,46 +112,59 @@ class _Agent(AgentSSH):
         self._connect(sock)  # type: ignore[attr-defined]
 
 
-class _KeySource(InMemoryPrivateKey):
-    """A key, with the label that messages use for it."""
-
-    def __init__(self, username: str, pkey: paramiko.PKey, label: str) -> None:
-        super().__init__(username, pkey)
-        self.label = label
-
-    def authenticate(self, transport: paramiko.Transport) -> list[str]:
-        """Wait for the answer. paramiko itself looks ten times a second whether it has come."""
-        answered = threading.Event()
-        transport.auth_publickey(self.username, self.pkey, answered)
-        while not answered.wait(5.0) and transport.is_active():
-            pass
-        assert transport.auth_handler is not None
-        return transport.auth_handler.wait_for_response(answered)
-
-
-class Login(AuthStrategy):
-    """Key sources in ssh's order. `problems` has the keys that could not be offered, for the error message."""
+class Login:
+    """One login: offers the agent's keys, configured ones first, then the key files, as ssh does."""
 
     def __init__(self, endpoint: Endpoint, ring: KeyRing, deadline: Deadline, *, identity: Path | None = None) -> None:
-        super().__init__(ssh_config=paramiko.SSHConfig())
         self._endpoint = endpoint
         self._ring = ring
         self._deadline = deadline
         self._identity = identity
         self.has_started = False
-        self.problems: list[str] = []
+        self._tried: list[str] = []
+        self._problems: list[str] = []
+        """The keys that could not be offered."""
+        self._allowed: list[str] = []
+        """The kinds of login that the host allows."""
 
-    def get_sources(self) -> Iterator[AuthSource]:
-        """The agent's keys, configured ones first, then the key files. Ends when the deadline passes."""
+    def authenticate(self, transport: paramiko.Transport) -> None:
+        """Offer keys until one is accepted. Raises an AuthenticationException if none is, or the deadline passes."""
         self.has_started = True
-        for source in self._all_sources():
+        for label, key in self._keys():
             if self._deadline.over or self._deadline.cancelled:
+                break
+            self._tried.append(label)
+            try:
+                _offer(transport, self._endpoint.user, key)
+            except Exception as error:  # noqa: BLE001  # rejected, or the agent can't use it: the next one is offered
+                if isinstance(error, paramiko.BadAuthenticationType):
+                    self._allowed = error.allowed_types
+            else:
                 return
-            yield source
         if self._identity and not self._identity.exists():
-            self.problems.append(f"there is no {self._identity}")
+            self._problems.append(f"there is no {self._identity}")
+        raise paramiko.AuthenticationException
 
-    def _all_sources(self) -> Iterator[AuthSource]:
+    def refusal(self) -> Unreachable:
+        """The error for a rejected login, with the command that fixes it."""
+        endpoint, tried = self._endpoint, ", ".join(self._tried)
+        reason = f"user {endpoint.user}: "
+        reason += f"no offered key was accepted (tried {tried})" if tried else "there is no key to offer"
+        if self._problems:
+            reason += f"; {'; '.join(self._problems)}"
+        if self._allowed:
+            reason += f"; it allows {', '.join(self._allowed)}"
+        if endpoint.unsupported:
+            reason += f"; ipexctl doesn't know {', '.join(endpoint.unsupported)} of the ssh config"
+        port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
+        return Unreachable(
+            reason,
+            f"ssh-copy-id {port}{endpoint.user}@{endpoint.hostname}",
+            option="or name the right key: --identity FILE, --user NAME",
+        )
+
+    def _keys(self) -> Iterator[tuple[str, paramiko.PKey]]:
+        """Each key, behind the label that messages use for it."""
         endpoint = self._endpoint
         offered: set[bytes] = set()
         agent_keys = {key.asbytes(): key for key in self._agent_keys() if not self._is_too_short(key)}
@@ -166,18 +176,18 @@ class Login(AuthStrategy):
         for blob in [*configured_in_agent, *other_in_agent]:
             offered.add(blob)
             key = agent_keys[blob]
-            yield _KeySource(endpoint.user, key, f"agent key {getattr(key, 'comment', '') or key.get_name()}")
+            yield f"agent key {getattr(key, 'comment', '') or key.get_name()}", key
         for path in endpoint.identities:
             if path.suffix == ".pub" or (offered and _public_blob(path) in offered):
                 continue
             loaded = self._ring.load(path, self._deadline)
             if loaded and loaded.key and self._is_too_short(loaded.key):
-                self.problems.append(f"{path} is shorter than RequiredRSASize of the ssh config")
+                self._problems.append(f"{path} is shorter than RequiredRSASize of the ssh config")
             elif loaded and loaded.key and loaded.key.asbytes() not in offered:
                 offered.add(loaded.key.asbytes())
-                yield _KeySource(endpoint.user, loaded.key, str(path))
+                yield str(path), loaded.key
             elif loaded and loaded.problem:
-                self.problems.append(loaded.problem)
+                self._problems.append(loaded.problem)
 
     def _is_too_short(self, key: paramiko.PKey) -> bool:
         inner = getattr(key, "inner_key", key)  # of a key in the agent
@@ -189,8 +199,18 @@ class Login(AuthStrategy):
         try:
             return tuple(_Agent(self._endpoint.agent).get_keys())
         except (paramiko.SSHException, OSError):
-            self.problems.append(f"the agent at {self._endpoint.agent} doesn't answer")
+            self._problems.append(f"the agent at {self._endpoint.agent} doesn't answer")
             return ()
+
+
+def _offer(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> None:
+    """Log in with that key. paramiko itself looks ten times a second whether the answer has come."""
+    answered = threading.Event()
+    transport.auth_publickey(user, key, answered)
+    while not answered.wait(5.0) and transport.is_active():
+        pass
+    assert transport.auth_handler is not None
+    transport.auth_handler.wait_for_response(answered)
 
 
 def _public_blob(path: Path) -> bytes | None:
@@ -199,31 +219,3 @@ def _public_blob(path: Path) -> bytes | None:
         return bytes(PublicBlob.from_file(str(path) if path.suffix == ".pub" else f"{path}.pub").key_blob)
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def auth_refusal(error: paramiko.AuthenticationException, endpoint: Endpoint, login: Login) -> Unreachable:
-    """The error for a rejected login, with the command that fixes it."""
-    tried, allowed = _tried(error)
-    account = f"{endpoint.user}@{endpoint.hostname}"
-    reason = f"user {endpoint.user}: "
-    reason += f"no offered key was accepted (tried {', '.join(tried)})" if tried else "there is no key to offer"
-    if login.problems:
-        reason += f"; {'; '.join(login.problems)}"
-    if allowed:
-        reason += f"; it allows {', '.join(allowed)}"
-    if endpoint.unsupported:
-        reason += f"; ipexctl doesn't know {', '.join(endpoint.unsupported)} of the ssh config"
-    port = f"-p {endpoint.port} " if endpoint.port != 22 else ""
-    return Unreachable(
-        reason, f"ssh-copy-id {port}{account}", option="or name the right key: --identity FILE, --user NAME"
-    )
-
-
-def _tried(error: paramiko.AuthenticationException) -> tuple[list[str], list[str]]:
-    results: Any = error.result if isinstance(error, AuthFailure) else []
-    tried = [getattr(result.source, "label", str(result.source)) for result in results]
-    allowed: list[str] = []
-    for result in results:
-        if isinstance(result.result, paramiko.BadAuthenticationType):
-            allowed = list(result.result.allowed_types)
-    return tried, allowed

@@ -108,6 +108,7 @@ class Deadline:
             until = time.monotonic() + seconds
             if self._deadline is None or until < self._deadline:
                 self.seconds, self._deadline = seconds, until
+        _clock.wake()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -161,6 +162,11 @@ class _Clock:
             with self._changed:
                 if entry in self._watched:
                     self._watched.remove(entry)
+
+    def wake(self) -> None:
+        """A deadline that is watched may be earlier now."""
+        with self._changed:
+            self._changed.notify()
 
     def _run(self) -> None:
         with self._changed:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.host_keys import HostKeys, Policy
-    from ipexctl.remote.local import LocalSession
     from ipexctl.remote.session import Session
     from ipexctl.remote.ssh import SshSession
 
@@ -48,12 +47,11 @@ class ConnectOptions(NamedTuple):
 class Connector:
     """Opens sessions. Keys, known_hosts and logins at bastions are read or made once for all hosts."""
 
-    def __init__(self, options: ConnectOptions, *, prompt: Callable[[str, Cancel], str] | None = None) -> None:
+    def __init__(self, options: ConnectOptions) -> None:
         allow_many_files()  # a connection takes several descriptors
         self.options = options
         self.resolver = Resolver()
         self.jumps = ProxyJumps(self.resolver.ssh, options.host_keys)
-        self._prompt = prompt
         self._warned: set[str] = set()
         self._lock = threading.Lock()
         self._imported: Future[None] | None = None
@@ -72,7 +70,7 @@ class Connector:
 
         with self._lock:
             if self._keys is None:
-                self._keys = HostKeys(self.options.host_keys), KeyRing(self._prompt)
+                self._keys = HostKeys(self.options.host_keys), KeyRing()
             return self._keys
 
     def load(self, hosts: Sequence[Host]) -> None:
@@ -86,16 +84,17 @@ class Connector:
         paramiko is imported while `ssh -G` runs and sshd starts on the hosts.
         """
         started = time.monotonic()
-        session = self._local(host) if is_this_machine(host) else self._over_ssh(host, cancel)
+        session: Session
+        if is_this_machine(host):
+            from ipexctl.remote.local import LocalSession
+
+            session = LocalSession(host)
+        else:
+            session = self._over_ssh(host, cancel)
         if on_step := self.options.on_step:
             on_step(host, None, time.monotonic() - started)
             session.on_command = partial(on_step, host)
         return session
-
-    def _local(self, host: Host) -> LocalSession:
-        from ipexctl.remote.local import LocalSession
-
-        return LocalSession(host)
 
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
         deadline = Deadline(self.options.connect_timeout, cancel)

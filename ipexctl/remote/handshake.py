@@ -21,7 +21,7 @@ from paramiko.common import (
 from paramiko.packet import Packetizer
 
 from ipexctl.remote.algorithms import apply_algorithms
-from ipexctl.remote.auth import Login, auth_refusal
+from ipexctl.remote.auth import Login
 from ipexctl.remote.outcome import Cancelled, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.ssh_config import manual_command
@@ -247,7 +247,7 @@ def _connection_error(error: Exception, handshake: Handshake, login: Login) -> U
             option="--connect-timeout gives it longer",
         )
     if isinstance(error, paramiko.AuthenticationException):
-        return auth_refusal(error, handshake.endpoint, login)
+        return login.refusal()
     if isinstance(handshake.sock, ProxySocket) and (proxy_error := handshake.sock.end()):
         proxy = handshake.endpoint.jump or "its ProxyCommand"
         if "open refused by peer" in proxy_error or "stdio forwarding failed" in proxy_error.lower():
@@ -256,6 +256,6 @@ def _connection_error(error: Exception, handshake: Handshake, login: Login) -> U
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return Unreachable(f"its sshd and ipexctl have no algorithm in common: {error}", try_by_hand)
     return Unreachable(
-        f"port {port} closed the connection before we were logged in",
+        f"port {port} closed the connection before the login",
         "is it sshd that listens there? its log says why (MaxStartups, DenyUsers, hosts.deny)",
     )

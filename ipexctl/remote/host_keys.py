@@ -33,10 +33,6 @@ class HostKeys:
         self._files: dict[Path, tuple[KnownHostsEntry, ...]] = {}
         self._matching: dict[tuple[tuple[Path, ...], str], tuple[KnownHostsEntry, ...]] = {}
 
-    def policy_for(self, endpoint: Endpoint) -> str:
-        """The policy of `--host-keys`, else that of the user's ssh config for this host."""
-        return self._policy or endpoint.strict
-
     def entries(self, endpoint: Endpoint) -> tuple[KnownHostsEntry, ...]:
         return self._entries(endpoint, endpoint.key_name)
 
@@ -47,7 +43,7 @@ class HostKeys:
         """Raise Unreachable unless this key may be trusted under the policy in force."""
         for path in endpoint.revoked_keys:
             check_revoked(path, key_type, key)
-        policy = self.policy_for(endpoint)
+        policy = self._policy or endpoint.strict
         if policy == "off":
             return
         with self._lock:  # two hosts under one name at once: the second is checked against the key of the first

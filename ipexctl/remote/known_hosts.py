@@ -17,28 +17,19 @@ if TYPE_CHECKING:
 Verdict = Literal["known", "unknown", "changed", "revoked"]
 
 
-class HashedName:
+class HashedName(NamedTuple):
     """A hashed name, `|1|salt|digest`: it can be compared but not read. The salt is hashed only once."""
 
-    __slots__ = ("_digest", "_inner", "_outer")  # states of the HMAC before the name is hashed
-
-    def __init__(self, salt: bytes, digest: bytes) -> None:
-        block = (hashlib.sha1(salt, usedforsecurity=False).digest() if len(salt) > 64 else salt).ljust(64, b"\0")
-        self._inner = hashlib.sha1(block.translate(_INNER), usedforsecurity=False).copy
-        self._outer = hashlib.sha1(block.translate(_OUTER), usedforsecurity=False).copy
-        self._digest = digest
+    salted: hmac.HMAC
+    digest: bytes
 
     def matches(self, name: bytes) -> bool:
-        inner = self._inner()
-        inner.update(name)
-        outer = self._outer()
-        outer.update(inner.digest())
-        return outer.digest() == self._digest
+        salted = self.salted.copy()
+        salted.update(name)
+        return salted.digest() == self.digest
 
 
 _NOT_PLAIN = re.compile(r"[*?!|]")
-_INNER = bytes(byte ^ 0x36 for byte in range(256))
-_OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
 class KnownHostsEntry(NamedTuple):
@@ -139,4 +130,4 @@ def hash_name(name: str, salt: bytes | None = None) -> str:
 
 def _hashed(names: str) -> HashedName:
     _, _, salt, digest = names.split("|")
-    return HashedName(base64.b64decode(salt), base64.b64decode(digest))
+    return HashedName(hmac.new(base64.b64decode(salt), digestmod="sha1"), base64.b64decode(digest))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Readable, Stream
 
-GRACE = 2.0
 _POLL_INTERVAL = 0.02
 """Seconds between two checks for the end of a command whose streams have ended."""
 
@@ -135,12 +134,10 @@ def _follow(
 
 
 def _end_processes(process: subprocess.Popen[bytes]) -> None:
-    script = end_session_script(process.pid, GRACE)
+    argv = ["/bin/sh", "-c", end_session_script(process.pid)]
     with contextlib.suppress(OSError):
         try:
-            subprocess.run(
-                ["/bin/sh", "-c", script], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10
-            )
+            subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=10)
         except subprocess.TimeoutExpired:
             if process.poll() is None:  # so its number is still its own
                 os.killpg(process.pid, signal.SIGKILL)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.frames import Frame
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Readable, Session, Stream
+    from ipexctl.remote.session import Ended, Readable, Session, Stream
 
 _NODE: Final = Path(__file__).parents[1] / "node"
 _STDERR_KEPT: Final = 8192
@@ -261,10 +261,15 @@ def _run(
     last = output.last
     if last is not None and last.get("event") == "done" and ended.ok:
         return last
+    raise call_error(line, ended, last, output.stderr)
+
+
+def call_error(line: Command, ended: Ended, last: Mapping[str, Any] | None, stderr: bytes) -> HostError:
+    """The error of a call whose last event is not `done`. The last line of a traceback is the exception."""
     if last is not None and last.get("event") == "failed":
-        raise HostError(str(last.get("reason") or "it failed without a reason"), str(last.get("fix") or ""))
-    last_error_line = output.last_error_line
-    raise HostError(f"{line.label} broke off ({ended})" + (f": {last_error_line}" if last_error_line else ""))
+        return HostError(str(last.get("reason") or "it failed without a reason"), str(last.get("fix") or ""))
+    lines = [line for line in stderr.decode(errors="replace").splitlines() if line.strip()]
+    return HostError(f"{line.label} broke off ({ended})" + (f": {lines[-1].strip()}" if lines else ""))
 
 
 class _Output:
@@ -277,11 +282,12 @@ class _Output:
         self._frames: CompressedFrameReader | None = None
         self._buffer = bytearray()
         self._received = 0
-        self._stderr = b""
+        self.stderr = b""
+        """Its end."""
 
     def sink(self, stream: Stream, data: bytes) -> None:
         if stream == "stderr":
-            self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
+            self.stderr = (self.stderr + data)[-_STDERR_KEPT:]
             return
         while data:
             data = self._read_lines(data) if self._frames is None else self._read_frames(data, self._frames)
@@ -335,11 +341,10 @@ class _Output:
         else:
             self._on_event(event)
 
-    @property
-    def last_error_line(self) -> str:
-        """The last line of stderr; for a traceback, that is the exception."""
-        lines = [line for line in self._stderr.decode(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip() if lines else ""
+
+def agent_and_request(command: str, request: Mapping[str, Any]) -> bytes:
+    """The stdin of an `agent_command` that is not cached."""
+    return agent_zip(command.partition(".")[0]) + _encode(request)
 
 
 def prefixed(head: bytes, rest: Readable | None) -> ChunkStream:

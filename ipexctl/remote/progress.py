@@ -55,5 +55,5 @@ Event = Notice | BytesMoved | Stepped | Timed | HostFinished
 Watch = Callable[[Event], None]
 
 
-def ignore_event(event: Event) -> None:
-    """The default of `watch`."""
+def ignore_event(*_: object) -> None:
+    """The default of `watch` and of other callbacks."""

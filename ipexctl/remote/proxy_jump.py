@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from ipexctl.hosts.host import ssh_options
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
-from ipexctl.remote.ssh_config import ssh_options
 
 if TYPE_CHECKING:
     import paramiko

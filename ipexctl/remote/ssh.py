@@ -13,7 +13,7 @@ import paramiko
 
 from ipexctl.remote import tcp
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
+from ipexctl.remote.command import GRACE, MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.session import OVERTIME, Ended, Session, copy_stdin, timed_out
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Readable, Stream
-
-GRACE = 2.0
-"""Seconds between TERM and KILL for the processes of a cancelled command."""
 
 _READ = 1 << 20
 _CLEANUP_TIMEOUT = 6.0
@@ -123,7 +120,8 @@ class SshSession(Session):
     def _open_channel(self, line: str, deadline: Deadline) -> paramiko.Channel:
         """Open the channel and run the command. If sshd doesn't answer in time, the connection is closed.
 
-        Neither request has a time limit of its own.
+        Neither request has a time limit of its own. A command that was sent may run before sshd has answered. So a
+        cancelled call waits a moment for the answer: only then its processes can be ended over this connection.
         """
         limit = Deadline(deadline.left(tcp.DEAD_AFTER), deadline.cancel)
         channel = None
@@ -131,6 +129,10 @@ class SshSession(Session):
             with limit.closing(self._transport.close):
                 channel = self._transport.open_session(timeout=3600)
                 channel.in_buffer = _Pipe()  # type: ignore[assignment]
+            if deadline.cancelled:
+                raise Cancelled("stopped before it began")
+            answer = Deadline(limit.left())
+            with deadline.cancel.waking(lambda: answer.limit(GRACE)), answer.closing(self._transport.close):
                 channel.exec_command(line.encode())
         except _CONNECTION_ERRORS as error:
             if deadline.cancelled:
@@ -183,7 +185,7 @@ class SshSession(Session):
         """End the command's processes on the host; returns the end of the error message if some survive."""
         nonce = secrets.token_hex(8)
         fence = FenceFilter(nonce)
-        line = login_line(Command(end_session_script(reader.session_id, GRACE), "end"), nonce)
+        line = login_line(Command(end_session_script(reader.session_id), "end"), nonce)
         answer = b""
         try:
             with Deadline(GRACE + _CLEANUP_TIMEOUT).closing(self._transport.close):

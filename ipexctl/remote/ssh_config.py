@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ipexctl.hosts.host import ssh_options
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.patterns import matches
@@ -86,8 +87,7 @@ class Endpoint(NamedTuple):
 class Resolver:
     """Runs `ssh -G` once for each group of hosts that no line of the ssh config distinguishes."""
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
-        self._environ = os.environ if environ is None else environ
+    def __init__(self) -> None:
         self.ssh = shutil.which("ssh")
         """The path of the control machine's OpenSSH client, or None."""
         self._lock = threading.Lock()
@@ -97,7 +97,7 @@ class Resolver:
     def resolve(self, host: Host, timeout: float = 30.0) -> Endpoint:
         """The host's endpoint; raises Unreachable if ssh fails or takes more than `timeout` seconds."""
         if not self.ssh:
-            return endpoint(_query_paramiko(host), host, self._environ)
+            return endpoint(_query_paramiko(host), host, os.environ)
 
         def query(host: Host) -> dict[str, list[str]]:
             return self._run_ssh(host, timeout)
@@ -105,12 +105,12 @@ class Resolver:
         patterns = self._host_patterns(host.ssh_config)
         if patterns is None or not _PLAIN_NAME.fullmatch(host.address):
             # ssh may reject the name, so its output isn't shared with other hosts
-            return endpoint(query(host), host, self._environ)
+            return endpoint(query(host), host, os.environ)
         matched = frozenset(p for p in patterns if matches(p, host.address))
         key = (host.ssh_config, host.user, host.port, host.identity, host.known_hosts, host.proxy, matched)
         with self._lock:
             group = self._groups.setdefault(key, _HostGroup())
-        return group.endpoint_for(host, query, self._environ)
+        return group.endpoint_for(host, query)
 
     def _host_patterns(self, config: Path | None) -> tuple[str, ...] | None:
         with self._lock:
@@ -167,9 +167,7 @@ class _HostGroup:
         """Whether the endpoints of these hosts differ in `hostname` only."""
         self._refusal: Unreachable | None = None
 
-    def endpoint_for(
-        self, host: Host, query: Callable[[Host], dict[str, list[str]]], environ: Mapping[str, str]
-    ) -> Endpoint:
+    def endpoint_for(self, host: Host, query: Callable[[Host], dict[str, list[str]]]) -> Endpoint:
         with self._lock:
             if self._refusal:
                 raise Unreachable(self._refusal.reason, _try_ssh_g(host))
@@ -179,14 +177,14 @@ class _HostGroup:
                 except Unreachable as error:
                     self._refusal = error
                     raise
-                self._queried = host.address, settings, endpoint(settings, host, environ)
+                self._queried = host.address, settings, endpoint(settings, host, os.environ)
                 has_tokens = any("%" in value for values in settings.values() for value in values)
                 self._only_hostname = not has_tokens and rename(settings, host.address, "") is not None
             name, settings, found = self._queried
         if self._only_hostname:
             return found._replace(hostname=host.address.lower()) if found.hostname == name.lower() else found
         renamed = rename(settings, name, host.address)
-        return endpoint(query(host) if renamed is None else renamed, host, environ)
+        return endpoint(query(host) if renamed is None else renamed, host, os.environ)
 
 
 def rename(settings: Mapping[str, list[str]], name: str, other: str) -> dict[str, list[str]] | None:
@@ -257,25 +255,6 @@ def _expand_tilde(path: str) -> str:
     if path == "~" or path.startswith("~/"):
         return str(ssh_home()) + path[1:]
     return os.path.expanduser(path)  # noqa: PTH111  # ~user
-
-
-def ssh_options(host: Host) -> list[str]:
-    """The settings of the hostfile and the command line for this host, as options of ssh."""
-    options: list[str] = []
-    if host.ssh_config:
-        options += ["-F", str(host.ssh_config)]
-    if host.user:
-        options += ["-l", host.user]
-    if host.port:
-        options += ["-p", str(host.port)]
-    if host.identity:
-        options += ["-i", str(host.identity), "-o", "IdentitiesOnly=yes"]
-    if host.proxy:
-        options += ["-o", host.proxy]
-    if host.known_hosts:
-        file = str(host.known_hosts)
-        options += ["-o", f'UserKnownHostsFile="{file}"' if " " in file else f"UserKnownHostsFile={file}"]
-    return options
 
 
 def manual_command(host: Host) -> str:

@@ -69,7 +69,7 @@ def _addresses(hostname: str, port: int, family: int, deadline: Deadline) -> lis
 
 
 def _connect(family: int, address: Any, deadline: Deadline) -> TunedSocket:
-    sock = TunedSocket(family, socket.SOCK_STREAM)
+    sock = TunedSocket(family)
     try:
         sock.setblocking(False)
         status = sock.connect_ex(address)
@@ -134,11 +134,10 @@ class TunedSocket(socket.socket):
     The kernel resets the option, so it is set again after each of the first reads.
     """
 
-    _option: int | None = getattr(socket, "TCP_QUICKACK", None)
-    _left = _QUICK_ACKS if _option is not None else 0
+    _left = _QUICK_ACKS
 
-    def __init__(self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM) -> None:
-        super().__init__(family, kind)
+    def __init__(self, family: int = socket.AF_INET) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
         self._buffer = memoryview(bytearray(_READ_AHEAD))
         self._ahead = self._buffer[:0]
         """Data that was received and not read yet."""
@@ -166,7 +165,7 @@ class TunedSocket(socket.socket):
             count = self.recv_into(self._buffer, 0, flags)
         except BlockingIOError:
             raise TimeoutError from None
-        if count and self._left and self._option is not None:
+        if count and self._left:
             self._left -= 1
-            self.setsockopt(socket.IPPROTO_TCP, self._option, 1)
+            self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         return count

@@ -47,17 +47,16 @@ def download(
     inspect_hosts(context)
     if hosts and not context.pending:
         return context.report()
-    context.gives_results = False
     try:
         locked = lock_stack(context, node0_may=False)
         if isinstance(locked, Refusal):
-            return context.report(refusal=locked)
+            return replace(context.report(), refusal=locked)  # the hosts were only inspected, and have no result
         context.notes += locked.plan.notes
         announce_stack(context, locked, by="the control machine downloads them")
         if not request.dry_run:
             _fetch(context, locked, directory)
     except HostError as error:
-        return context.report(refusal=Refusal(error.reason, error.fix))
+        return replace(context.report(), refusal=Refusal(error.reason, error.fix))
     return context.report(stack=summary_of(locked.plan, locked.lock), lock=locked.lock, path=str(directory))
 
 

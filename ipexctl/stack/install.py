@@ -7,13 +7,13 @@ import json
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.hosts.home import check_same_home
 from ipexctl.refusal import Refusal
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.outcome import Cancelled, HostError, Status
+from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
@@ -31,7 +31,6 @@ from ipexctl.stack.install_context import (
     InstallContext,
     InstallReport,
     InstallRequest,
-    InstallResult,
     StackSummary,
     inspect_hosts,
     summary_of,
@@ -43,7 +42,7 @@ from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 from ipexctl.stack.unchanged import find_intact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
@@ -120,9 +119,7 @@ def _find_unchanged(context: InstallContext) -> InstallReport | None:
         return None
     for host in context.hosts:
         verify = found[host.name].verified.to_json()
-        context.done[host.name] = InstallResult(
-            host, "ok", seconds=context.seconds, env=record.name, packages=lock.packages, verify=verify
-        )
+        context.add_result(host, "ok", env=record.name, packages=lock.packages, verify=verify)
     return context.report(stack=_summary_of_record(context, record, lock), lock=lock, path=_path_of(context))
 
 
@@ -165,9 +162,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             if problems := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):
                 context.end(host, HostError(*problems))
             else:
-                context.done[host.name] = InstallResult(
-                    host, "changed", seconds=context.seconds, env=name, packages=lock.packages
-                )
+                context.add_result(host, "changed", env=name, packages=lock.packages)
         return context.report(stack=summary, lock=lock, path=_path_of(context))
     spec = EnvSpec(
         name=name,
@@ -255,15 +250,10 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     intact = [host for host, result in present if host.name not in broken]
     spec = replace(spec, broken=broken)
     rest = [host for host in context.pending if host not in intact]
-
-    def add_result(host: Host, status: Status, verify: Mapping[str, Any]) -> None:
-        context.done[host.name] = InstallResult(
-            host, status, seconds=context.seconds, env=spec.name, packages=spec.lock.packages, verify=verify
-        )
-
+    add_result = partial(context.add_result, env=spec.name, packages=spec.lock.packages)
     if context.request.dry_run:
         for host in context.pending:
-            add_result(host, "ok" if host in intact else "changed", {})
+            add_result(host, "ok" if host in intact else "changed")
         return context.report(stack=summary, lock=spec.lock, path=path)
     for host, result in present:
         if host.name in broken:
@@ -275,7 +265,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
         if proof is None:
             unverified.append(host)
         else:
-            add_result(host, "ok", proof.to_json())
+            add_result(host, "ok", verify=proof.to_json())
     installer = EnvInstaller(context, spec)
     installer.verify_on_hosts(unverified)
     installer.link_where_missing([host for host in intact if host not in unverified])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.refusal import Refusal
+    from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
@@ -167,8 +168,6 @@ class InstallContext:
         """The Intel MPI of the built environments; a wheel behind a URL does not name the one inside before."""
         self.uplink = 0
         self.downloaded = 0
-        self.gives_results = True
-        """False if the hosts are only inspected, for a download."""
         self._began = time.monotonic()
 
     @property
@@ -205,8 +204,12 @@ class InstallContext:
         found = usable_pythons(self.facts[host.name])
         return found[0].path if found else "python3"
 
+    def add_result(self, host: Host, status: Status, reason: str = "", fix: str = "", **details: Any) -> None:
+        """Record the host's result; `details` are the fields that InstallResult adds."""
+        self.done[host.name] = InstallResult(host, status, reason, fix, self.seconds, **details)
+
     def end(self, host: Host, error: HostError, env: str | None = None) -> None:
-        self.done[host.name] = InstallResult(host, error.status, error.reason, error.fix, env=env, seconds=self.seconds)
+        self.add_result(host, error.status, error.reason, error.fix, env=env)
 
     def report(
         self,
@@ -216,13 +219,11 @@ class InstallContext:
         lock: Lock | None = None,
         path: str | None = None,
     ) -> InstallReport:
-        if refusal is not None and self.gives_results:
+        if refusal is not None:
             for host in self.pending:
                 named = not refusal.hosts or host.name in refusal.hosts
                 reason = refusal.reason if named else "nothing was started: all hosts get the same stack"
-                self.done[host.name] = InstallResult(
-                    host, "failed", reason, refusal.fix if named else "", seconds=self.seconds
-                )
+                self.add_result(host, "failed", reason, refusal.fix if named else "")
         return InstallReport(
             hosts=tuple(self.done[host.name] for host in self.hosts if host.name in self.done),
             seconds=self.seconds,

@@ -58,15 +58,15 @@ def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
     verified = dict(line.partition(" ")[::2] for line in answers.all("env.verified"))
     damaged = frozenset(answers.all("env.damaged"))
     try:
-        record, lock = _object(env.record), _object(answers.first("env.lock"))
-        digest = Lock.from_json(lock).digest
+        record, recorded_lock = _object(env.record), _object(answers.first("env.lock"))
+        lock = Lock.from_json(recorded_lock)
         proof = parse_result(_object(verified.get(machine_token(facts, host))))
-        problems = find_problems(env.path, record, lock, digest) or check_packages(
-            (*answers.all("env.intact"), *damaged), lock, lambda _, info: [info] if info in damaged else []
+        problems = find_problems(env.path, record, recorded_lock, lock.digest) or check_packages(
+            (*answers.all("env.intact"), *damaged), recorded_lock, lambda _, info: [info] if info in damaged else []
         )
     except (ValueError, KeyError, TypeError, RecursionError, MalformedReply):
         return None
-    return None if problems or proof is None else IntactEnv(facts, env.name, Lock.from_json(lock), proof)
+    return None if problems or proof is None else IntactEnv(facts, env.name, lock, proof)
 
 
 def _object(text: str | None) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.errors import FileError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pathspec import GitIgnoreSpec
@@ -84,19 +84,22 @@ class Layer:
         return self.spec.check_file(relative).include
 
 
-def layer(base: str, lines: Iterable[str], source: str = "") -> Layer:
-    patterns = [line.rstrip("\r\n") for line in lines]
-    for number, line in enumerate(patterns, 1):
+def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
+    """The patterns of these files; a later file wins. Raises a FileError for a line that is no pattern."""
+    patterns = [
+        (file, number, line.rstrip("\r\n")) for file, lines in files.items() for number, line in enumerate(lines, 1)
+    ]
+    for file, number, line in patterns:
         if line.count("/**/") > _MOST_GAPS and not line.startswith("#"):
-            raise FileError(source, number, f"more than {_MOST_GAPS} times /**/ in one pattern", text=line, column=1)
+            raise FileError(file, number, f"more than {_MOST_GAPS} times /**/ in one pattern", text=line, column=1)
     try:
-        return Layer(base, _spec(patterns))
+        return Layer(base, _spec(line for _, _, line in patterns))
     except ValueError:
-        for number, line in enumerate(patterns, 1):
+        for file, number, line in patterns:
             try:
                 _spec([line])
             except ValueError:
-                raise FileError(source, number, "this is no pattern of a .gitignore", text=line, column=1) from None
+                raise FileError(file, number, "this is no pattern of a .gitignore", text=line, column=1) from None
         raise
 
 
@@ -108,19 +111,12 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
 
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
     """The patterns of a directory's own ignore files; None if it has none."""
-    lines_by_file: dict[str, list[str]] = {}
+    files: dict[str, list[str]] = {}
     for name in names:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
             text = _read(directory / name).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-            lines_by_file[str(directory / name)] = text.split("\n")
-    if not lines_by_file:
-        return None
-    try:
-        return layer(base, [line for lines in lines_by_file.values() for line in lines])
-    except FileError:
-        for path, lines in lines_by_file.items():
-            layer(base, lines, path)  # raises an error with the file and its line
-        raise
+            files[str(directory / name)] = text.split("\n")
+    return layer(base, files) if files else None
 
 
 def _read(path: Path) -> bytes:
@@ -138,14 +134,13 @@ def outer_layers(root: Path) -> tuple[Layer, ...]:
     repository = next((directory for directory in (root, *root.parents) if os.path.exists(directory / ".git")), None)
     if repository is None:
         return ()
-    layers: list[Layer | None] = []
-    parts = root.relative_to(repository).parts
-    for depth in range(len(parts) + 1):
-        base = "".join(f"{part}/" for part in parts[depth:])
-        if depth == 0:
-            layers.append(layer_of(repository / ".git" / "info", f"+{base}", ("exclude",)))
-        if depth < len(parts):
-            layers.append(layer_of(repository.joinpath(*parts[:depth]), f"+{base}"))
+
+    def base(directory: Path) -> str:
+        return "+" + "".join(f"{part}/" for part in root.relative_to(directory).parts)
+
+    above = [directory for directory in reversed(root.parents) if directory.is_relative_to(repository)]
+    layers = [layer_of(repository / ".git" / "info", base(repository), ("exclude",))]
+    layers += [layer_of(directory, base(directory)) for directory in above]
     return tuple(layer for layer in layers if layer is not None)
 
 
@@ -160,9 +155,9 @@ class Ignored:
         fetched: frozenset[str] = frozenset(),
     ) -> None:
         self.outer = tuple(outer)
-        self._excludes = layer("", excludes, "--exclude") if excludes else None
+        self._excludes = layer("", {"--exclude": excludes}) if excludes else None
         self._fetched = fetched
-        self._includes = layer("", includes, "--include") if includes else None
+        self._includes = layer("", {"--include": includes}) if includes else None
         self._above_includes = frozenset(parent for pattern in includes for parent in parents_of_pattern(pattern))
 
     def reason_left_out(

@@ -12,20 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from ipexctl.node.common.files import encode_name
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Kind = Literal["f", "l", "d"]
-
-
-def encode(path: str) -> bytes:
-    return path.encode("utf-8", "surrogateescape")
-
-
-def decode(path: bytes) -> str:
-    return path.decode("utf-8", "surrogateescape")
 
 
 class ManifestEntry(NamedTuple):
@@ -47,7 +40,7 @@ class Manifest:
 
     @classmethod
     def of(cls, entries: Iterable[ManifestEntry]) -> Manifest:
-        return cls(tuple(sorted(entries, key=lambda entry: encode(entry.path))))
+        return cls(tuple(sorted(entries, key=lambda entry: encode_name(entry.path))))
 
     @cached_property
     def packed(self) -> bytes:

@@ -7,10 +7,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ipexctl.node.common.files import encode_name
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import ChunkStream
-from ipexctl.sync.manifest import encode
 from ipexctl.sync.report import SyncResult
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def put_tree(
 
 def frame(root: bytes, entry: ManifestEntry) -> bytes:
     """One small file as a frame. Raises a HostError if it has changed since the scan."""
-    path = os.path.join(root, encode(entry.path))
+    path = os.path.join(root, encode_name(entry.path))
     try:
         with open(path, "rb") as file:
             data = file.read(entry.size + 1)
@@ -244,7 +244,7 @@ def _make_chunks(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterato
 
 
 def _read_chunks(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
-    path, left = os.path.join(root, encode(entry.path)), entry.size
+    path, left = os.path.join(root, encode_name(entry.path)), entry.size
     try:
         with open(path, "rb", buffering=0) as file:
             while left:

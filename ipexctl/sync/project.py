@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
+from ipexctl.node.common.files import encode_name, make_private_directory, write_atomically, write_json_atomically
 from ipexctl.sync.fetched import fetched_below
 from ipexctl.sync.ignore import pattern_for
-from ipexctl.sync.manifest import Manifest, ManifestEntry, encode, unpacked
+from ipexctl.sync.manifest import Manifest, ManifestEntry, unpacked
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.scan import check_size, scan_project
 from ipexctl.user_directories import cache_directory
@@ -173,7 +173,7 @@ class Hashes:
             return known[-1]
         now = time.time_ns()
         digest = hashlib.sha256()
-        with open(os.path.join(root, encode(found.path)), "rb", buffering=0) as file:
+        with open(os.path.join(root, encode_name(found.path)), "rb", buffering=0) as file:
             size = 0
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
@@ -219,7 +219,7 @@ def _content(root: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
         except FileNotFoundError:
             return "", 0
         except OSError as error:
-            path = os.fsdecode(os.path.join(root, encode(found.path)))
+            path = os.fsdecode(os.path.join(root, encode_name(found.path)))
             raise UserError(
                 f"{path}: {error.strerror or error}",
                 fix="make it readable, or leave it out: --exclude or .ipexctlignore",
@@ -227,5 +227,5 @@ def _content(root: bytes, found: Found, hashes: Hashes) -> tuple[str, int]:
         if isinstance(result, str):
             return result, found.size
         found = result
-    path = os.fsdecode(os.path.join(root, encode(found.path)))
+    path = os.fsdecode(os.path.join(root, encode_name(found.path)))
     raise UserError(f"{path} changes while it is read", fix="wait until it is complete, or leave it out: --exclude")

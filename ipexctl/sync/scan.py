@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, layer_of, outer_layers, pattern_for
-from ipexctl.sync.manifest import decode, encode
 from ipexctl.sync.root import path_problem, real_path
 from ipexctl.text import readable
 
@@ -122,13 +122,13 @@ def _scan_directory(
     output: frozenset[tuple[int, int]],
 ) -> list[_Directory]:
     prefix, layers = directory.prefix, directory.layers
-    full = os.path.join(base, encode(prefix)) if prefix else base
+    full = os.path.join(base, encode_name(prefix)) if prefix else base
     try:
         with os.scandir(full) as unsorted:
             entries = sorted(unsorted, key=lambda entry: entry.name)
     except OSError as error:
         raise _unreadable(error, full) from None
-    names = [decode(entry.name) for entry in entries]
+    names = [decode_name(entry.name) for entry in entries]
     if any(name in names for name in FILES):
         own = layer_of(Path(os.fsdecode(full)), prefix)
         layers = (*layers, own) if own else layers
@@ -172,9 +172,9 @@ def _add(result: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.st
         result.found.append(Found(path, "f", mode | 0o400, status.st_size, identity))
     elif stat.S_ISLNK(status.st_mode):
         target = os.readlink(entry.path)
-        if leads_out(path, decode(target)):
+        if leads_out(path, decode_name(target)):
             result.outward.append(path)
-        result.found.append(Found(path, "l", 0o777, 0, identity, decode(target)))
+        result.found.append(Found(path, "l", 0o777, 0, identity, decode_name(target)))
     else:
         result.skipped.append(path)
 

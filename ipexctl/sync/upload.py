@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.facts.internal import addresses_among
+from ipexctl.node.common.files import encode_name
 from ipexctl.refusal import Refusal
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
@@ -19,7 +20,6 @@ from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
-from ipexctl.sync.manifest import encode
 from ipexctl.sync.node_calls import END, frame
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Uploader:
         self._files.append((StoredFile(digest.hexdigest(), "parcel", parcel.stat().st_size), parcel))
 
     def _path(self, entry: ManifestEntry) -> Path:
-        return Path(os.fsdecode(os.path.join(self._root, encode(entry.path))))
+        return Path(os.fsdecode(os.path.join(self._root, encode_name(entry.path))))
 
     def _push(self, source: StoreLocation) -> None:
         host = source.host

@@ -21,25 +21,12 @@ _FLAGS = (NEWLINE, FILE, DIRECTORY)
 
 
 @dataclass(frozen=True, slots=True)
-class TrustLine:
-    """The line of ipexctl: the key, the source addresses it is accepted from, and the tag that identifies the line."""
-
-    key: str
-    """The public key without a comment: `ssh-ed25519 AAAA…`."""
-    sources: tuple[str, ...]
-    tag: str
-
-    def text(self, flags: Iterable[str] = ()) -> bytes:
-        fields = [f'restrict,from="{",".join(self.sources)}"', self.key, self.tag, *flags]
-        return " ".join(fields).encode()
-
-
-@dataclass(frozen=True, slots=True)
 class Owner:
     """Identifies lines of ipexctl: by the tag in the comment, or by the key in case the hostfile has changed."""
 
     tag: str
     key: str = ""
+    """The public key without a comment: `ssh-ed25519 AAAA…`."""
 
     def owns(self, line: bytes) -> bool:
         fields = _parse_line(line)
@@ -50,13 +37,40 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
-    """The file without the lines of ipexctl. None: ipexctl created the file, so it is removed."""
+class TrustLine:
+    """The line of ipexctl: its key and tag, and the source addresses that the key is accepted from."""
 
-    content: bytes | None
-    removed: int
-    directory_too: bool = False
+    owner: Owner
+    sources: tuple[str, ...]
+
+    def text(self, flags: Iterable[str] = ()) -> bytes:
+        fields = [f'restrict,from="{",".join(self.sources)}"', self.owner.key, self.owner.tag, *flags]
+        return " ".join(fields).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class KeysEdit:
+    """One authorized_keys: the text it must still have, and the new text. None: no file."""
+
+    old: bytes | None
+    new: bytes | None
+    remove_directory: bool = False
     """ipexctl created ~/.ssh, so it is removed too if it is empty."""
+    tidy: bool = False
+    """Only files left by an interrupted call are removed."""
+
+    @property
+    def summary(self) -> str:
+        if self.tidy:
+            return "leftovers of an interrupted call removed"
+        if self.new is None:
+            return "~/.ssh/authorized_keys removed, which ipexctl had created"
+        lines = [(text or b"").count(b"\n") for text in (self.old, self.new)]
+        if lines[1] > lines[0]:
+            return "a line added to ~/.ssh/authorized_keys"
+        if lines[1] < lines[0]:
+            return "the line of ipexctl removed from ~/.ssh/authorized_keys"
+        return "the line of ipexctl in ~/.ssh/authorized_keys updated"
 
 
 def tag_of(address: str, home: str) -> str:
@@ -77,10 +91,10 @@ def is_public_key(text: str) -> bool:
     return blob[:4] == len(name).to_bytes(4, "big") and blob[4 : 4 + len(name)] == name
 
 
-def add_line(content: bytes | None, line: TrustLine, *, owner: Owner, has_directory: bool = True) -> bytes:
+def add_line(content: bytes | None, line: TrustLine, *, has_directory: bool = True) -> bytes:
     """The file with exactly one up-to-date line of ipexctl. `content` is None if there is no file yet."""
     lines = (content or b"").split(b"\n")
-    indexes = [index for index, text in enumerate(lines) if owner.owns(text)]
+    indexes = [index for index, text in enumerate(lines) if line.owner.owns(text)]
     if indexes:
         flags = [flag for flag in _FLAGS if any(flag in _flags_of(lines[index]) for index in indexes)]
         line_end = b"\r" if lines[indexes[0]].endswith(b"\r") else b""
@@ -95,14 +109,12 @@ def add_line(content: bytes | None, line: TrustLine, *, owner: Owner, has_direct
     return content + line.text() + b"\n"
 
 
-def remove_lines(content: bytes | None, owner: Owner) -> Removal:
-    """The file without the lines of ipexctl; exactly the original one if nothing was added since."""
-    if content is None:
-        return Removal(None, 0)
-    lines = content.split(b"\n")
+def remove_lines(content: bytes | None, owner: Owner) -> KeysEdit | None:
+    """Remove the lines of ipexctl, if there are any; exactly the original file is left if nothing was added since."""
+    lines = (content or b"").split(b"\n")
     indexes = [index for index, text in enumerate(lines) if owner.owns(text)]
     if not indexes:
-        return Removal(content, 0)
+        return None
     flags = {flag for index in indexes for flag in _flags_of(lines[index])}
     last = indexes[-1] == len(lines) - 2 and lines[-1] == b""
     kept = [text for index, text in enumerate(lines) if index not in indexes]
@@ -110,8 +122,8 @@ def remove_lines(content: bytes | None, owner: Owner) -> Removal:
         kept.pop()
     rest = b"\n".join(kept)
     if not rest and FILE in flags:
-        return Removal(None, len(indexes), DIRECTORY in flags)
-    return Removal(rest, len(indexes))
+        return KeysEdit(content, None, remove_directory=DIRECTORY in flags)
+    return KeysEdit(content, rest)
 
 
 def _parse_line(line: bytes) -> tuple[str, str, str, list[str]] | None:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
+    from ipexctl.trust.authorized_keys import KeysEdit
     from ipexctl.trust.config import Files
     from ipexctl.trust.host_state import HostState
-    from ipexctl.trust.plan import KeysEdit
 
 _SCRIPTS: Final = Path(__file__).with_name("scripts")
 _LOGIN: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) (?:=([ -~]*)|((?:[0-9a-f]{2})*))")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.internal import common_networks
+from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -46,17 +47,7 @@ class LoginAttempt:
         return self.code == 0 and self.identity == node.identity
 
 
-@dataclass(frozen=True, slots=True)
-class LoginDiagnosis:
-    """A reason and a fix."""
-
-    reason: str
-    fix: str = ""
-
-
-def explain(
-    login: LoginAttempt, node: HostState, address: str, addresses: Mapping[str, HostAddresses]
-) -> LoginDiagnosis:
+def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mapping[str, HostAddresses]) -> HostError:
     """The reason and the fix for a login that failed or reached another host."""
     output = login.output
     endpoint = f"{address} port {node.port}"
@@ -64,7 +55,11 @@ def explain(
         return _wrong_host(login, node, address)
     other_network = _other_network(address, addresses)
     if re.search("REMOTE HOST IDENTIFICATION HAS CHANGED|Host key verification failed", output, re.IGNORECASE):
-        return _host_key(address)
+        return HostError(
+            f"node0 gets another host key from {address} than the control machine got",
+            "check that the address is this host, with its key: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; only "
+            "if it is, and its key has changed: ipexctl trust",
+        )
     if re.search("Permission denied|Too many authentication failures", output, re.IGNORECASE):
         return _rejected_key(node, address)
     for pattern, reason, fix in (
@@ -82,7 +77,7 @@ def explain(
             "timed out|No route to host|Network is unreachable|Operation timed out|timeout",
             f"node0 can't reach {endpoint}",
             other_network
-            or f"let node0 through the firewall there, or name another network: --iface CIDR, internal="
+            or f"allow node0 in the firewall of that host, or name another network: --iface CIDR, internal="
             f" (tried {address})",
         ),
         (
@@ -97,25 +92,25 @@ def explain(
         ),
     ):
         if re.search(pattern, output, re.IGNORECASE):
-            return LoginDiagnosis(reason, fix)
+            return HostError(reason, fix)
     if login.code == 124:
-        return LoginDiagnosis(
+        return HostError(
             f"a login from node0 takes longer than {LOGIN_SECONDS} s ({endpoint})",
             "log in by hand to see what takes so long; check the login shell's start-up files",
         )
     if login.code == 127 and "ssh" in output:
-        return LoginDiagnosis("node0 has no ssh client", "install openssh-client (openssh-clients) on node0")
+        return HostError("node0 has no ssh client", "install openssh-client (openssh-clients) on node0")
     lines = [line for line in output.splitlines() if line.strip()]
-    return LoginDiagnosis(
+    return HostError(
         f"a login from node0 ended with exit code {login.code}"
         + (f": {printable(lines[-1].strip())}" if lines else ""),
         "try it on node0: ssh -v -F ~/.ipexctl/ssh/config NODE",
     )
 
 
-def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> LoginDiagnosis:
+def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> HostError:
     if not login.identity:
-        return LoginDiagnosis(
+        return HostError(
             "node0 logs in, but no command runs there",
             "check there for a forced command (ForceCommand in sshd_config, command= in authorized_keys) or a "
             "restricted shell",
@@ -123,25 +118,17 @@ def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> LoginDiag
     user, machine = (*login.identity, "?", "?")[:2]
     has_its_name = machine == (*node.identity, "?", "?")[1]
     if has_its_name and user != node.user:
-        return LoginDiagnosis(
+        return HostError(
             f"at {address}, node0 logs in to the account {printable(user)} instead of {node.user}",
             f"look on {address}: getent passwd shows whether two accounts have one uid; or that is another machine",
         )
-    return LoginDiagnosis(
+    return HostError(
         f"{address} leads node0 to another machine{' of the same name' * has_its_name}, {printable(machine)}",
         "correct internal= in the hostfile, or name the network of the hosts: --iface CIDR",
     )
 
 
-def _host_key(address: str) -> LoginDiagnosis:
-    return LoginDiagnosis(
-        f"node0 gets another host key from {address} than the control machine got",
-        "check that the address is this host, with its key: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; only if "
-        "it is, and its key has changed: ipexctl trust",
-    )
-
-
-def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
+def _rejected_key(node: HostState, address: str) -> HostError:
     """The likely reason for a rejected key, from the probe: sshd itself gives no reason."""
     reason = f"sshd at {address} rejects node0's key for {node.user}, although it is in ~/.ssh/authorized_keys"
     modes = {
@@ -151,29 +138,29 @@ def _rejected_key(node: HostState, address: str) -> LoginDiagnosis:
     }
     too_open = [path for path, mode in modes.items() if mode is not None and mode.open_to_others]
     if too_open:
-        return LoginDiagnosis(
+        return HostError(
             f"{reason}: {', '.join(too_open)} is writable by others, which sshd rejects (StrictModes)",
             f"if no other account needs to write there (ls -ld {' '.join(too_open)}): chmod go-w {' '.join(too_open)}",
         )
     foreign_owned = [path for path, mode in modes.items() if mode is not None and mode.uid not in (node.uid, 0)]
     if foreign_owned:
-        return LoginDiagnosis(
+        return HostError(
             f"{reason}: {', '.join(foreign_owned)} belongs to another account, which sshd rejects (StrictModes)",
             f"find out why (ls -ld {' '.join(foreign_owned)}): its owner can let anybody log in as {node.user}; if "
             f"that is a mistake, as root: chown {node.user} {' '.join(foreign_owned)}",
         )
     if node.keys is None:
-        return LoginDiagnosis(
+        return HostError(
             f"{reason}: ipexctl created that file, so sshd probably reads another one",
             "ask root there for AuthorizedKeysFile, PubkeyAuthentication and AuthenticationMethods (sshd -T)",
         )
     if node.user == "root":
-        return LoginDiagnosis(
+        return HostError(
             reason,
             "PermitRootLogin must be yes or prohibit-password for node0's address too (sshd -T); or log in as another"
             " user: --user NAME",
         )
-    return LoginDiagnosis(
+    return HostError(
         reason,
         f"on {address}, as root, see sshd's reason: journalctl -u ssh -u sshd -n 30; if it names another address than "
         "node0's, NAT changes it and from= doesn't match; else see what limits logins: sshd -T | grep -iE "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ipexctl.trust.authorized_keys import add_line, remove_lines
+from ipexctl.trust.authorized_keys import KeysEdit, add_line, remove_lines
 from ipexctl.trust.config import Files, SshConfigNode, render
 
 if TYPE_CHECKING:
@@ -16,41 +15,16 @@ if TYPE_CHECKING:
     from ipexctl.trust.host_state import HostState
 
 
-@dataclass(frozen=True, slots=True)
-class KeysEdit:
-    """One authorized_keys: the text it must still have, and the new text. None: no file."""
-
-    old: bytes | None
-    new: bytes | None
-    remove_directory: bool = False
-    tidy: bool = False
-    """Only files left by an interrupted call are removed."""
-
-    @property
-    def summary(self) -> str:
-        if self.tidy:
-            return "leftovers of an interrupted call removed"
-        if self.new is None:
-            return "~/.ssh/authorized_keys removed, which ipexctl had created"
-        lines = [(text or b"").count(b"\n") for text in (self.old, self.new)]
-        if lines[1] > lines[0]:
-            return "a line added to ~/.ssh/authorized_keys"
-        if lines[1] < lines[0]:
-            return "the line of ipexctl removed from ~/.ssh/authorized_keys"
-        return "the line of ipexctl in ~/.ssh/authorized_keys updated"
-
-
-def keys_to_add(state: HostState, line: TrustLine, owner: Owner) -> KeysEdit | None:
-    new = add_line(state.keys, line, owner=owner, has_directory=state.has_ssh_dir)
-    if new != state.keys:
-        return KeysEdit(state.keys, new)
-    return KeysEdit(state.keys, state.keys, tidy=True) if state.has_leftovers else None
+def keys_to_add(state: HostState, line: TrustLine) -> KeysEdit | None:
+    new = add_line(state.keys, line, has_directory=state.has_ssh_dir)
+    return KeysEdit(state.keys, new) if new != state.keys else _tidy(state)
 
 
 def keys_to_remove(state: HostState, owner: Owner) -> KeysEdit | None:
-    removal = remove_lines(state.keys, owner)
-    if removal.removed:
-        return KeysEdit(state.keys, removal.content, removal.directory_too)
+    return remove_lines(state.keys, owner) or _tidy(state)
+
+
+def _tidy(state: HostState) -> KeysEdit | None:
     return KeysEdit(state.keys, state.keys, tidy=True) if state.has_leftovers else None
 
 

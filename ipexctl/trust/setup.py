@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.trust.authorized_keys import KeysEdit
     from ipexctl.trust.config import SshConfigNode
-    from ipexctl.trust.plan import KeysEdit
 
 
 T = TypeVar("T")
@@ -179,10 +179,10 @@ def trust(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> Tr
         context.fail(node0.name, HostError("ssh-keygen printed no valid public key", _NEW_KEY))
         return context.stop_at_node0()
     owner = Owner(tag_of(node0.internal or node0.address, options.home), key)
-    line = TrustLine(key, sources_of(node0_state, internal[node0.name]), owner.tag)
+    line = TrustLine(owner, sources_of(node0_state, internal[node0.name]))
     nodes = nodes_for(context.reachable, states, internal)
     _write_files(context, node0_state, nodes)
-    _edit_everywhere(context, lambda state: keys_to_add(state, line, owner))
+    _edit_everywhere(context, lambda state: keys_to_add(state, line))
     config = f"{node0_state.ipexctl_home}/ssh/config"
     if node0.name in context.errors:
         return context.stop_at_node0()
@@ -314,11 +314,11 @@ def _verify(context: _TrustContext, config: str) -> None:
     for name, login in logins.items():
         if login.reached(states[name]):
             continue
-        diagnosis = explain(login, states[name], context.internal[name], addresses)
+        error = explain(login, states[name], context.internal[name], addresses)
         if name == node0.name:
             # Most MPIs start the ranks on node0 without ssh.
             context.notes.append(
-                f"node0 ({name}) can't log in to itself, which few MPIs need: {diagnosis.reason}. {diagnosis.fix}"
+                f"node0 ({name}) can't log in to itself, which few MPIs need: {error.reason}. {error.fix}"
             )
         else:
-            context.fail(name, HostError(diagnosis.reason, diagnosis.fix))
+            context.fail(name, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from functools import partial
@@ -12,7 +11,7 @@ from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, me
 from ipexctl.facts.facts import Facts, to_json
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.results import fold_names, group_by
+from ipexctl.ui.results import fold_names, group_by, summary_json
 from ipexctl.ui.table import output_width, print_lines, show_table, wrapped
 
 if TYPE_CHECKING:
@@ -21,11 +20,12 @@ if TYPE_CHECKING:
     from ipexctl.doctor.recommend import Recommendation
 
 _MORE = " (... ipexctl doctor -v)"
+_STATUSES = ("ok", "warn", "fail", "unreachable")
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
 
 
 def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool) -> None:
-    paragraph = partial(_paragraph, has_color=wants_color(sys.stdout, os.environ, no_color=no_color))
+    paragraph = partial(_paragraph, has_color=wants_color(sys.stdout, no_color=no_color))
     if not quiet:
         show_table(
             ("host", "state", "cpu", "cores", "numa", "isa", "memory used", "load"),
@@ -66,7 +66,7 @@ def as_json(report: DoctorReport) -> dict[str, Any]:
         ],
         "cluster": {"findings": [_finding_json(finding) for finding in report.cluster]},
         "recommendation": None if report.recommendation is None else report.recommendation._asdict(),
-        "summary": _counts(report),
+        "summary": summary_json(report.hosts, _STATUSES),
         "seconds": round(report.seconds, 3),
         "network_seconds": None if report.network_seconds is None else round(report.network_seconds, 3),
     }
@@ -161,14 +161,8 @@ def _width() -> int:
     return min(100, output_width(100))
 
 
-def _counts(report: DoctorReport) -> dict[str, int]:
-    return {
-        status: sum(host.status == status for host in report.hosts) for status in ("ok", "warn", "fail", "unreachable")
-    }
-
-
 def _summary(report: DoctorReport) -> str:
-    counts = ", ".join(f"{count} {status}" for status, count in _counts(report).items() if count)
+    counts = ", ".join(f"{count} {status}" for status, count in summary_json(report.hosts, _STATUSES).items() if count)
     network = "" if report.network_seconds is None else f", {report.network_seconds:.1f} s of it for the network"
     return f"{counted(len(report.hosts), 'host')}: {counts} ({report.seconds:.1f} s{network})"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter
@@ -40,7 +39,7 @@ Line = tuple[str, str]
 
 def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False, no_color: bool = False) -> None:
     width = output_width(WIDTH_WITHOUT_TERMINAL)
-    colored = wants_color(sys.stdout, os.environ, no_color=no_color)
+    colored = wants_color(sys.stdout, no_color=no_color)
     lines = []
     for text, color in _lines(dump, width, everything=everything):
         shown = printable(text)

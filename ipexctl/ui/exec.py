@@ -50,7 +50,7 @@ class LiveOutput(OutputPipes):
 
 
 class _Output:
-    """Where one stream of a host is in the file, and its hash."""
+    """The segments of one stream of a host in the file, and its hash."""
 
     def __init__(self) -> None:
         from hashlib import blake2b

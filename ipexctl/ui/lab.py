@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import counted
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import group_by, print_json
+from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.lab import Lab, LabHost, RemovedLabs
+
+_NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
 
 
 def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
@@ -109,13 +111,7 @@ def _rows(lab: Lab) -> list[tuple[str, ...]]:
 
 
 def _paths(lab: Lab) -> dict[str, str]:
-    return {
-        "hostfile": str(lab.hostfile),
-        "ssh_config": str(lab.ssh_config),
-        "key": str(lab.key),
-        "known_hosts": str(lab.known_hosts),
-        "inventory": str(lab.inventory),
-    }
+    return {name: str(getattr(lab, name)) for name in ("hostfile", "ssh_config", "key", "known_hosts", "inventory")}
 
 
 def _as_json(lab: Lab) -> dict[str, Any]:
@@ -123,16 +119,7 @@ def _as_json(lab: Lab) -> dict[str, Any]:
         "name": lab.name,
         **_paths(lab),
         "hosts": [
-            {
-                "name": host.name,
-                "address": host.address,
-                "internal": host.internal,
-                "user": host.user,
-                "home": host.home,
-                "cpu": host.cpu_profile,
-                "bastion": host.is_bastion,
-                "faults": {name: list(args) for name, args in host.faults.items()},
-            }
+            {**value_json(host, without=_NOT_IN_JSON), "cpu": host.cpu_profile, "bastion": host.is_bastion}
             for host in lab.nodes
         ],
     }

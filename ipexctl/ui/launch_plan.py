@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from typing import TYPE_CHECKING, Final
@@ -36,10 +35,11 @@ def show_refused_json(failure: StartFailure, schema: str) -> None:
     print_json({"schema": schema, "status": status, **details})
 
 
-def show_plan(plan: LaunchPlan, *, no_color: bool = False) -> None:
-    """Print the plan to stdout."""
+def show_plan(plan: LaunchPlan, *, quiet: bool = False, no_color: bool = False) -> None:
+    """Print the plan to stdout, also with `quiet`: it is the answer."""
+    del quiet
     width = min(100, output_width(80))
-    colors = wants_color(sys.stdout, os.environ, no_color=no_color)
+    colors = wants_color(sys.stdout, no_color=no_color)
     print_lines(plan_lines(plan, width, colors=colors))
 
 

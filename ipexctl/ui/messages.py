@@ -13,16 +13,14 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.text import neutralise, printable, printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ipexctl.remote.progress import Notice
 
 _LOCK = threading.Lock()
 
 
-def wants_color(stream: TextIO, environ: Mapping[str, str], *, no_color: bool = False) -> bool:
+def wants_color(stream: TextIO, *, no_color: bool = False) -> bool:
     """True if output to this stream should be colored. Colors never carry information that the text lacks."""
-    if no_color or environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
+    if no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
 
@@ -69,7 +67,7 @@ def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
 
 def print_user_error(error: UserError) -> None:
     """Print an error in the call or in a file; for a file also the line, and a caret under the column."""
-    label = paint("error:", "31", on=wants_color(sys.stderr, os.environ))
+    label = paint("error:", "31", on=wants_color(sys.stderr))
     lines = [f"{label} {printable_lines(error.message)}"]
     if isinstance(error, FileError):
         lines[0] = printable(error.message)
@@ -84,7 +82,7 @@ def print_user_error(error: UserError) -> None:
 
 def print_refusal(reason: str, fix: str = "", *, no_color: bool = False) -> None:
     """Print why nothing was started, and the fix."""
-    label = paint("refused:", "31", on=wants_color(sys.stderr, os.environ, no_color=no_color))
+    label = paint("refused:", "31", on=wants_color(sys.stderr, no_color=no_color))
     print_with_fix(f"{label} {printable_lines(reason)}", fix)
 
 

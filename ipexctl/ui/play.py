@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from dataclasses import asdict
@@ -48,7 +47,7 @@ class PlayView:
         self._quiet = quiet
         self._shows = not (json or quiet)
         self._verbose = verbose
-        self._colors = wants_color(sys.stdout, os.environ, no_color=no_color)
+        self._colors = wants_color(sys.stdout, no_color=no_color)
         self._lock = threading.Lock()
         self._headed = False
         self._task = ""

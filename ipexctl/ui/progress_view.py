@@ -34,7 +34,7 @@ class ProgressView:
         self._quiet = quiet
         self._verbose = verbose
         terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._bars = _Bars(verbose=verbose, no_color=no_color) if terminal and not quiet else None
+        self._bars = _Bars(no_color=no_color) if terminal and not quiet else None
         self._lock = threading.Lock()
         self._last: dict[tuple[str, str], float] = {}
         self._began: dict[tuple[str, str], tuple[float, int]] = {}
@@ -49,15 +49,14 @@ class ProgressView:
     def watch(self, event: Event) -> None:
         if self._quiet and not (isinstance(event, Notice) and event.warning):
             return
+        if isinstance(event, Timed) and not self._verbose:
+            return
         if self._bars is not None:
             self._bars.show(event)
-        elif isinstance(event, Notice):
-            print_message(notice_text(event))
+        elif isinstance(event, Notice | Timed):
+            print_message(_message(event))
         elif isinstance(event, BytesMoved):
             self._print_bytes(event)
-        elif isinstance(event, Timed):
-            if self._verbose:
-                print_message(_timed(event))
         elif isinstance(event, Stepped) or self._verbose or not event.ok:
             print_message(f"{printable(event.host or CONTROL_MACHINE)}: {event.what}")
 
@@ -81,8 +80,7 @@ class ProgressView:
 class _Bars:
     """rich progress bars: one per host, the total below."""
 
-    def __init__(self, *, verbose: bool, no_color: bool) -> None:
-        self._verbose = verbose
+    def __init__(self, *, no_color: bool) -> None:
         self._no_color = no_color
         self._lock = threading.Lock()
         self._progress: Progress | None = None
@@ -93,14 +91,11 @@ class _Bars:
 
     def show(self, event: Event) -> None:
         with self._lock:
-            if isinstance(event, Timed) and not self._verbose:
-                return
             if self._progress is None and isinstance(event, BytesMoved) and time.monotonic() < self._show_bytes_from:
                 return  # rich takes longer to import than a small transfer
             progress = self._progress or self._start()
-            if isinstance(event, (Timed, Notice)):
-                text = notice_text(event) if isinstance(event, Notice) else _timed(event)
-                progress.console.print(text, markup=False, highlight=False)
+            if isinstance(event, Notice | Timed):
+                progress.console.print(_message(event), markup=False, highlight=False)
                 return
             if isinstance(event, HostFinished) and not event.host:
                 if CONTROL_MACHINE in self._tasks:
@@ -160,5 +155,7 @@ class _Bars:
         progress.update(self._total_task, completed=done, total=sum(t or 0 for t in totals) if all(totals) else None)
 
 
-def _timed(event: Timed) -> str:
+def _message(event: Notice | Timed) -> str:
+    if isinstance(event, Notice):
+        return notice_text(event)
     return f"{printable(event.host or CONTROL_MACHINE)}: {printable(event.what)} ({event.seconds:.3f} s)"

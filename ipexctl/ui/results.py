@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,6 +14,7 @@ from ipexctl.ui.messages import paint, print_with_fix, wants_color
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from ipexctl.doctor.finding import HostReport
     from ipexctl.remote.outcome import HostResult, Report, Status
 
 Result = TypeVar("Result", bound="HostResult")
@@ -52,7 +52,7 @@ def value_json(value: Any, *, without: Collection[str] = ()) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def summary_json(results: Sequence[HostResult], statuses: Sequence[Status] = _STATUSES) -> dict[str, int]:
+def summary_json(results: Sequence[HostResult | HostReport], statuses: Sequence[str] = _STATUSES) -> dict[str, int]:
     return {status: sum(result.status == status for result in results) for status in statuses}
 
 
@@ -92,7 +92,7 @@ def show_results(
     dry_run: bool = False,
 ) -> None:
     """Print equal results once: successes with their description to stdout, failures with their fix to stderr."""
-    has_color = wants_color(sys.stdout, os.environ, no_color=no_color)
+    has_color = wants_color(sys.stdout, no_color=no_color)
 
     def line_of(result: Result) -> tuple[Status, str, str]:
         return result.status, result.reason if result.status in _FAILED else describe(result), result.fix

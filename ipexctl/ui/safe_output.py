@@ -1,6 +1,6 @@
 """Output that is safe for a terminal, and writes that a slow or closed reader cannot block.
 
-Whatever a host sent is neutralised where it is written to a terminal; pipes and files get the bytes as they came.
+Output of a host is neutralised where it is written to a terminal; pipes and files get the bytes as they came.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class OutputPipes:
         self._cancel = cancel
         streams: dict[Stream, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
         self._pipes = {name: Pipe(stream, cancel) for name, stream in streams.items()}
-        self._tinted = {name: wants_color(stream, os.environ, no_color=no_color) for name, stream in streams.items()}
+        self._tinted = {name: wants_color(stream, no_color=no_color) for name, stream in streams.items()}
 
     @property
     def broken(self) -> OSError | None:

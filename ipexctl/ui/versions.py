@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from ipexctl.stack.resolve.compatibility import span
 from ipexctl.stack.resolve.model import StackPlan, Undecided
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
-from ipexctl.ui.results import value_json
+from ipexctl.ui.results import show_failures, value_json
 from ipexctl.ui.table import output_width, print_lines, show_table, wrapped
 
 if TYPE_CHECKING:
@@ -37,11 +36,9 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
         print_lines(_choice_lines(outcome, None if quiet else options))
     elif not isinstance(outcome, Refusal):
         print_lines(_wrapped(f"which one: {outcome.why}"))
-    for host in report.hosts:
-        if host.facts is None:
-            print_with_fix(f"{host.host.name}: {host.status}: {printable(host.reason)}", host.fix)
+    show_failures(host for host in report.hosts if host.facts is None)
     if isinstance(outcome, Refusal):
-        label = paint("error:", "31", on=wants_color(sys.stderr, os.environ, no_color=no_color))
+        label = paint("error:", "31", on=wants_color(sys.stderr, no_color=no_color))
         print_with_fix(f"{label} {printable(outcome.reason)}", outcome.fix)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -81,7 +80,7 @@ def show(answer: Answer, *, quiet: bool = False, no_color: bool = False) -> None
     del quiet
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size().columns if terminal else 0
-    colors = wants_color(sys.stdout, os.environ, no_color=no_color)
+    colors = wants_color(sys.stdout, no_color=no_color)
     print_lines(lines_of(answer, columns, colors=colors))
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.errors import UserError
 
@@ -34,13 +35,8 @@ from . import (
     peers,
 )
 from .harness import Failed, clean_environment, say
-from .report import markdown, plain, put_between_markers
+from .report import Report, markdown, plain, put_between_markers
 from .rig import Rig, laboratory, leave_on_signals, scratch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from .report import Report
 
 
 @dataclass(frozen=True, slots=True)

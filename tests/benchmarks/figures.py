@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 CONFIDENCE = 0.95
 

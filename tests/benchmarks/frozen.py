@@ -6,17 +6,13 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from .harness import Failed
+from .harness import Contender, Failed
 from .processes import arguments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from .harness import Contender
 
 _V1: Final = Path("/sys/fs/cgroup/freezer")
 _V2: Final = Path("/sys/fs/cgroup")

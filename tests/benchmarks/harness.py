@@ -11,14 +11,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, TypeVar
+from typing import IO, TypeVar
 
 from .figures import median, ratio
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 TOO_LONG = 300.0
 """Seconds after which a contender counts as hung."""
@@ -163,6 +161,13 @@ def in_turns(
     return figures
 
 
+def spend_in_turns(
+    contenders: Iterable[Contender], runs: int, base: Mapping[str, str], pause: float = 0.0
+) -> dict[str, list[Spent]]:
+    by_name = {contender.name: contender for contender in contenders}
+    return in_turns(list(by_name), runs, lambda name: spend(by_name[name], base), pause)
+
+
 def rotated(names: Sequence[str], number: int) -> list[str]:
     """The names of that round: each begins with another one."""
     shift = number % len(names)
@@ -173,8 +178,13 @@ def walls_ratio(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) 
     return ratio([spent.wall for spent in figures[name]], [spent.wall for spent in figures[beside]])
 
 
-def cell(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) -> str:
-    """Wall, processor and ratio of one contender, as the tables show them."""
+def table(columns: Iterable[Mapping[str, Sequence[Spent]]], beside: str) -> tuple[tuple[str, ...], ...]:
+    """A row for each contender with its wall, processor and ratio in each column."""
+    columns = list(columns)
+    return tuple((name, *(_cell(figures, name, beside) for figures in columns)) for name in columns[0])
+
+
+def _cell(figures: Mapping[str, Sequence[Spent]], name: str, beside: str) -> str:
     wall = median([spent.wall for spent in figures[name]])
     cpu = median([spent.cpu for spent in figures[name]])
     return f"{wall:.2f} / {cpu:.2f} ({walls_ratio(figures, name, beside):.2f}x)"

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .harness import Contender
-
-if TYPE_CHECKING:
-    from .rig import Rig
+from .rig import Rig
 
 
 def mpirun_by_hand(

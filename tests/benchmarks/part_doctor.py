@@ -7,9 +7,7 @@ import io
 import statistics
 import sys
 import time
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import DoctorReport, HostReport, merge_findings, worst
@@ -22,13 +20,10 @@ from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.ui.doctor import show_doctor
 
-from .harness import Contender, cell, in_turns, say, spend, walls_ratio
+from .harness import Contender, Spent, say, spend_in_turns, table, walls_ratio
+from .peer_calls import ansible, bare_pool, pyinfra
 from .report import Goal, Report
-from .rig import CONTENDERS, ipexctl_argv
-
-if TYPE_CHECKING:
-    from .harness import Spent
-    from .rig import Rig
+from .rig import Rig, ipexctl
 
 OURS, BARE, SETUP = "ipexctl doctor --no-network", "bare paramiko pool, cat /proc/cpuinfo", "ansible -m setup -f 32"
 SIMULATED = 256
@@ -37,26 +32,14 @@ PAUSE = 0.3
 
 
 def contenders(rig: Rig, count: int) -> list[Contender]:
-    names, config = rig.names(count), str(rig.lab.ssh_config)
-    bare: tuple[str, ...] = (sys.executable, str(CONTENDERS / "bare_pool.py"), *rig.login, "cat /proc/cpuinfo")
-    found = [
-        Contender(OURS, (*ipexctl_argv(), "doctor", "--no-network", "-H", str(rig.hostfile(count)))),
-        Contender(BARE, (*bare, *rig.addresses(count))),
-    ]
-    if ansible := rig.peers["ansible"]:
-        argv: tuple[str, ...] = (str(ansible), "all", "-i", ",".join(names) + ",", "-m", "setup", "-f", "32")
-        settings = rig.scratch / "ansible.cfg"
-        settings.touch()
-        env = {"ANSIBLE_SSH_ARGS": f"-F {config}", "ANSIBLE_CONFIG": str(settings), "ANSIBLE_PIPELINING": "True"}
-        found.append(Contender(SETUP, argv, env))
-    if pyinfra := rig.peers["pyinfra"]:
-        data = f"ssh_config_file={config} ssh_known_hosts_file={rig.lab.known_hosts} ssh_strict_host_key_checking=yes"
-        options = [word for item in data.split() for word in ("--data", item)]
-        hosts = ",".join(f"@ssh/{name}" for name in names)
-        facts = ("hardware.Cpus", "hardware.Memory", "server.LinuxDistribution", "server.Kernel")
-        argv = (str(pyinfra), "-y", "--parallel", "32", *options, hosts, "fact", *facts)
-        found.append(Contender("pyinfra fact (4 facts)", argv))
-    return found
+    facts = ("hardware.Cpus", "hardware.Memory", "server.LinuxDistribution", "server.Kernel")
+    found = (
+        ipexctl(OURS, "doctor", "--no-network", *rig.where(count)),
+        bare_pool(rig, BARE, count, "cat /proc/cpuinfo"),
+        ansible(rig, SETUP, count, "setup", ANSIBLE_PIPELINING="True"),
+        pyinfra(rig, "pyinfra fact (4 facts)", count, "fact", *facts),
+    )
+    return [contender for contender in found if contender]
 
 
 def rules_and_rendering() -> float:
@@ -69,9 +52,9 @@ def rules_and_rendering() -> float:
     hosts = [Host(f"node{number}", f"10.0.{number // 250}.{number % 250 + 1}") for number in range(SIMULATED)]
     names = tuple(host.name for host in hosts)
     started = time.perf_counter()
-    contexts = {host.name: HostContext(host.name, host.address, peers=names) for host in hosts}
-    each = [examine_host(facts, contexts[host.name]) for host, facts in zip(hosts, answers, strict=True)]
-    cluster = merge_findings(examine_cluster(list(zip(hosts, answers, strict=True)), contexts))
+    nodes = [HostContext(host, facts, peers=names) for host, facts in zip(hosts, answers, strict=True)]
+    each = [examine_host(node) for node in nodes]
+    cluster = merge_findings(examine_cluster(nodes))
     reports = tuple(
         HostReport(host, "fail" if worst(findings) == "fail" else "ok", 0.1, facts, findings)
         for host, facts, findings in zip(hosts, answers, each, strict=True)
@@ -83,19 +66,12 @@ def rules_and_rendering() -> float:
     return time.perf_counter() - started
 
 
-def _spent(rig: Rig, by_name: dict[str, Contender], name: str) -> Spent:
-    return spend(by_name[name], rig.env)
-
-
 def measure(rig: Rig) -> Report:
     figures: dict[int, dict[str, list[Spent]]] = {}
     for count in rig.counts:
         say(f"doctor: {count} hosts")
-        by_name = {contender.name: contender for contender in contenders(rig, count)}
-        figures[count] = in_turns(list(by_name), rig.runs, partial(_spent, rig, by_name), PAUSE)
+        figures[count] = spend_in_turns(contenders(rig, count), rig.runs, rig.env, PAUSE)
     header = ("wall s / client CPU s (x the bare pool's wall)", *(f"N={count}" for count in rig.counts))
-    names = list(figures[rig.counts[0]])
-    rows = tuple((name, *(cell(figures[count], name, BARE) for count in rig.counts)) for name in names)
     goals = []
     most = max(rig.counts)
     reached = walls_ratio(figures[most], OURS, BARE)
@@ -106,4 +82,4 @@ def measure(rig: Rig) -> Report:
     rules = statistics.median(rules_and_rendering() for _ in range(rig.runs))
     aim = f"≤ {AIM_RULES} s for rules and rendering of {SIMULATED} answers"
     goals.append(Goal(aim, f"{rules:.2f} s", rules <= AIM_RULES))
-    return Report(rig.runs, header, rows, tuple(goals), ())
+    return Report(rig.runs, header, table(figures.values(), BARE), tuple(goals))

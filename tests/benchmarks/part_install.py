@@ -9,20 +9,14 @@ import shutil
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .ansible import playbook
 from .figures import median, ratio
-from .harness import Contender, in_turns, say, spend
-from .report import Goal, Report
-from .rig import CONTENDERS, all_well, ipexctl_argv
+from .harness import Contender, Spent, in_turns, say, spend
+from .peer_calls import playbook
+from .report import Goal, Report, left_out
+from .rig import CONTENDERS, Rig, all_well, ipexctl
 from .uplink import capped, crossed
-from .wheelhouse import make_wheelhouse
-
-if TYPE_CHECKING:
-    from .harness import Spent
-    from .rig import Rig
-    from .wheelhouse import Wheelhouse
+from .wheelhouse import Wheelhouse, make_wheelhouse
 
 OURS, ANSIBLE, RSYNC = "ipexctl install --wheelhouse", "ansible: synchronize, pip (-f 32)", "xargs -P8: rsync, pip"
 HOSTS, FEW = 8, 3
@@ -81,8 +75,8 @@ def _contender(rig: Rig, house: Wheelhouse, name: str, count: int) -> Contender:
     config, home = rig.lab.ssh_config, rig.lab.hosts[0].home
     place = f"{home}/{PLACE}"
     if name == OURS:
-        words = ("install", "-H", str(rig.hostfile(count)), "--wheelhouse", str(house.path), "--offline", *house.asked)
-        return Contender(name, (*ipexctl_argv(), *words))
+        words = ("install", *rig.where(count), "--wheelhouse", house.path, "--offline", "--stack", "ipex-2.8")
+        return ipexctl(name, *words)
     if name == RSYNC:
         argv: tuple[str, ...] = ("xargs", "-P8", "-I{}", "sh", str(CONTENDERS / "install.sh"), str(rig.peers["rsync"]))
         argv += (str(rig.peers["ssh"]), str(config), str(house.path), place, "{}", *house.pins)
@@ -126,8 +120,7 @@ def _report(runs: int, names: list[str], house: Wheelhouse, figures: dict[str, l
                 f"{median(again):.2f}" if again else "",
             )
         )
-    missing = [name for name in (ANSIBLE, RSYNC) if name not in names]
-    notes = (f"Left out, not installed here: {', '.join(missing)}.",) if missing else ()
+    notes = left_out(name for name in (ANSIBLE, RSYNC) if name not in names)
     return Report(runs, header, tuple(rows), _goals(names, figures), notes)
 
 

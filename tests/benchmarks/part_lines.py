@@ -9,19 +9,15 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from .figures import median, ratio
 from .harness import Contender, Failed, failure, in_turns, say, spend, started
 from .mpirun import mpirun_by_hand
 from .report import Goal, Report
-from .rig import ipexctl_argv
-from .wheelhouse import make_mpi_wheelhouse
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .rig import Rig
+from .rig import Rig, ipexctl, prepare
+from .wheelhouse import install_mpi
 
 HOSTS: Final = 3
 RANKS: Final = 8
@@ -60,10 +56,9 @@ class Printed:
 
 
 def measure(rig: Rig) -> Report:
-    house = make_mpi_wheelhouse(rig.scratch / "lines-wheelhouse")
-    where = ("-H", str(rig.hostfile(HOSTS)))
-    for words in (("trust", *where), ("install", *where, "--wheelhouse", str(house.path), "--offline", *house.asked)):
-        spend(Contender("preparation", (*ipexctl_argv(), *words), {"PIP_FIND_LINKS": ""}), rig.env)
+    where = rig.where(HOSTS)
+    prepare(rig, "trust", *where)
+    install_mpi(rig, *where)
     project = rig.scratch / "lines"
     project.mkdir()
     (project / "lines.py").write_text(_SCRIPT)
@@ -77,9 +72,8 @@ def measure(rig: Rig) -> Report:
 
 
 def _ours(project: Path, where: tuple[str, ...], lines: int = _EACH) -> Contender:
-    words = ("run", *where, "-n", str(RANKS), "--ppn", str(PPN), "--plain", "--cwd", str(project))
-    script = (str(project / "lines.py"), str(lines), str(RATE / RANKS))
-    return Contender(OURS, (*ipexctl_argv(), *words, *script))
+    words = ("run", *where, "-n", RANKS, "--ppn", PPN, "--plain", "--cwd", project)
+    return ipexctl(OURS, *words, project / "lines.py", lines, RATE / RANKS)
 
 
 def _printed(rig: Rig, contender: Contender) -> Printed:

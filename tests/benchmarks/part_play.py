@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING
 
-from . import ansible
-from .harness import Contender, Failed, cell, in_turns, say, spend, walls_ratio
-from .report import Goal, Report
-from .rig import CONTENDERS, all_well, ipexctl_argv
-
-if TYPE_CHECKING:
-    from .harness import Spent
-    from .rig import Rig
+from .harness import Contender, Failed, Spent, in_turns, say, spend, table, walls_ratio
+from .peer_calls import playbook
+from .report import Goal, Report, left_out
+from .rig import CONTENDERS, Rig, all_well, ipexctl
 
 OURS, ANSIBLE = "ipexctl play", "ansible-playbook, pipelining, 32 forks"
 HOSTS = 8
@@ -24,10 +19,10 @@ PAUSE = 0.3
 
 def contenders(rig: Rig, count: int) -> dict[str, Contender]:
     brought = rig.scratch / "brought"
-    argv = (*ipexctl_argv(), "play", str(CONTENDERS / "play.yml"), "-f", "32", "-H", str(rig.hostfile(count)))
-    found = {OURS: Contender(OURS, (*argv, "-e", f"brought={brought}"))}
+    words = ("play", CONTENDERS / "play.yml", "-f", "32", *rig.where(count), "-e", f"brought={brought}")
+    found = {OURS: ipexctl(OURS, *words)}
     if rig.peers["ansible"]:
-        found[ANSIBLE] = ansible.playbook(rig, ANSIBLE, "play.yml", {"brought": str(brought)}, count)
+        found[ANSIBLE] = playbook(rig, ANSIBLE, "play.yml", {"brought": str(brought)}, count)
     return found
 
 
@@ -52,11 +47,10 @@ def measure(rig: Rig) -> Report:
         for name in by_name:
             _played(rig, by_name, count, name)  # unmeasured: bytecode is compiled
         figures[count] = in_turns(list(by_name), rig.runs, partial(_played, rig, by_name, count), PAUSE)
-    names = list(figures[HOSTS])
     header = ("wall s / client CPU s (x ipexctl's wall)", *(f"N={count}" for count in COUNTS))
-    rows = tuple((name, *(cell(figures[count], name, OURS) for count in COUNTS)) for name in names)
-    if ANSIBLE not in names:
-        return Report(rig.runs, header, rows, (), ("Left out, not installed here: ansible.",))
+    rows = table(figures.values(), OURS)
+    if ANSIBLE not in figures[HOSTS]:
+        return Report(rig.runs, header, rows, notes=left_out(["ansible"]))
     reached = walls_ratio(figures[HOSTS], ANSIBLE, OURS)
     goal = Goal(f"≥ {AIM:g}x faster than ansible on {HOSTS} hosts", f"{reached:.1f}x", reached >= AIM)
     return Report(rig.runs, header, rows, (goal,))

@@ -11,30 +11,24 @@ import json
 import os
 import resource
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from ipexctl.text import counted
 
-from .figures import fit_line, median
-from .harness import Contender, Failed, say, spend
+from .figures import Line, fit_line, median
+from .harness import Failed, say
 from .processes import SupervisorWatch, watched
 from .report import Goal, Report
-from .rig import all_well, ipexctl_argv, laboratory
-from .wheelhouse import make_mpi_wheelhouse
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from .figures import Line
-    from .rig import Rig
+from .rig import Rig, all_well, ipexctl, laboratory, prepare, write_project
+from .wheelhouse import install_mpi
 
 EXEC, DOCTOR, NETWORK, TRUST, SYNC = "exec -- true", "doctor --no-network", "doctor", "trust", "sync"
 RUN, SUPERVISOR = "run -- true", "its supervisor on node1"
 CHECK: Final = "doctor's network check"
 RANKS: Final = (32, 64, 128)
-FILES: Final = 20
 MANY: Final = 1000
 AIM_HOSTS: Final = 128
 AIMS: Final = {EXEC: 2.0, DOCTOR: 4.0, CHECK: 4.0, TRUST: 6.0}
@@ -65,7 +59,7 @@ Costs = dict[str, dict[int, Cost]]
 
 def measure(rig: Rig) -> Report:
     found: dict[str, dict[int, list[Cost]]] = defaultdict(lambda: defaultdict(list))
-    projects = (_project(rig.scratch / f"scale{number}") for number in itertools.count())
+    projects = (write_project(rig.scratch / f"scale{number}") for number in itertools.count())
     list(_commands(rig, next(projects), min(rig.counts)))  # unmeasured: bytecode is compiled
     for count in rig.counts:
         for _ in range(rig.runs):
@@ -74,7 +68,9 @@ def measure(rig: Rig) -> Report:
     counts = [count for count in RANKS if count <= max(rig.counts)] or [max(rig.counts)]
     with laboratory(max(counts), shared_home=True) as lab:
         shared = replace(rig, lab=lab)
-        _prepare_runs(shared, max(counts))
+        where = shared.where(max(counts))
+        prepare(shared, "trust", *where)
+        install_mpi(shared, *where)
         project = next(projects)
         for count in counts:
             for _ in range(rig.runs):
@@ -85,30 +81,23 @@ def measure(rig: Rig) -> Report:
     return _report(rig.runs, costs)
 
 
-def _project(path: Path) -> Path:
-    path.mkdir()
-    for number in range(FILES):
-        (path / f"module_{number}.py").write_text(f"NUMBER = {number}\n")
-    return path
-
-
 def _commands(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]:
     """Each command on hosts that have nothing of ipexctl; the project is new on the control machine, too."""
     say(f"scale: {counted(count, 'host')}")
     all_well(rig.on_hosts("rm -rf ~/.ipexctl", count), "clearing up")
-    where = ("-H", str(rig.hostfile(count)))
+    where = rig.where(count)
     calls = {
         EXEC: ("exec", *where, "--", "true"),
         DOCTOR: ("doctor", *where, "--no-network"),
         TRUST: ("trust", *where),
         NETWORK: ("doctor", *where),
         CHECK: ("doctor", *where, "--json"),  # the time of the check is in this document alone
-        SYNC: ("sync", *where, str(project)),
+        SYNC: ("sync", *where, project),
     }
     for name, words in calls.items():
         if name in (TRUST, CHECK) and count == 1:
             continue
-        end, usage, output = watched(Contender(name, (*ipexctl_argv(), *words)), rig.env)
+        end, usage, output = watched(ipexctl(name, *words), rig.env)
         say(f"  {name}: {end.spent.wall:.2f} s, {end.spent.cpu:.2f} s of CPU, {usage}")
         if name != CHECK:
             yield name, Cost(end.spent.wall, end.spent.cpu, usage.size, usage.files)
@@ -119,17 +108,10 @@ def _commands(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]
         yield CHECK, Cost(seconds)
 
 
-def _prepare_runs(rig: Rig, count: int) -> None:
-    house = make_mpi_wheelhouse(rig.scratch / "scale-wheelhouse")
-    where = ("-H", str(rig.hostfile(count)))
-    for words in (("trust", *where), ("install", *where, "--wheelhouse", str(house.path), "--offline", *house.asked)):
-        spend(Contender("preparation", (*ipexctl_argv(), *words), {"PIP_FIND_LINKS": ""}), rig.env)
-
-
 def _run(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]:
-    words = ("run", "-H", str(rig.hostfile(count)), "--ppn", "1", "--plain", "--cwd", str(project), "--", "true")
+    call = ipexctl(RUN, "run", *rig.where(count), "--ppn", 1, "--plain", "--cwd", project, "--", "true")
     supervisor = SupervisorWatch(rig.lab.hosts[0].netns)
-    end, usage, _ = watched(Contender(RUN, (*ipexctl_argv(), *words)), rig.env, supervisor.look)
+    end, usage, _ = watched(call, rig.env, supervisor.look)
     if not supervisor.usage.size:
         raise Failed(f"the supervisor of {count} ranks was not found")
     say(f"  {RUN}: {end.spent.wall:.2f} s, {end.spent.cpu:.2f} s of CPU, {usage}; supervisor {supervisor.usage}")

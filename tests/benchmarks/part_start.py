@@ -12,24 +12,20 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.lab import system
 
 from .figures import median
-from .harness import Contender, Failed, failure, in_turns, say, spend, started
+from .harness import Contender, Failed, failure, in_turns, say, started
 from .mpirun import mpirun_by_hand
 from .report import Goal, Report
-from .rig import ipexctl_argv
-from .wheelhouse import make_mpi_wheelhouse
-
-if TYPE_CHECKING:
-    from .rig import Rig
+from .rig import Rig, ipexctl, prepare, write_project
+from .wheelhouse import install_mpi
 
 HOSTS: Final = 3
 OURS, BARE, UNTUNED = "ipexctl run", "ssh node0 mpiexec.hydra", "the same, its ssh with OpenSSH's own choices"
 AIM, AIM_CONNECTIONS = 0.5, 9
-FILES: Final = 20
 PAUSE: Final = 1.0
 _SCRIPT: Final = """\
 import os
@@ -54,13 +50,12 @@ class Start:
 
 
 def measure(rig: Rig) -> Report:
-    house = make_mpi_wheelhouse(rig.scratch / "start-wheelhouse")
-    where = ("-H", str(rig.hostfile(HOSTS)))
-    for words in (("trust", *where), ("install", *where, "--wheelhouse", str(house.path), "--offline", *house.asked)):
-        spend(Contender("preparation", (*ipexctl_argv(), *words), {"PIP_FIND_LINKS": ""}), rig.env)
-    project = _project(rig.scratch / "start")
-    run = (*ipexctl_argv(), "run", *where, "--ppn", "1", "--cwd", str(project), str(project / "first.py"))
-    contenders = {OURS: Contender(OURS, run)}
+    where = rig.where(HOSTS)
+    prepare(rig, "trust", *where)
+    install_mpi(rig, *where)
+    project = write_project(rig.scratch / "start")
+    (project / "first.py").write_text(_SCRIPT)
+    contenders = {OURS: ipexctl(OURS, "run", *where, "--ppn", 1, "--cwd", project, project / "first.py")}
     _start(rig, contenders[OURS])
     (tree,) = {line for _, line in rig.on_hosts("ls -d $HOME/.ipexctl/code/start-*", HOSTS)}
     for name, options in ((BARE, ""), (UNTUNED, _OWN_CHOICES)):
@@ -69,14 +64,6 @@ def measure(rig: Rig) -> Report:
         _start(rig, contender)
     figures = in_turns(list(contenders), rig.runs, lambda name: _start(rig, contenders[name]), PAUSE)
     return _report(rig.runs, figures)
-
-
-def _project(path: Path) -> Path:
-    path.mkdir()
-    (path / "first.py").write_text(_SCRIPT)
-    for number in range(FILES):
-        (path / f"module_{number}.py").write_text(f"NUMBER = {number}\n")
-    return path
 
 
 def _start(rig: Rig, contender: Contender) -> Start:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from .figures import median, ratio
-from .harness import Contender, in_turns, say, spend
+from .harness import Contender, say, spend, spend_in_turns
 from .report import Goal, Report
-from .rig import ipexctl_argv
-
-if TYPE_CHECKING:
-    from .rig import Rig
+from .rig import Rig, ipexctl
 
 BESIDE = 'python -c "import typer"'
 VERSION, HELP, TAB = "ipexctl --version", "ipexctl --help", "completion of `ipexctl ex`"
@@ -22,20 +19,16 @@ ROUNDS = 4
 
 def measure(rig: Rig) -> Report:
     say("startup")
-    ours = ipexctl_argv()
     tab = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl ex", "COMP_CWORD": "1"}
-    by_name = {
-        contender.name: contender
-        for contender in (
-            Contender(BESIDE, (sys.executable, "-c", "import typer")),
-            Contender(VERSION, (*ours, "--version")),
-            Contender(HELP, (*ours, "--help")),
-            Contender(TAB, ours, tab),
-        )
-    }
-    for contender in by_name.values():
+    contenders = (
+        Contender(BESIDE, (sys.executable, "-c", "import typer")),
+        ipexctl(VERSION, "--version"),
+        ipexctl(HELP, "--help"),
+        replace(ipexctl(TAB), env=tab),
+    )
+    for contender in contenders:
         spend(contender, rig.env)
-    figures = in_turns(list(by_name), rig.runs * ROUNDS, lambda name: spend(by_name[name], rig.env))
+    figures = spend_in_turns(contenders, rig.runs * ROUNDS, rig.env)
     walls = {name: [spent.wall for spent in spents] for name, spents in figures.items()}
     ratios = {name: ratio(wall, walls[BESIDE]) for name, wall in walls.items()}
     rows = tuple(
@@ -45,7 +38,7 @@ def measure(rig: Rig) -> Report:
             f"{median([spent.cpu for spent in figures[name]]) * 1000:.0f}",
             f"{ratios[name]:.2f}x",
         )
-        for name in by_name
+        for name in figures
     )
     goals = tuple(
         Goal(f"{name} ≤ {aim}x {BESIDE}", f"{ratios[name]:.2f}x", ratios[name] <= aim) for name, aim in AIMS.items()

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.session import Session
 
 from .contenders import bare_pool
 from .figures import median
 from .harness import Failed, in_turns, say
 from .report import Goal, Report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.remote.session import Session
-
-    from .rig import Rig
+from .rig import Rig
 
 OURS, BESIDE = "ipexctl Session.run", "paramiko, default socket"
 AIM_MS = 10.0

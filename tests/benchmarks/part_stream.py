@@ -6,11 +6,11 @@ import os
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.session import Stream
 
 from .contenders import bare_pool
 from .figures import median
@@ -18,12 +18,7 @@ from .harness import Contender, Failed, failure, in_turns, say, started
 from .part_step import host_of
 from .processes import high_water
 from .report import Goal, Report
-from .rig import ipexctl_argv
-
-if TYPE_CHECKING:
-    from ipexctl.remote.session import Stream
-
-    from .rig import Rig
+from .rig import Rig, ipexctl
 
 MILLION = 1_000_000
 LINE = 100
@@ -87,12 +82,11 @@ def _streamed(rig: Rig, name: str) -> Streamed:
     if name == BARE:
         return _from_paramiko(rig)
     lines = FEW if name == SHORT else MANY
-    argv: tuple[str, ...]
+    contender = ipexctl(name, "exec", *rig.where(1), "--shell", _script(lines))
     if name == SSH:
         argv = (str(rig.peers["ssh"]), "-F", str(rig.lab.ssh_config), rig.names(1)[0], _script(lines))
-    else:
-        argv = (*ipexctl_argv(), "exec", "-H", str(rig.hostfile(1)), "--shell", _script(lines))
-    return _from_process(rig, Contender(name, argv), lines)
+        contender = Contender(name, argv)
+    return _from_process(rig, contender, lines)
 
 
 def _from_session(rig: Rig) -> Streamed:

@@ -6,22 +6,17 @@ import itertools
 import os
 import random
 import shlex
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from ipexctl.text import counted
 
-from .ansible import playbook
-from .harness import Contender, Failed, cell, in_turns, say, spend, walls_ratio
-from .report import Goal, Report
-from .rig import all_well, ipexctl_argv
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from .harness import Spent
-    from .rig import Rig
+from .harness import Contender, Failed, Spent, in_turns, say, spend, table, walls_ratio
+from .peer_calls import playbook
+from .report import Goal, Report, left_out
+from .rig import Rig, all_well, ipexctl
 
 OURS, RSYNC, ANSIBLE = "ipexctl sync", "xargs -P8 rsync -a --delete", "ansible synchronize (-f 32)"
 FILES, DIRECTORIES, SIZE = 2000, 40, 20_000_000
@@ -66,11 +61,9 @@ def measure(rig: Rig) -> Report:
                 in_turns(names, 1, synced)
             columns[column] = in_turns(names, rig.runs, synced, PAUSE)
     header = (f"{FILES} files: wall s / client CPU s (x ipexctl)", *columns)
-    rows = tuple((name, *(cell(figures, name, OURS) for figures in columns.values())) for name in names)
     goals = tuple(_goal(figures, column) for column, figures in columns.items() if RSYNC in names)
-    missing = [name for name in (RSYNC, ANSIBLE) if name not in names]
-    notes = (f"Left out, not installed here: {', '.join(missing)}.",) if missing else ()
-    return Report(rig.runs, header, rows, goals, notes)
+    notes = left_out(name for name in (RSYNC, ANSIBLE) if name not in names)
+    return Report(rig.runs, header, table(columns.values(), OURS), goals, notes)
 
 
 def _goal(figures: dict[str, list[Spent]], column: str) -> Goal:
@@ -81,8 +74,7 @@ def _goal(figures: dict[str, list[Spent]], column: str) -> Goal:
 def _contender(rig: Rig, tree: Path, count: int, name: str, place: str) -> Contender:
     place = f"{rig.lab.hosts[0].home}/{place}"
     if name == OURS:
-        where = ("-H", str(rig.hostfile(count)), "--home", place)
-        return Contender(name, (*ipexctl_argv(), "sync", *where, str(tree)))
+        return ipexctl(name, "sync", *rig.where(count), "--home", place, tree)
     if name == ANSIBLE:
         return playbook(rig, name, "sync.yml", {"tree": str(tree), "place": place}, count)
     shell = shlex.join([str(rig.peers["ssh"]), "-F", str(rig.lab.ssh_config)])

@@ -5,25 +5,19 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.text import counted
 
-from .figures import median, median_interval, ratios, turn_rates
-from .frozen import stopped_after
+from .figures import Interval, median, median_interval, ratios, turn_rates
+from .frozen import Stopped, stopped_after
 from .harness import Contender, Failed, end_of, failure, in_turns, rotated, say, spend
 from .report import Goal, Report
-from .rig import CONTENDERS, HERE, ipexctl_argv
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from .figures import Interval
-    from .frozen import Stopped
-    from .rig import Rig
+from .rig import CONTENDERS, HERE, Rig, ipexctl
 
 OURS, BY_HAND = "ipexctl run", "the same line by hand (export shell)"
 MPIRUN, TORCHRUN, ACCELERATE = "mpirun (Intel MPI)", "torchrun", "accelerate launch (its mpirun)"
@@ -166,8 +160,7 @@ def _prepare(rig: Rig) -> Place:
         return place
     say(f"train: installing torch {TORCH}")
     wanted = ("--stack", "torch", "--torch", TORCH, "--with", "accelerate")
-    install = (*ipexctl_argv(), "install", "--hosts", "localhost", "--home", str(place.home), *wanted)
-    spend(Contender("ipexctl install", install), rig.env)
+    spend(ipexctl("ipexctl install", "install", "--hosts", "localhost", "--home", place.home, *wanted), rig.env)
     place.project.mkdir()
     for file in (DIGITS.script, _BLOCKS, CONTENDERS / LAUNCHER):
         shutil.copy(file, place.project)
@@ -183,10 +176,10 @@ def _contender(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name:
     options = ("--hosts", "localhost", "--home", str(place.home), "-n", count, "--cwd", where)
     script = (f"{where}/{words[0]}", *words[1:])
     if name == OURS:
-        return Contender(name, (*ipexctl_argv(), "run", "--plain", "--quiet", *options, *script))
+        return ipexctl(name, "run", "--plain", "--quiet", *options, *script)
     if name == BY_HAND:
         file = rig.scratch / f"by-hand-{ranks}.sh"
-        export = Contender("ipexctl export shell", (*ipexctl_argv(), "export", "shell", *options, *script))
+        export = ipexctl("ipexctl export shell", "export", "shell", *options, *script)
         end, text = end_of(export, rig.env)
         if end.code != 0:
             raise failure(export, end, text)

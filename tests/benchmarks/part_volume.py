@@ -11,17 +11,15 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from .harness import Contender, Failed, failure, say, spend, started
-from .processes import arguments, is_detached, is_over, read_stat
+from ipexctl.node.common.processes import all_processes
+
+from .harness import Exit, Failed, failure, say, started
+from .processes import arguments, is_detached, is_over
 from .report import Goal, Report
-from .rig import ipexctl_argv
-from .wheelhouse import make_mpi_wheelhouse
-
-if TYPE_CHECKING:
-    from .harness import Exit
-    from .rig import Rig
+from .rig import Rig, ipexctl
+from .wheelhouse import install_mpi
 
 RANKS: Final = 64
 RATE: Final = 20_000
@@ -68,10 +66,8 @@ class Watched:
 
 
 def measure(rig: Rig) -> Report:
-    house = make_mpi_wheelhouse(rig.scratch / "volume-wheelhouse")
     home = rig.scratch / "volume-home"
-    words = ("install", "--hosts", "localhost", "--home", str(home), "--wheelhouse", str(house.path), "--offline")
-    spend(Contender("preparation", (*ipexctl_argv(), *words, *house.asked), {"PIP_FIND_LINKS": ""}), rig.env)
+    install_mpi(rig, "--hosts", "localhost", "--home", str(home))
     project = rig.scratch / PROJECT
     project.mkdir()
     (project / "many.py").write_text(_MANY)
@@ -104,9 +100,8 @@ def _percent(watched: Watched) -> float:
 
 def _watched(rig: Rig, home: Path, ranks: int, script: tuple[str, ...], lines: int) -> tuple[dict[str, Watched], Exit]:
     project = rig.scratch / PROJECT
-    words = ("run", "--hosts", "localhost", "--home", str(home), "-n", str(ranks), "--bind", "none", "--plain")
-    argv = (*ipexctl_argv(), *words, "--cwd", str(project), str(project / script[0]), *script[1:])
-    contender = Contender(f"ipexctl run {script[0]}", argv)
+    words = ("run", "--hosts", "localhost", "--home", home, "-n", ranks, "--bind", "none", "--plain", "--cwd", project)
+    contender = ipexctl(f"ipexctl run {script[0]}", *words, project / script[0], *script[1:])
     found = {kind: Watched() for kind in KINDS.values()}
     counter = subprocess.Popen(["wc", "-l"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert counter.stdin is not None
@@ -126,16 +121,11 @@ def _watched(rig: Rig, home: Path, ranks: int, script: tuple[str, ...], lines: i
 def _look(found: dict[str, Watched], client: int, home: str) -> None:
     now = time.monotonic()
     largest = dict.fromkeys(found, 0.0)
-    for directory in Path("/proc").iterdir():
-        if not directory.name.isdigit():
-            continue
-        kind = _kind(int(directory.name), client, home)
-        if kind is None:
-            continue
-        state, cpu, size = read_stat(int(directory.name))
-        if state != "Z":
-            found[kind].cpu[int(directory.name)] = cpu
-            largest[kind] = max(largest[kind], size)
+    for stat in all_processes():
+        kind = _kind(stat.pid, client, home)
+        if kind is not None and stat.is_alive:
+            found[kind].cpu[stat.pid] = stat.seconds
+            largest[kind] = max(largest[kind], stat.rss / 1e6)
     for kind, size in largest.items():
         if size:
             found[kind].sizes.append((now, size))

@@ -8,15 +8,12 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .harness import say
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 FROM_PYPI = {"ansible": "ansible-core", "pyinfra": "pyinfra", "clush": "ClusterShell"}
 FROM_SYSTEM = ("ssh", "pdsh", "rsync")

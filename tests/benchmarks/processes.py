@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from ipexctl.lab import system
+from ipexctl.node.common.processes import read_stat
 
-from .harness import failure, started
+from .harness import Contender, Exit, failure, started
 
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Mapping
-
-    from .harness import Contender, Exit
-
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _INTERVAL: Final = 0.05
 _SUPERVISOR: Final = b"run.supervisor"
 
 
-class Stat(NamedTuple):
-    """The state of a process, "Z" if it is gone; its seconds of processor; its megabytes in memory."""
-
-    state: str
-    cpu: float
-    size: float
-
-
-def read_stat(pid: int) -> Stat:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return Stat("Z", 0.0, 0.0)
-    return Stat(fields[0], (int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE / 1e6)
-
-
 def is_over(process: subprocess.Popen[bytes]) -> bool:
     """Ended, but not waited for yet, so that its usage can still be had."""
-    return read_stat(process.pid).state == "Z"
+    return not read_stat(process.pid).is_alive
 
 
 def arguments(pid: int) -> list[bytes]:
@@ -57,10 +36,9 @@ def arguments(pid: int) -> list[bytes]:
 def is_detached(pid: int) -> bool:
     """In the session of a process that has ended: the supervisor, not the process that has started it and follows."""
     try:
-        session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]
+        return not Path(f"/proc/{read_stat(pid).session}").exists()
     except OSError:
         return False
-    return not Path(f"/proc/{session}").exists()
 
 
 def high_water(pid: int) -> float:
@@ -82,9 +60,9 @@ class Usage:
     files: int = 0
 
     def update(self, pid: int) -> None:
-        self.cpu = max(self.cpu, read_stat(pid).cpu)
         self.size = max(self.size, high_water(pid))
         try:
+            self.cpu = max(self.cpu, read_stat(pid).seconds)
             self.files = max(self.files, len(os.listdir(f"/proc/{pid}/fd")))
         except OSError:
             return

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +28,12 @@ class Report:
     rows: tuple[tuple[str, ...], ...]
     goals: tuple[Goal, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def left_out(names: Iterable[str]) -> tuple[str, ...]:
+    """The note about tools that are not installed; none if there are no such."""
+    missing = ", ".join(names)
+    return (f"Left out, not installed here: {missing}.",) if missing else ()
 
 
 def plain(title: str, report: Report) -> str:

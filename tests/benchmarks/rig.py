@@ -6,23 +6,18 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ipexctl import lab as labs
+from ipexctl.lab import Lab
 
 from .contenders import bare_pool
-from .harness import Failed, say
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ipexctl.lab import Lab
-
-    from .peers import Peers
+from .harness import Contender, Failed, say, spend
+from .peers import Peers
 
 HERE = Path(__file__).parent
 CONTENDERS = HERE / "contenders"
@@ -67,6 +62,10 @@ class Rig:
         path.write_text("".join(f"{host.name} address={host.address} {login}\n" for host in self.lab.hosts[:count]))
         return path
 
+    def where(self, count: int) -> tuple[str, str]:
+        """The options of ipexctl for the first hosts."""
+        return "-H", str(self.hostfile(count))
+
     def on_hosts(self, command: str, count: int) -> list[tuple[int, str]]:
         """Unmeasured: a command on the first hosts, each one's exit code and output."""
         way = bare_pool.Way.read(*self.login)
@@ -83,10 +82,24 @@ class Rig:
             return list(pool.map(on_one, self.addresses(count)))
 
 
-def ipexctl_argv() -> tuple[str, ...]:
+def ipexctl(name: str, *words: object) -> Contender:
     """The command as this interpreter's environment has it."""
     script = Path(sys.executable).with_name("ipexctl")
-    return (str(script),) if script.exists() else (sys.executable, "-m", "ipexctl")
+    argv = (str(script),) if script.exists() else (sys.executable, "-m", "ipexctl")
+    return Contender(name, (*argv, *map(str, words)))
+
+
+def write_project(path: Path) -> Path:
+    """A new project of twenty small modules."""
+    path.mkdir()
+    for number in range(20):
+        (path / f"module_{number}.py").write_text(f"NUMBER = {number}\n")
+    return path
+
+
+def prepare(rig: Rig, *words: object) -> None:
+    """Unmeasured: one call of ipexctl, which is to go well. Its pip looks nowhere but where it is told to."""
+    spend(replace(ipexctl("preparation", *words), env={"PIP_FIND_LINKS": ""}), rig.env)
 
 
 @contextmanager

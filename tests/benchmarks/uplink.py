@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ipexctl.lab import system
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ipexctl.lab import Lab
+from ipexctl.lab import Lab, system
 
 
 @contextmanager

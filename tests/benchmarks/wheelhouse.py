@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .harness import Failed
+from .rig import Rig, prepare
 
 _IMPI = "impi-rt==2021.18.0"
 _SHARES = {"torch": 0.60, "ipex": 0.25, "impi": 0.15}
@@ -15,11 +16,9 @@ _SHARES = {"torch": 0.60, "ipex": 0.25, "impi": 0.15}
 
 @dataclass(frozen=True, slots=True)
 class Wheelhouse:
-    """A directory of wheels that belong together, and how to ask for them."""
+    """A directory of wheels that belong together."""
 
     path: Path
-    asked: tuple[str, ...]
-    """The words that ask `ipexctl install` for this stack."""
 
     @property
     def versions(self) -> list[tuple[str, str]]:
@@ -47,19 +46,25 @@ def make_wheelhouse(path: Path, size: int) -> Wheelhouse:
     write_wheel(path, "typing_extensions", "4.15.0")
     write_wheel(path, "psutil", "7.1.0")
     write_wheel(path, "intel_openmp", "2024.1.2", data={"lib/libiomp5.so": "no library\n"})
-    return Wheelhouse(path, ("--stack", "ipex-2.8"))
+    return Wheelhouse(path)
 
 
-def make_mpi_wheelhouse(path: Path) -> Wheelhouse:
+def install_mpi(rig: Rig, *where: str) -> None:
     """A real Intel MPI from PyPI beside a torch that is small: what starts ranks is real, what they compute isn't."""
+    wheels = rig.scratch / "mpi-wheelhouse"
+    if not wheels.exists():  # another part of the same call may have made it
+        _write_mpi_wheels(wheels)
+    prepare(rig, "install", *where, "--wheelhouse", wheels, "--offline", "--stack", "torch")
+
+
+def _write_mpi_wheels(path: Path) -> None:
     sys.path.append(str(Path(__file__).parents[1]))
     from tiny_wheels import write_stack
 
-    path.mkdir(parents=True)
+    path.mkdir()
     argv = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(path), _IMPI]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failed(f"{_IMPI} can't be had from PyPI: {done.stderr.strip()[-200:]}")
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     write_stack(path, torch="2.13.0", ipex=None, impi=None, python=python)
-    return Wheelhouse(path, ("--stack", "torch"))

@@ -1,4 +1,4 @@
-"""Runs that something happens to, one after the other, and whether what is said of each is true."""
+"""Runs with injected faults, and checks of the reported results."""
 
 import sys
 from pathlib import Path

@@ -1,36 +1,35 @@
-"""One round: a run is started, something happens to it, and what is said of it is held against what is true."""
+"""One round: a run is started, a fault is injected, and the report is compared with the expected result."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import random
 import re
-import subprocess
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cli_helpers import IPEXCTL
+from agent_helpers import wait_until
+from lab_run_helpers import Running
 
-if TYPE_CHECKING:
-    import random
-    import signal
-
-    from .happenings import Happening, Truth
-    from .stage import Stage
+from .fault_cases import ExpectedResult, FaultCase
+from .stage import FaultLab
 
 SCRIPT: Final = Path(__file__).with_name("lines.py")
 _numbers = itertools.count()
 
 
-class Lie(Exception):
-    """What is said isn't what was."""
+class WrongReport(Exception):
+    """The report differs from the expected result."""
 
 
 @dataclass(frozen=True)
-class Played:
+class RoundResult:
     """Seconds from the fault to the last process gone, and to the prompt."""
 
     gone: float
@@ -38,9 +37,9 @@ class Played:
 
 
 @dataclass
-class Play:
-    stage: Stage
-    happening: Happening
+class FaultRound:
+    stage: FaultLab
+    happening: FaultCase
     chance: random.Random
     number: int = field(default_factory=lambda: next(_numbers))
     victim: int = 0
@@ -48,10 +47,9 @@ class Play:
     run: str = ""
     cut: set[str] = field(default_factory=set)
     """Hosts whose lines may end early, as they were out of reach."""
-    client: subprocess.Popen[bytes] = field(init=False)
-    shown: Path = field(init=False)
+    client: Running = field(init=False)
 
-    def play(self) -> Played:
+    def play(self) -> RoundResult:
         self.victim = self.chance.randrange(6)
         pace = self.chance.choice([0.01, 0.03, 0.06])
         try:
@@ -61,7 +59,7 @@ class Play:
             truth = self.happening.play(self)
             return self._judge(truth)
         except AssertionError as wrong:
-            raise Lie(str(wrong)) from None
+            raise WrongReport(str(wrong)) from None
         finally:
             self._clear()
 
@@ -69,39 +67,19 @@ class Play:
         cluster, happening = self.stage.cluster, self.happening
         cluster.write("lines.py", SCRIPT.read_bytes())
         words = [happening.script, self.victim, self.directory, happening.count, pace]
-        where = ["-H", cluster.lab.hostfile, "--ppn", "2", "--plain", *happening.options]
-        self._watch("run", *where, "lines.py", *words)
-        until = time.monotonic() + 60
-        while not self.run:
-            said = re.search(r"^(lines-\d{4}-\d{6}-[0-9a-f]{4}): ", self._said(".err"), re.MULTILINE)
-            self.run = said[1] if said else ""
-            assert time.monotonic() < until, f"it did not start: {self._said('.err')}"
-            time.sleep(0.02)
+        self.client = cluster.begin("--ppn", "2", "--plain", *happening.options, "lines.py", *words)
+        self.run = self.client.id
 
     @property
     def directory(self) -> str:
         return f"/dev/shm/lines-{os.getpid()}-{self.number}"
 
-    def _watch(self, *words: object) -> None:
-        self.stage.cluster.state.mkdir(exist_ok=True)
-        self.shown = self.stage.cluster.state / f"{self.number}-{words[0]}"
-        out, err = self.shown.with_suffix(".out"), self.shown.with_suffix(".err")
-        with out.open("wb") as stdout, err.open("wb") as stderr:
-            self.client = subprocess.Popen(
-                [*IPEXCTL, *map(str, words)],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=self.stage.cluster.project,
-                env={**os.environ, **self.stage.cluster.env},
-                start_new_session=True,
-            )
+    def attach(self) -> None:
+        self.client = self.stage.cluster.begin_call("attach", self.run, "--plain")
 
-    def watch_again(self, verb: str) -> None:
-        self._watch(verb, self.run, "--plain")
-
-    def _said(self, suffix: str) -> str:
-        return self.shown.with_suffix(suffix).read_text(errors="replace")
+    @property
+    def _messages(self) -> str:
+        return self.client.err.read_text(errors="replace")
 
     def call(self, *words: object) -> str:
         done = self.stage.cluster.call(*words)
@@ -124,18 +102,16 @@ class Play:
         return f"node{self.victim // 2 + 1}"
 
     def _wait_until_it_speaks(self) -> None:
-        until = time.monotonic() + 60
-        while any(self._own(rank).count(b"\n") < 5 for rank in range(6)) or self.status["state"] == "starting":
-            assert time.monotonic() < until, f"no word of some rank: {self.status} {self._said('.err')}"
-            assert self.client.poll() is None, f"it has ended: {self._said('.err')}"
-            time.sleep(0.05)
+        def has_begun() -> bool:
+            assert self.client.process.poll() is None, f"it has ended: {self._messages}"
+            enough = all(self._own(rank).count(b"\n") >= 5 for rank in range(6))
+            return enough and self.status["state"] != "starting"
+
+        wait_until(has_begun, 60, lambda: f"no word of some rank: {self.status} {self._messages}")
 
     def wait_for_death(self) -> None:
         path = self.stage.file(self.host, f"{self.directory}/died")
-        until = time.monotonic() + 60
-        while not (path.exists() and path.read_text()):
-            assert time.monotonic() < until, "the victim did not come to its fault"
-            time.sleep(0.01)
+        wait_until(lambda: path.exists() and path.read_text(), 60, lambda: "the victim did not come to its fault")
         self.died = float(path.read_text())
 
     def kill(self, host: str, pid: int, number: signal.Signals) -> None:
@@ -147,7 +123,7 @@ class Play:
         path = self.stage.file(f"node{rank // 2 + 1}", f"{self.directory}/{rank}.lines")
         return path.read_bytes() if path.exists() else b""
 
-    def _judge(self, truth: Truth) -> Played:
+    def _judge(self, truth: ExpectedResult) -> RoundResult:
         is_ended = truth.state != "ok"
         died = self.died or time.time()
         patience = truth.within if is_ended else 120.0
@@ -157,7 +133,7 @@ class Play:
         while gone is None or (not prompt and not self.cut):
             if gone is None and not self.stage.left():
                 gone = time.time()
-            if not prompt and self.client.poll() is not None:
+            if not prompt and self.client.process.poll() is not None:
                 prompt = time.time()
             if time.monotonic() > until + (0 if gone is None else 20):
                 break
@@ -165,17 +141,17 @@ class Play:
         assert gone is not None, f"after {patience:g} s there are still {self.stage.left()}"
         if self.cut:
             self.stage.mend()
-        code = self.client.wait(60)
+        code = self.client.end()
         prompt = prompt or time.time()
         self._compare(truth, code)
         self._compare_lines(truth)
         assert not self.stage.left(), f"processes came back: {self.stage.left()}"
-        return Played(gone - died, prompt - died)
+        return RoundResult(gone - died, prompt - died)
 
-    def _compare(self, truth: Truth, code: int) -> None:
+    def _compare(self, truth: ExpectedResult, code: int) -> None:
         listed = next(row for row in json.loads(self.call("ps", "--json"))["runs"] if row["id"] == self.run)
         status = self.status
-        said = f"{status['reason']!r} {status['first_failure']} {self._said('.err').splitlines()[-3:]}"
+        said = f"{status['reason']!r} {status['first_failure']} {self._messages.splitlines()[-3:]}"
         assert (status["state"], listed["state"]) == (truth.state, truth.state), f"{listed['state']}: {said}"
         assert code == truth.code, f"the call ended with {code} and not {truth.code}: {said}"
         first = status["first_failure"] or {}
@@ -184,9 +160,9 @@ class Play:
         assert truth.words in status["reason"], said
         for name, value in truth.more:
             assert first[name] == value, f"{name} is {first[name]}: {said}"
-        assert "Traceback" not in re.sub(r"^\[\d\].*$", "", self._said(".err"), flags=re.MULTILINE), said
+        assert "Traceback" not in re.sub(r"^\[\d\].*$", "", self._messages, flags=re.MULTILINE), said
 
-    def _compare_lines(self, truth: Truth) -> None:
+    def _compare_lines(self, truth: ExpectedResult) -> None:
         """Each printed line is in the file of its rank once and in its place, and what was shown last has all of it."""
         for rank in range(6):
             own = self._own(rank)
@@ -197,14 +173,15 @@ class Play:
                 assert truth.last_words in words, f"the last words of rank {rank} are not in its log: {words!r}"
             lost = self.status["ranks"][rank]["lost"]
             if lost:
-                told = b"bytes are missing here" in kept or "bytes of the output of rank" in self._said(".err")
+                told = b"bytes are missing here" in kept or "bytes of the output of rank" in self._messages
                 assert told, f"rank {rank} lost {lost} bytes, and nobody says so"
                 continue
             if truth.all_lines and f"node{rank // 2 + 1}" not in self.cut:
                 assert kept.startswith(own), f"rank {rank}: {_difference(own, kept)}"
             else:
                 assert kept.startswith(own) or own.startswith(kept), f"rank {rank}: {_difference(own, kept)}"
-            shown = [line[4:] for line in self._said(".out").splitlines() if line.startswith(f"[{rank}] ")]
+            output = self.client.out.read_text(errors="replace")
+            shown = [line[4:] for line in output.splitlines() if line.startswith(f"[{rank}] ")]
             assert shown == kept.decode().splitlines(), f"rank {rank}: {len(shown)} lines shown of {kept.count(10)}"
 
     def _kept(self, rank: int, stream: str) -> bytes:
@@ -213,12 +190,12 @@ class Play:
 
     def _clear(self) -> None:
         self.stage.mend()
-        if self.client.poll() is None:
-            self.client.kill()
-            self.client.wait()
+        self.client.process.kill()
+        self.client.process.wait()
         if self.run and self.stage.left():
             self.call("stop", self.run)
-            self.stage.gone_by(time.monotonic() + 70)
+            with contextlib.suppress(AssertionError):
+                wait_until(lambda: not self.stage.left(), 70)
 
 
 def _difference(own: bytes, kept: bytes) -> str:

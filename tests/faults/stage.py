@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ipexctl.lab import mend_host
 from ipexctl.lab.system import in_host, in_namespaces, init_of, innermost_pid
-
-if TYPE_CHECKING:
-    from lab_run_helpers import Cluster
+from ipexctl.node.common.processes import read_stat
+from lab_run_helpers import Cluster
 
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
 SCARCE: Final = 256 << 20
@@ -30,7 +28,7 @@ class Process:
 
 
 @dataclass
-class Stage:
+class FaultLab:
     """`groups` holds a memory cgroup for each host, all of whose processes are in it, where this machine has them."""
 
     cluster: Cluster
@@ -87,27 +85,18 @@ class Stage:
                 continue
             try:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+                is_alive = read_stat(pid).is_alive
                 inner = innermost_pid(Path(f"/proc/{pid}/status").read_text()) or pid
             except OSError:
                 continue
             # One without words is on its way out: its memory is gone already.
-            if words and state not in "ZX" and not words.startswith("sshd"):
+            if words and is_alive and not words.startswith("sshd"):
                 found.append(Process(pid, inner, words))
         return found
 
     def left(self) -> dict[str, list[str]]:
         found = {host.name: [each.words for each in self.processes(host.name)] for host in self.cluster.lab.hosts}
         return {name: words for name, words in found.items() if words}
-
-    def gone_by(self, until: float) -> float | None:
-        """When no host had any process any more, by the clock on the wall; None where one still has."""
-        while True:
-            if not self.left():
-                return time.time()
-            if time.monotonic() > until:
-                return None
-            time.sleep(0.05)
 
     def file(self, host: str, path: str) -> Path:
         return self.roots[host] / path.lstrip("/")

@@ -9,17 +9,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ipexctl.lab import Lab
+from ipexctl.node.common.processes import read_stat
 
 IPEXCTL = [sys.executable, "-m", "ipexctl"]
-BARE = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}
-"""Nothing but the directory says which hosts there are."""
+NO_HOSTS_ENV = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "SLURM_NODELIST": "", "PBS_NODEFILE": ""}
+"""Environment variables without any source of hosts."""
 
 
 @dataclass(frozen=True)
-class Ran:
-    rc: int
+class CommandResult:
+    """What became of a command."""
+
+    rc: int | None
+    """None: nothing within the time."""
     out: str
     err: str
     seconds: float
@@ -29,8 +34,10 @@ class Ran:
         return sorted(self.out.splitlines())
 
 
-def ipexctl(*args: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 60) -> Ran:
-    """Call the tool with nobody at the keyboard. A traceback is a failure whatever the test looks for."""
+def ipexctl(
+    *args: object, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout: float = 60
+) -> CommandResult:
+    """Call the CLI without a terminal. A traceback fails every test."""
     started = time.monotonic()
     done = subprocess.run(
         [*IPEXCTL, *map(str, args)],
@@ -42,15 +49,28 @@ def ipexctl(*args: object, cwd: Path | None = None, env: Mapping[str, str] | Non
         timeout=timeout,
         check=False,
     )
-    # What ranks print is theirs, and need not be UTF-8.
+    # The output of ranks need not be UTF-8.
     out, err = (said.decode(errors="surrogateescape") for said in (done.stdout, done.stderr))
-    ran = Ran(done.returncode, out, err, time.monotonic() - started)
+    ran = CommandResult(done.returncode, out, err, time.monotonic() - started)
     assert "\nTraceback" not in f"\n{ran.err}", ran.err  # a rank's own stands behind its number
     return ran
 
 
+def begin(*args: object, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+    """A call that is still under way, in a session of its own."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(
+        [*IPEXCTL, *map(str, args)],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **(env or {})},
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
 def processes_with(lab: Lab, marker: str) -> list[str]:
-    """The processes of a lab's hosts whose command line has that text, seen from outside: `host: args`."""
+    """Processes on lab hosts whose command line contains `marker`, as `host: args`, read from outside."""
     found = []
     for host in lab.nodes:
         pids = subprocess.run(["ip", "netns", "pids", host.netns], capture_output=True, text=True, check=True)
@@ -58,10 +78,9 @@ def processes_with(lab: Lab, marker: str) -> list[str]:
             try:
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
                     args = file.read().replace(b"\0", b" ").decode(errors="replace")
-                with open(f"/proc/{pid}/stat") as file:
-                    state = file.read().rpartition(")")[2].split()[0]
+                is_alive = read_stat(int(pid)).is_alive
             except OSError:
                 continue
-            if marker in args and state not in "ZX":
+            if marker in args and is_alive:
                 found.append(f"{host.name}: {args}")
     return found

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import ipexctl
-from install_helpers import PYTHON, Cluster
+from install_helpers import PYTHON, Target
 from ipexctl.errors import UserError
 from ipexctl.lab import Lab, LabHost, LabSpec, down, mend_host, system, up
 from lab_play_helpers import Site
-from lab_run_helpers import lab_with_mpi, session_dir
+from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from tiny_wheels import write_stack
 from trust_helpers import snapshot
 
 
 @pytest.fixture(scope="session")
 def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
-    """A lab of this spec; whoever asks for the same spec gets the same lab. All are removed at the end."""
+    """Create a lab of this spec, or return the existing one. All are removed at the end of the session."""
     try:
         system.require()
     except UserError as missing:
@@ -54,7 +54,7 @@ def lab(
 
 @pytest.fixture(scope="session")
 def lab3(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    """Three plain hosts that all tests share: leave them as you found them."""
+    """Three plain hosts that all tests share: every test restores them."""
     return make_lab(LabSpec(hosts=3))
 
 
@@ -62,16 +62,24 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def cluster(lab: Lab) -> Iterator[Cluster]:
+def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
+    """The module's own lab with an empty project, and no runs yet; every fault is mended after the test."""
+    yield new_cluster(lab, tmp_path)
+    for host in lab.hosts:
+        mend_host(host)
+
+
+@pytest.fixture
+def target(lab: Lab) -> Iterator[Target]:
     """The module's own lab, and a home on it that one test has to itself; every fault is mended after the test."""
-    yield Cluster(lab, f"/home/ipex/ours{next(_numbers)}")
+    yield Target(lab, f"/home/ipex/ours{next(_numbers)}")
     for host in lab.hosts:
         mend_host(host)
 
 
 @pytest.fixture
 def wheelhouse(tmp_path: Path) -> Path:
-    """A whole stack in small wheels."""
+    """A complete stack of small wheels."""
     write_stack(tmp_path, python=PYTHON)
     return tmp_path
 
@@ -97,7 +105,7 @@ def clean(lab: Lab) -> Iterator[Lab]:
 
 @pytest.fixture
 def site(lab3: Lab, tmp_path: Path) -> Iterator[Site]:
-    """A directory of playbooks, and three hosts to play them on."""
+    """A directory of playbooks, and three hosts for them."""
     found = Site(lab3, tmp_path, f"/home/{lab3.hosts[0].user}/play-{tmp_path.name}")
     yield found
     for index in range(3):

@@ -1,4 +1,4 @@
-"""A lab host that answers fetch with files of its own choice: a python3 before the real one on its PATH."""
+"""A lab host that answers fetch with forged files: its PATH has another python3 before the real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Forged = tuple[str, str, str]
 _PLACE = "/usr/local/bin/python3"
 _SENDER = """\
 #!/usr/bin/python3
-import json, os, struct, sys, zlib
+import json, os, sys, zlib
 if "files.file_sender" not in sys.argv:
     os.execv("/usr/bin/python3", ["python3", *sys.argv[1:]])
 FORGED = json.loads({forged!r})
@@ -35,9 +35,8 @@ out.flush()
 line = sys.stdin.buffer.readline()
 for i, have, known in json.loads(line)["wants"] if line else ():
     content = FORGED[i][2].encode()
-    say("file", i=i, at=0, s=len(content), m=0o755, mt=1)
-    out.write(struct.pack(">I", len(content)) + content + bytes(4))
-    say("whole", crc=zlib.crc32(content), changed=False)
+    say("piece", i=i, at=0, n=len(content), s=len(content), m=0o755, mt=1, crc=zlib.crc32(content), changed=False)
+    out.write(content)
 say("done")
 """
 

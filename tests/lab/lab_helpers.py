@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cli_helpers import CommandResult
 from ipexctl.lab import LabHost, ssh_argv
+from ipexctl.lab.system import in_host
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-@dataclass(frozen=True)
-class Said:
-    """What became of one `ssh HOST COMMAND`."""
-
-    rc: int | None
-    """None: nothing within the time."""
-    out: str
-    err: str
-    seconds: float
-
-
-def ask(host: LabHost, command: str, *, timeout: float = 20, as_root: bool = False) -> Said:
+def ask(host: LabHost, command: str, *, timeout: float = 20, as_root: bool = False) -> CommandResult:
     """Run a command there as a user would: with the ssh program and the lab's ssh_config."""
     argv = ssh_argv(host)
     # The post-quantum exchange costs 0.15 s of CPU a connection, which is half of this suite.
@@ -38,8 +31,15 @@ def ask(host: LabHost, command: str, *, timeout: float = 20, as_root: bool = Fal
             [*argv, command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
-        return Said(None, "", "", time.monotonic() - start)
-    return Said(done.returncode, done.stdout, done.stderr, time.monotonic() - start)
+        return CommandResult(None, "", "", time.monotonic() - start)
+    return CommandResult(done.returncode, done.stdout, done.stderr, time.monotonic() - start)
+
+
+def on_host(host: LabHost, command: str, *, timeout: float = 60, as_root: bool = False) -> str:
+    """The output of a command that goes well there."""
+    ran = ask(host, command, timeout=timeout, as_root=as_root)
+    assert ran.rc == 0, ran.err
+    return ran.out
 
 
 def listens(host: LabHost, address: str, port: int = 22, *, timeout: int = 2) -> bool:
@@ -47,7 +47,29 @@ def listens(host: LabHost, address: str, port: int = 22, *, timeout: int = 2) ->
     return ask(host, f"timeout {timeout} bash -c 'exec 3<>/dev/tcp/{address}/{port} && head -c 4 <&3'").rc == 0
 
 
-_ON_ITS_OWN = """
+@contextmanager
+def more_sshds(host: LabHost, keys: Mapping[str, str], ports: Mapping[int, Sequence[str]]) -> Iterator[list[str]]:
+    """An sshd on each of these ports with these settings. `keys`: a name in /run/more, and what ssh-keygen makes there.
+
+    Gives the public keys, in that order.
+    """
+    script = [
+        "mkdir -m 700 /run/more && cd /run/more",
+        *(f"ssh-keygen -q -t {kind} -N '' -f {name}" for name, kind in keys.items()),
+        "grep -v -e ^HostKey -e ^Port -e ^PidFile /etc/ssh/sshd_config >common",
+    ]
+    for port, settings in ports.items():
+        own = [f"Port {port}", f"PidFile /run/more/{port}.pid", *settings]
+        script += [f"printf '%s\\n' {shlex.join(own)} | cat - common >{port}"]
+        script += [f"/usr/sbin/sshd -f /run/more/{port} </dev/null >/dev/null 2>&1"]
+        script += [f"until [ -s {port}.pid ]; do sleep 0.02; done"]
+    script += [f"cat {' '.join(f'{name}.pub' for name in keys)}"]
+    shown = in_host(host, "\n".join(["set -e", *script])).splitlines()
+    yield [" ".join(line.split()[:2]) for line in shown]
+    in_host(host, "kill $(cat /run/more/*.pid); rm -rf /run/more")
+
+
+_SETUP_CODE = """
 import json, os, signal, subprocess, sys, threading, time
 from dataclasses import replace
 from pathlib import Path
@@ -90,8 +112,8 @@ result = {}
 """
 
 
-def on_a_machine_of_its_own(body: str, *, timeout: float = 60) -> dict[str, Any]:
-    """Run Python where no lab but its own can be seen or harmed; `result`, and what it left behind, come back.
+def run_in_namespaces(body: str, *, timeout: float = 60) -> dict[str, Any]:
+    """Run Python in private namespaces; returns its `result` and the state before and after.
 
     Its network, mounts, processes and state directory are private, so `down()` without a name is safe and
     a comparison of before and after sees everything. Labs there are called tst…, for their loop devices.
@@ -100,7 +122,7 @@ def on_a_machine_of_its_own(body: str, *, timeout: float = 60) -> dict[str, Any]
         "set -e; mount -t tmpfs run /run; mkdir -p /var/lib/ipexctl; mount -t tmpfs lib /var/lib/ipexctl; "
         'mount -t sysfs sysfs /sys; ip link set lo up; exec "$@"'
     )
-    code = f"{_ON_ITS_OWN}\n{body}\nresult['before'], result['after'] = before, snapshot()\nprint(json.dumps(result))"
+    code = f"{_SETUP_CODE}\n{body}\nresult['before'], result['after'] = before, snapshot()\nprint(json.dumps(result))"
     argv = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
     argv += ["sh", "-c", prepare, "sh", sys.executable, "-c", code]
     had = Path("/var/lib/ipexctl").exists()
@@ -121,8 +143,8 @@ def on_a_machine_of_its_own(body: str, *, timeout: float = 60) -> dict[str, Any]
     return answer
 
 
-def left_behind(answer: dict[str, Any]) -> dict[str, list[str]]:
-    """What was not there before, by kind; empty when all is as it was."""
+def new_leftovers(answer: dict[str, Any]) -> dict[str, list[str]]:
+    """New namespaces, mounts, processes and so on, by kind; empty if there are none."""
     before, after = answer["before"], answer["after"]
     found = {kind: [item for item in after[kind] if item not in before[kind]] for kind in after}
     return {kind: items for kind, items in found.items() if items}

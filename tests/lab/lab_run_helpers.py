@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,22 +17,23 @@ from typing import Any
 
 import pytest
 
-from cli_helpers import IPEXCTL, Ran, ipexctl, processes_with
+from agent_helpers import wait_until
+from cli_helpers import CommandResult, begin, ipexctl, processes_with
 from ipexctl.lab import Lab, ssh_argv
-from lab_helpers import ask
+from lab_helpers import ask, on_host
 from tiny_wheels import write_stack
 
 PYTHON = "cp311"
 IMPI = "impi-rt==2021.18.0"
 
-WHO = """\
+REPORT_SCRIPT = """\
 import json, os, socket, sys
 print(json.dumps({"host": socket.gethostname(), "cwd": os.getcwd(), "user": os.environ["USER"],
                   "cores": sorted(os.sched_getaffinity(0)), "argv": sys.argv[1:], "env": dict(os.environ)}))
 """
-"""A rank that says all it knows of itself."""
+"""Each rank prints its host, directory, cores, arguments and environment as JSON."""
 
-WAITS = """\
+WAIT_SCRIPT = """\
 import os, sys, time
 print("here", os.environ["RANK"])
 time.sleep(600)
@@ -41,7 +41,7 @@ time.sleep(600)
 
 
 def wheels_from_pypi(base: Path, *requirements: str) -> Path:
-    """Those wheels of PyPI, brought once a session; the test is skipped where it can't be reached."""
+    """Download wheels from PyPI once per session; the test is skipped if PyPI cannot be reached."""
     wheels = base / "from-pypi"
     for requirement in requirements:
         done = wheels / f"{requirement}.done"
@@ -61,7 +61,7 @@ def wheels_from_pypi(base: Path, *requirements: str) -> Path:
 
 
 def stack_with(wheels: Path, directory: Path) -> Path:
-    """A wheelhouse: those wheels, and a torch that stands in for the real one."""
+    """A wheelhouse with these wheels and a stand-in for torch."""
     write_stack(directory, torch="2.13.0", ipex=None, impi=None, python=PYTHON)
     for wheel in wheels.glob("impi_rt-*.whl"):
         with contextlib.suppress(FileExistsError):
@@ -73,17 +73,20 @@ def stack_with(wheels: Path, directory: Path) -> Path:
 class Running:
     """A call that is still under way; its streams go to files."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[str]
     out: Path
     err: Path
 
     def wait_for(self, text: str, *, times: int = 1, timeout: float = 60) -> None:
-        """Until that was said so often, on either stream."""
-        until = time.monotonic() + timeout
-        while self.said().count(text) < times:
-            assert time.monotonic() < until, f"not said: {text}\n{self.said()}"
-            assert self.process.poll() is None or self.said().count(text) >= times, self.said()
-            time.sleep(0.05)
+        """Wait until stdout and stderr contain `text` that many times."""
+
+        def is_said() -> bool:
+            is_over = self.process.poll() is not None
+            is_enough = self.said().count(text) >= times
+            assert is_enough or not is_over, self.said()
+            return is_enough
+
+        wait_until(is_said, timeout, lambda: f"not said: {text}\n{self.said()}")
 
     def said(self) -> str:
         return self.out.read_text(errors="replace") + self.err.read_text(errors="replace")
@@ -113,22 +116,33 @@ class Cluster:
     def env(self) -> dict[str, str]:
         return {"XDG_STATE_HOME": str(self.state)}
 
+    @property
+    def marker(self) -> str:
+        """An argument for scripts of this test alone: their processes are known by it."""
+        return f"mark-{self.project.parent.name}"
+
     def write(self, name: str, text: str | bytes) -> Path:
         path = self.project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         return path
 
-    def call(self, *args: object, env: dict[str, str] | None = None, timeout: float = 100) -> Ran:
+    def call(self, *args: object, env: dict[str, str] | None = None, timeout: float = 100) -> CommandResult:
         return ipexctl(*args, cwd=self.project, env={**self.env, **(env or {})}, timeout=timeout)
 
-    def run(self, *args: object, rc: int | None = 0, **more: Any) -> Ran:
+    def good(self, *args: object, **more: Any) -> str:
+        """The output of a call that goes well."""
+        ran = self.call(*args, **more)
+        assert ran.rc == 0, ran.err + ran.out
+        return ran.out
+
+    def run(self, *args: object, rc: int | None = 0, **more: Any) -> CommandResult:
         ran = self.call("run", "-H", self.hostfile or self.lab.hostfile, *self.options, *args, **more)
         assert rc is None or ran.rc == rc, f"{ran.rc}\n{ran.err}\n{ran.out}"
         return ran
 
     def refused(self, *args: object, rc: int = 1, **more: Any) -> str:
-        """What is said of a run that doesn't begin: nothing was started, no run is in the register."""
+        """The messages of a run that is refused: nothing was started, no run was recorded."""
         ran = self.run(*args, rc=rc, **more)
         assert ran.out == ""
         assert "ended" not in ran.err
@@ -136,7 +150,7 @@ class Cluster:
         return ran.err
 
     def begin(self, *args: object) -> Running:
-        """A run nobody waits for."""
+        """Start a run and return immediately."""
         return self.begin_call("run", "-H", self.hostfile or self.lab.hostfile, *self.options, *args)
 
     def begin_call(self, *args: object) -> Running:
@@ -144,53 +158,34 @@ class Cluster:
         self.state.mkdir(exist_ok=True)
         out, err = self.state / f"{number}.out", self.state / f"{number}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
-            process = subprocess.Popen(
-                [*IPEXCTL, *map(str, args)],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=self.project,
-                env={**os.environ, **self.env},
-                start_new_session=True,
-            )
+            process = begin(*args, cwd=self.project, env=self.env, stdout=stdout, stderr=stderr)
         return Running(process, out, err)
 
     def status(self, run: str) -> dict[str, Any]:
         return next(row for row in self.runs() if row["id"] == run)
 
     def wait_until(self, run: str, state: str, seconds: float = 40) -> None:
-        until = time.monotonic() + seconds
-        while self.status(run)["state"] != state:
-            assert time.monotonic() < until, self.status(run)
-            time.sleep(0.1)
+        wait_until(lambda: self.status(run)["state"] == state, seconds, lambda: self.status(run))
 
     def runs(self) -> list[dict[str, Any]]:
-        ran = self.call("ps", "--json")
-        assert ran.rc == 0, ran.err
-        rows: list[dict[str, Any]] = json.loads(ran.out)["runs"]
+        rows: list[dict[str, Any]] = json.loads(self.good("ps", "--json"))["runs"]
         return rows
 
     def on(self, index: int, command: str) -> str:
-        said = ask(self.lab.hosts[index], command)
-        assert said.rc == 0, said.err
-        return said.out
+        return on_host(self.lab.hosts[index], command)
 
     def as_root(self, index: int, command: str) -> str:
         said = ask(self.lab.hosts[index], command, as_root=True)
         return said.out + said.err
 
-    def gone_within(self, seconds: float, marker: str) -> bool:
-        """No process of any host has that on its command line any more."""
-        until = time.monotonic() + seconds
-        while left := processes_with(self.lab, marker):
-            if time.monotonic() > until:
-                raise AssertionError(f"after {seconds} s: {left}")
-            time.sleep(0.1)
+    def wait_until_gone(self, seconds: float, marker: str) -> bool:
+        """Wait until no process on any host has `marker` on its command line."""
+        wait_until(lambda: not processes_with(self.lab, marker), seconds, lambda: processes_with(self.lab, marker))
         return True
 
 
 def by_rank(text: str) -> dict[int, list[str]]:
-    """The lines behind each rank, in order."""
+    """The lines of each rank, in order."""
     found: dict[int, list[str]] = {}
     for line in text.splitlines():
         match = re.fullmatch(r"\[(\d+)\] (.*)", line, re.DOTALL)
@@ -199,33 +194,37 @@ def by_rank(text: str) -> dict[int, list[str]]:
     return found
 
 
-def said_by(ran: Ran) -> dict[int, dict[str, Any]]:
-    """What each rank of `WHO` said."""
+def rank_reports(ran: CommandResult) -> dict[int, dict[str, Any]]:
+    """The reports that the ranks of REPORT_SCRIPT printed."""
     return {rank: json.loads(lines[0]) for rank, lines in by_rank(ran.out).items()}
+
+
+def small_stack(base: Path) -> tuple[object, ...]:
+    """The options that install a small torch and a real MPI from a wheelhouse in that directory."""
+    house = stack_with(wheels_from_pypi(base, IMPI), base / "house")
+    return ("--wheelhouse", house, "--offline", "--stack", "torch")
 
 
 _installed: dict[str, Lab] = {}
 
 
 def lab_with_mpi(lab: Lab, base: Path, *options: object) -> Lab:
-    """That lab, with node0 let in everywhere and one environment on all; done once for each."""
+    """Run trust and install on a lab, once per lab."""
     if lab.name in _installed:
         return lab
-    house = stack_with(wheels_from_pypi(base, IMPI), base / "house")
     where = ("-H", lab.hostfile, *options)
     said = ipexctl("trust", *where)
     assert said.rc == 0, said.err
-    wheels = ("--wheelhouse", house, "--offline", "--stack", "torch")
     # Another torch may lie where this machine's own pip looks.
     no_others = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
-    said = ipexctl("install", *where, *wheels, env=no_others, timeout=240)
+    said = ipexctl("install", *where, *small_stack(base), env=no_others, timeout=240)
     assert said.rc == 0, said.err + said.out
     _installed[lab.name] = lab
     return lab
 
 
-def bring_mpi(lab: Lab, wheel: Path, name: str) -> str:
-    """An MPI out of its wheel, in a directory of its own on every host."""
+def upload_mpi(lab: Lab, wheel: Path, name: str) -> str:
+    """Unpack the wheel of an MPI into a directory on every host; returns its path."""
     packed = io.BytesIO()
     with zipfile.ZipFile(wheel) as archive, tarfile.open(fileobj=packed, mode="w") as tree:
         for entry in archive.infolist():
@@ -241,7 +240,7 @@ def bring_mpi(lab: Lab, wheel: Path, name: str) -> str:
 
 
 def new_cluster(lab: Lab, directory: Path) -> Cluster:
-    """That lab for one test: an empty project, and a register without runs."""
+    """The lab for one test: an empty project and no runs."""
     project = directory / "project"
     project.mkdir()
     return Cluster(lab, project, directory / "state")

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_helpers import wait_until
 from ipexctl.lab import Lab, LabHost, ssh_argv
 from lab_helpers import ask
 
@@ -44,14 +44,15 @@ JobAcctGatherType=jobacct_gather/none
 NodeName=node[1-{{hosts}}] CPUs={{cores}} SocketsPerBoard=1 CoresPerSocket={{cores}} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
-"""Of the lab's hosts alone: nobody is to be told apart, and no cgroup is to be had."""
-NOT_TO_RUN = ("pip", "setuptools", "pkg_resources", "mypy", "mypyc", "ruff", "uv", "pytest", "hypothesis", "pydantic")
-"""Packages that are large, and that a run does without."""
+"""Only for the lab's hosts: no authentication and no cgroups."""
+BIG_PACKAGES = ("pip", "setuptools", "pkg_resources", "mypy", "mypyc", "ruff", "uv", "pytest", "hypothesis", "pydantic")
+"""Large packages that a run does not need."""
 
 
-def need_slurm() -> None:
-    if not all(shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("slurmctld", "slurmd", "sbatch")):
-        pytest.skip("Slurm isn't installed (on Debian: apt-get install --no-install-recommends slurm-wlm)")
+NEEDS_SLURM = pytest.mark.skipif(
+    not all(shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("slurmctld", "slurmd", "sbatch")),
+    reason="Slurm isn't installed (on Debian: apt-get install --no-install-recommends slurm-wlm)",
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Slurm:
     lab: Lab
 
     def say(self, command: str, *, rc: int | None = 0, timeout: float = 60) -> str:
-        """What that says on node1, both streams."""
+        """The output of a command on node1, both streams."""
         said = ask(self.lab.hosts[0], f"export SLURM_CONF={PLACE}/slurm.conf; {command}", timeout=timeout)
         assert rc is None or said.rc == rc, f"{command}: {said.rc}\n{said.out}{said.err}{self.logs()}"
         return said.out + said.err
@@ -69,16 +70,16 @@ class Slurm:
     def logs(self) -> str:
         return "".join(ask(host, f"tail -n 20 {PLACE}/*.log", as_root=True).out for host in self.lab.hosts)
 
-    def begun(self, text: str, *options: str, handing: dict[str, str] | None = None) -> str:
-        """The job's number; `handing` are variables of whoever submits it."""
+    def submit(self, text: str, *options: str, environment: dict[str, str] | None = None) -> str:
+        """Submit a job; returns its number. The variables are those of the sbatch call."""
         put(self.lab.hosts[0], "/home/ipex/job.sbatch", text)
-        variables = shlex.join(["env", *(f"{name}={value}" for name, value in (handing or {}).items())])
+        variables = shlex.join(["env", *(f"{name}={value}" for name, value in (environment or {}).items())])
         job = self.say(f"{variables} sbatch --parsable {' '.join(options)} job.sbatch").strip()
         assert job.isdigit(), job
         return job
 
     def ended(self, job: str, *, rc: int | None = 0, timeout: int = 90) -> str:
-        """All that the job said, when it has ended with that code; None: whichever but 0."""
+        """Wait for the end of the job; returns its output. `rc` None: any code except 0."""
         self.say(
             f"timeout {timeout} sh -c 'while squeue -h -j {job} | grep -q .; do sleep 0.2; done'", timeout=timeout + 5
         )
@@ -90,12 +91,8 @@ class Slurm:
     def said(self, job: str) -> str:
         return self.say(f"cat $(scontrol show job {job} | sed -n 's/ *StdOut=//p') 2>/dev/null || :")
 
-    def has_said(self, job: str, text: str, times: int) -> bool:
-        until = time.monotonic() + 60
-        while (said := self.said(job)).count(text) < times:
-            assert time.monotonic() < until, said + self.logs()
-            time.sleep(0.2)
-        return True
+    def wait_for(self, job: str, text: str, times: int) -> None:
+        wait_until(lambda: self.said(job).count(text) >= times, 60, lambda: self.said(job) + self.logs())
 
 
 def put(host: LabHost, path: str, text: str) -> None:
@@ -108,8 +105,8 @@ def _as_root(host: LabHost, command: str, given: bytes) -> None:
     subprocess.run([*argv, command], input=given, check=True, timeout=40)
 
 
-def spread(lab: Lab, project: Path) -> None:
-    """The project to the same path on all hosts, as on a cluster's shared disk."""
+def copy_to_hosts(lab: Lab, project: Path) -> None:
+    """Copy the project to the same path on all hosts, as on a shared disk."""
     for host in lab.hosts:
         for file in project.iterdir():
             put(host, str(file), file.read_text())
@@ -118,7 +115,6 @@ def spread(lab: Lab, project: Path) -> None:
 
 @contextmanager
 def slurm_on(lab: Lab) -> Iterator[Slurm]:
-    need_slurm()
     cores = ask(lab.hosts[0], "nproc").out.strip()
     try:
         for at, host in enumerate(lab.hosts):
@@ -136,8 +132,8 @@ def slurm_on(lab: Lab) -> Iterator[Slurm]:
             ask(host, f"for pid in {PLACE}/*.pid; do {ended}; done; rm -rf {PLACE}", as_root=True)
 
 
-def bring_ipexctl(host: LabHost) -> str:
-    """ipexctl with what it needs, in a directory of its own there; how it is called."""
+def upload_ipexctl(host: LabHost) -> str:
+    """Upload ipexctl and its dependencies to a host; returns the command that calls it."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if ask(host, f"python3 -c 'import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})'").rc:
         pytest.skip(f"the lab's hosts have another Python than {version}")
@@ -150,7 +146,7 @@ def bring_ipexctl(host: LabHost) -> str:
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tree:
         tree.add(own, "ipexctl", filter=wanted)
         for path in site.iterdir():
-            if not path.name.startswith((*NOT_TO_RUN, "_editable", "_pytest")):
+            if not path.name.startswith((*BIG_PACKAGES, "_editable", "_pytest")):
                 tree.add(path, path.name, filter=wanted)
     _as_root(host, "mkdir -p /opt/ipexctl && tar -xzf - -C /opt/ipexctl", packed.getvalue())
     return "env PYTHONPATH=/opt/ipexctl python3 -m ipexctl"

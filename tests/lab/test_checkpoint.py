@@ -1,14 +1,13 @@
-"""`run --checkpoint` on real hosts without a shared home: what rank 0 saved is on all of them at each start."""
+"""`run --checkpoint` on real hosts without a shared home: all hosts have the checkpoint of rank 0 at each start."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import Lab, LabSpec
-from lab_run_helpers import Cluster, by_rank, new_cluster
+from ipexctl.lab import LabSpec
+from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 
 MPI_LAB = LabSpec(hosts=3, name=f"endlab-{os.getpid()}")
@@ -54,19 +53,13 @@ print("at", step, flush=True)
 """
 
 
-@pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    cluster = new_cluster(lab, tmp_path)
-    cluster.write("train.py", TRAIN)
-    return cluster
-
-
 def starts(out: str) -> set[tuple[str, ...]]:
     """For each rank the steps it started from."""
     return {tuple(line.split()[1] for line in lines if line.startswith("from")) for lines in by_rank(out).values()}
 
 
 def test_all_ranks_continue_from_the_checkpoint_of_rank_0(cluster: Cluster) -> None:
+    cluster.write("train.py", TRAIN)
     options = ("--ppn", "1", "--checkpoint", "checkpoints/last.pt")
     killed = cluster.run(*options, "--max-restarts", "1", "train.py", "5", "1")
     assert starts(killed.out) == {("0", "5")}

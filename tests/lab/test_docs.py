@@ -1,6 +1,6 @@
-"""The commands of the pages are typed as they stand, in their order, and what comes is what the page shows.
+"""Runs the commands of the pages in their order, and compares the output with the page.
 
-On which stage a page is executed, and what is there before, says `page_scenes`; the real torch has a test beside the
+`page_scenes` says where a page is executed and with which preparations; the real torch has a test beside the
 real wheels, a checkout one beside the package. A block that isn't executed says why, above it in the page.
 """
 
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from doc_blocks import PAGES, ROOT, Block, Shown, blocks
-from doc_output import alike, lie_in
+from doc_blocks import PAGES, ROOT, Block, PageCommand, blocks
+from doc_output import find_difference, matches_page
 from doc_shell import Shell
 from ipexctl.lab import Lab, LabSpec, ssh_argv
 from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi
@@ -30,14 +30,14 @@ ALL = [block for page in PAGES for block in blocks(page) if block.commands()]
 PLAYS = [
     block for page in ("README.md", "docs/playbooks.md") for block in blocks(ROOT / page) if block.language == "yaml"
 ]
-SETTLED = """\
+ACCOUNT_SETUP = """\
 mkdir -p .config/pip
 printf '%s\\n' '[global]' 'no-index = true' 'find-links =' 'extra-index-url =' > .config/pip/pip.conf
 printf '%s\\n' '#!/bin/sh' 'touch "$1/ready"' > fill
 chmod 755 fill
 """
-"""Whatever pip is set to on this machine, it is not for this account on the hosts; a program of its own."""
-FURNISHED = """\
+"""The pip settings of this machine must not apply to the account on the hosts; and one more program."""
+ROOT_SETUP = """\
 isa="avx2 avx512f avx512dq avx512cd avx512bw avx512vl avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16"
 sed "s/^flags.*/& $isa/" /proc/cpuinfo > /run/cpuinfo
 mount --bind /run/cpuinfo /proc/cpuinfo
@@ -54,24 +54,24 @@ exec setpriv --reuid "$3" --regid "$3" --init-groups -- "${@:5}"
 END
 chmod 755 /usr/local/bin/sudo
 """
-"""What pages take for granted of their hosts: instructions, directories with data, sudo -n -u USER -- COMMAND."""
+"""Things that pages expect on hosts: CPU flags, directories with data, sudo -n -u USER -- COMMAND."""
 TASKS_ALONE = "- hosts: all\n  vars: {{archive: /nfs/data.tar}}\n  tasks:\n{}"
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Hosts that this machine's ssh knows as node1 … node4, and the wheels that can be had."""
+class PageHosts:
+    """Hosts that ssh knows as node1 … node4, and the available wheels."""
 
     lab: Lab
-    house: Path
-    small: Path
+    wheel_dir: Path
+    small_wheels: Path
 
     def shell(self, context: Scene, place: Path) -> Shell:
         config = place / "ssh_config"
         gateway = f"Host gateway\n  HostName {self.lab.hosts[3].address}\n  User ipex\n\n"
         config.write_text(gateway + self.lab.hosts[0].dir.parent.joinpath("ssh_config").read_text())
-        env = wheels_of(self.small if context.home else self.house)
+        env = wheels_of(self.small_wheels if context.home else self.wheel_dir)
         if context.home:
             env["IPEXCTL_HOME"] = f"/home/ipex/page{next(_numbers)}"
         shell = Shell(place, env, ssh_config=config)
@@ -82,40 +82,40 @@ class Stage:
 
 
 def wheels_of(directory: Path) -> dict[str, str]:
-    """Nobody but that directory is asked."""
+    """Settings of pip that allow only this directory."""
     return {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(directory)}
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = session_dir(tmp_path_factory)
-    directory = stack_with(wheels_from_pypi(base, IMPI), base / "pages-house")
+    directory = stack_with(wheels_from_pypi(base, IMPI), base / "pages-wheel_dir")
     for name in ("transformers", "accelerate", "tqdm"):
         write_wheel(directory, name, "1.0.0", files={f"{name}.py": ""})
     return directory
 
 
 @pytest.fixture(scope="module")
-def small(house: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows enough for pages that install one after another; mpirun stands in, too."""
-    directory = tmp_path_factory.mktemp("small")
+def small_wheels(wheel_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Several stacks, for pages that install more than one; mpirun is a stand-in, too."""
+    directory = tmp_path_factory.mktemp("small_wheels")
     write_stack(directory, torch="2.13.0", ipex=None)
     write_stack(directory, torch="2.8.0", ipex="2.8.0")
     write_stack(directory, torch="2.7.0", ipex="2.7.0", oneccl="2.7.0")
-    for wheel in house.glob("t*-1.0.0-*.whl"):
+    for wheel in wheel_dir.glob("t*-1.0.0-*.whl"):
         (directory / wheel.name).hardlink_to(wheel)
     return directory
 
 
 @pytest.fixture(scope="module")
-def stage(
-    make_lab: Callable[[LabSpec], Lab], house: Path, small: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Stage:
+def page_hosts(
+    make_lab: Callable[[LabSpec], Lab], wheel_dir: Path, small_wheels: Path, tmp_path_factory: pytest.TempPathFactory
+) -> PageHosts:
     lab = make_lab(LabSpec(hosts=4, name=f"pages-{os.getpid()}"))
     for host in lab.hosts:
-        for login, text in (("ipex", SETTLED), ("root", FURNISHED)):
+        for login, text in (("ipex", ACCOUNT_SETUP), ("root", ROOT_SETUP)):
             subprocess.run([*ssh_argv(host), "-l", login, "sh -e"], input=text.encode(), check=True, timeout=60)
-    made = Stage(lab, house, small)
+    made = PageHosts(lab, wheel_dir, small_wheels)
     shell = made.shell(Scene("", CLUSTER, hosts=4), tmp_path_factory.mktemp("ready"))
     for line in ("ipexctl trust", "ipexctl install"):
         shell.type(line)
@@ -125,19 +125,19 @@ def stage(
 @pytest.mark.lab
 @pytest.mark.timeout(600)
 @scenes(CLUSTER)
-def test_on_hosts(context: Scene, stage: Stage, tmp_path: Path) -> None:
-    assert play(context, stage.shell(context, tmp_path)) == []
+def test_pages_on_lab_hosts(context: Scene, page_hosts: PageHosts, tmp_path: Path) -> None:
+    assert play(context, page_hosts.shell(context, tmp_path)) == []
 
 
 @pytest.mark.timeout(600)
 @scenes(ALONE)
-def test_on_this_machine_alone(context: Scene, house: Path, tmp_path: Path) -> None:
-    assert play(context, Shell(tmp_path, {**wheels_of(house), "IPEXCTL_HOME": str(tmp_path / "ours")})) == []
+def test_pages_on_localhost(context: Scene, wheel_dir: Path, tmp_path: Path) -> None:
+    assert play(context, Shell(tmp_path, {**wheels_of(wheel_dir), "IPEXCTL_HOME": str(tmp_path / "ours")})) == []
 
 
 @pytest.mark.lab
 @scenes(BASTION)
-def test_behind_a_bastion(context: Scene, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+def test_pages_behind_a_bastion(context: Scene, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
     lab = make_lab(LabSpec(hosts=4, bastion=True, name=f"pagesb-{os.getpid()}"))
     config = lab.hosts[0].dir.parent / "ssh_config"
     shell = Shell(tmp_path, ssh_config=config)
@@ -154,16 +154,16 @@ def own_lab() -> Iterator[str]:
 
 @pytest.mark.lab
 @scenes(LAB)
-def test_with_a_lab_of_its_own(context: Scene, own_lab: str, tmp_path: Path) -> None:
+def test_pages_that_create_a_lab(context: Scene, own_lab: str, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab needs root")
     assert play(context, Shell(tmp_path, lab=own_lab)) == []
 
 
 @pytest.fixture(scope="module")
-def desk(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Shell:
-    """A directory with the files that playbooks speak of, and a run to fetch from."""
-    shell = stage.shell(Scene("", CLUSTER), tmp_path_factory.mktemp("desk"))
+def playbook_shell(page_hosts: PageHosts, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A directory with the files that playbooks need, and a run to fetch from."""
+    shell = page_hosts.shell(Scene("", CLUSTER), tmp_path_factory.mktemp("playbook_shell"))
     shell.write("train.toml.j2", "lr = 0.1\n")
     shell.write("data/tiny.bin", "few bytes")
     for line in (TRAIN, "ipexctl run train.py"):
@@ -174,29 +174,29 @@ def desk(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Shell:
 @pytest.mark.lab
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("block", PLAYS, ids=lambda block: block.place)
-def test_playbooks_are_played(block: Block, desk: Shell) -> None:
-    """Tasks alone in a play of their own. What is root's is looked at alone: the kernel is this machine's, too."""
+def test_playbooks_of_the_pages_run(block: Block, playbook_shell: Shell) -> None:
+    """Single tasks get a play. Plays as root are only checked: hosts share the kernel of this machine."""
     tasks = textwrap.indent(block.text, "    ")
-    desk.write("site.yml", block.text if "hosts:" in block.text else TASKS_ALONE.format(tasks))
+    playbook_shell.write("site.yml", block.text if "hosts:" in block.text else TASKS_ALONE.format(tasks))
     call = "ipexctl play site.yml"
-    desk.type(f"{call} --check --diff")
+    playbook_shell.type(f"{call} --check --diff")
     if "become: true" not in block.text:
-        desk.type(call)
+        playbook_shell.type(call)
 
 
-def test_every_block_is_executed_on_a_stage_or_says_why_not() -> None:
+def test_every_block_is_executed_or_has_a_reason() -> None:
     executed = [block.place for context in SCENES for _, block in context.wanted()]
     assert sorted(executed) == sorted(block.place for block in ALL if block.left_out is None)
 
 
-def test_few_blocks_are_left_out_and_each_for_a_reason_that_is_one() -> None:
+def test_at_most_10_percent_of_commands_are_skipped_for_known_reasons() -> None:
     out = left_out()
     assert {block.left_out for block in out} == set(REASONS)
     number = sum(len(block.commands()) for block in ALL)
     assert sum(len(block.commands()) for block in out) <= number * 0.1
 
 
-def test_what_a_scene_types_before_a_block_belongs_to_a_block() -> None:
+def test_setup_commands_of_scenes_refer_to_existing_blocks() -> None:
     for context in SCENES:
         assert set(context.before) <= {number for number, _ in context.wanted()}, context.page
 
@@ -212,20 +212,20 @@ def test_what_a_scene_types_before_a_block_belongs_to_a_block() -> None:
         ("run train-1120-162108-591d failed", "run other-0101-000000-abcd failed", False),
     ],
 )
-def test_output_that_differs_is_seen(told: str, came: str, same: bool) -> None:
-    assert alike(told, came) is same
+def test_different_output_is_detected(told: str, came: str, same: bool) -> None:
+    assert matches_page(told, came) is same
 
 
-def test_what_is_left_out_without_a_word_is_seen() -> None:
-    assert missing(lie_in(["a", "b"], ["a", "b", "c"], []) or "", "2 3 stdout 0 stderr") == []
-    assert lie_in(["a", "…"], ["a", "b", "c"], []) is None
-    assert lie_in(["a"], ["a"], ["said along the way"]) is None
+def test_missing_lines_without_ellipsis_are_detected() -> None:
+    assert missing(find_difference(["a", "b"], ["a", "b", "c"], []) or "", "2 3 stdout 0 stderr") == []
+    assert find_difference(["a", "…"], ["a", "b", "c"], []) is None
+    assert find_difference(["a"], ["a"], ["said along the way"]) is None
 
 
-def test_a_page_that_lies_fails(tmp_path: Path) -> None:
+def test_page_with_wrong_output_fails(tmp_path: Path) -> None:
     lie = Block(ROOT / "README.md", 1, "console", "$ ipexctl exec -- echo yes\nlocalhost: no\n")
-    assert lie.commands() == [Shown("ipexctl exec -- echo yes", ("localhost: no",))]
+    assert lie.commands() == [PageCommand("ipexctl exec -- echo yes", ("localhost: no",))]
     shell = Shell(tmp_path)
     shell.follow(lie)
-    (found,) = shell.lies
+    (found,) = shell.differences
     assert "localhost: no" in found

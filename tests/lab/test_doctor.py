@@ -12,14 +12,14 @@ import jsonschema
 import pytest
 
 import ipexctl as package
-from cli_helpers import Ran, ipexctl
+from cli_helpers import CommandResult, ipexctl
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 
 pytestmark = pytest.mark.lab
 SCHEMA = json.loads((Path(package.__file__).parent / "doctor" / "schema.json").read_text())
 
 
-def examined(ran: Ran) -> dict[str, Any]:
+def examined(ran: CommandResult) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(ran.out)
     jsonschema.validate(document, SCHEMA)
     return document
@@ -31,7 +31,7 @@ def mixed(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     return make_lab(LabSpec(hosts=8, cpus=("icelake-sp", "sapphirerapids", "sandybridge", "epyc-genoa")))
 
 
-def test_three_sick_hosts_of_eight_each_have_their_reason_and_the_others_their_facts(mixed: Lab) -> None:
+def test_three_unreachable_hosts_have_reasons_and_other_hosts_have_facts(mixed: Lab) -> None:
     sick = {"node2": "sshd-dead", "node5": "sshd-hang", "node6": "changed-host-key"}
     for name, fault in sick.items():
         break_host(mixed.host(name) or mixed.hosts[0], fault)
@@ -59,7 +59,7 @@ def test_three_sick_hosts_of_eight_each_have_their_reason_and_the_others_their_f
 
 
 @pytest.mark.core
-def test_the_screen_tells_the_story_within_80_columns_and_without_colour(mixed: Lab) -> None:
+def test_output_fits_80_columns_without_color(mixed: Lab) -> None:
     ran = ipexctl("doctor", "-H", mixed.hostfile, "--no-network")
     assert "\x1b" not in ran.out
     table = ran.out.splitlines()[:10]
@@ -72,7 +72,7 @@ def test_the_screen_tells_the_story_within_80_columns_and_without_colour(mixed: 
     assert ran.rc == 1
 
 
-def test_require_fails_the_hosts_that_have_less(mixed: Lab) -> None:
+def test_require_fails_hosts_with_a_lower_cpu_tier(mixed: Lab) -> None:
     ran = ipexctl(
         "doctor", "-H", mixed.hostfile, "-l", "node1,node2,node4", "--no-network", "--require", "avx512_bf16", "--json"
     )
@@ -83,7 +83,7 @@ def test_require_fails_the_hosts_that_have_less(mixed: Lab) -> None:
 
 
 @pytest.mark.core
-def test_alike_hosts_get_a_recommendation_for_their_weakest(mixed: Lab) -> None:
+def test_similar_hosts_get_a_recommendation_for_the_weakest_host(mixed: Lab) -> None:
     document = examined(ipexctl("doctor", "-H", mixed.hostfile, "-l", "node2,node4", "--no-network", "--json"))
     advice = document["recommendation"]
     # No index was asked from here, so the stack is open; the rest follows from the hosts.
@@ -93,7 +93,7 @@ def test_alike_hosts_get_a_recommendation_for_their_weakest(mixed: Lab) -> None:
     assert advice["omp_num_threads"] >= 1
 
 
-def test_without_trust_node0_reaches_nobody_and_the_way_out_is_named(mixed: Lab) -> None:
+def test_missing_logins_from_node0_are_reported_with_trust_as_fix(mixed: Lab) -> None:
     ran = ipexctl("doctor", "-H", mixed.hostfile, "-l", "node1,node2,node4", "--json")
     document = examined(ran)
     (login,) = (finding for finding in document["cluster"]["findings"] if finding["id"] == "network.login")
@@ -104,7 +104,7 @@ def test_without_trust_node0_reaches_nobody_and_the_way_out_is_named(mixed: Lab)
 
 
 @pytest.mark.core
-def test_this_machine_alone_is_the_smallest_cluster(tmp_path: Path) -> None:
+def test_default_host_is_localhost(tmp_path: Path) -> None:
     ran = ipexctl("doctor", "--json", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
     document = examined(ran)
     assert [host["name"] for host in document["hosts"]] == ["localhost"]

@@ -1,19 +1,19 @@
-"""`ipexctl doctor` beside real runs: what it says of their processes while they are alive, and of what they left."""
+"""`ipexctl doctor` on hosts with live and crashed runs: findings about their processes."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_helpers import wait_until
 from cli_helpers import processes_with
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
-from lab_run_helpers import Cluster, new_cluster
+from lab_run_helpers import Cluster
 
 MPI_LAB = LabSpec(hosts=3, name=f"drruns-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -28,8 +28,7 @@ time.sleep(7331)
 
 
 @pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = new_cluster(lab, tmp_path)
+def cluster(cluster: Cluster, lab: Lab) -> Iterator[Cluster]:
     cluster.write("train.py", WITH_A_CHILD)
     try:
         yield cluster
@@ -41,21 +40,18 @@ def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
             of_run = f"grep -qsz '^IPEXCTL_RUN={run['id']}$' $p/environ && kill -9 ${{p#/proc/}}"
             for index in range(len(lab.hosts)):
                 cluster.as_root(index, f"for p in /proc/[0-9]*; do {of_run}; done")
-        cluster.gone_within(70, "7331")
+        cluster.wait_until_gone(70, "7331")
 
 
 def started(cluster: Cluster) -> str:
-    """A run that nobody follows, with all its ranks under way."""
+    """A detached run whose ranks are all running."""
     run = cluster.run("--detach", "--ppn", "1", "train.py").out.strip()
-    until = time.monotonic() + 60
-    while cluster.status(run)["state"] != "running":
-        assert time.monotonic() < until, cluster.status(run)
-        time.sleep(0.2)
+    cluster.wait_until(run, "running", 60)
     return run
 
 
 def activity(cluster: Cluster, *options: str, env: dict[str, str] | None = None) -> dict[str, dict[str, Any]]:
-    """By host, the findings about runs by their id, but for the load: other tests make one."""
+    """Findings about runs, by host and id."""
     ran = cluster.call("doctor", "-H", cluster.lab.hostfile, *options, "--no-network", "--json", env=env)
     assert ran.rc in (0, 3), ran.err
     return {
@@ -90,10 +86,10 @@ def orphan(cluster: Cluster, run: str, index: int) -> None:
             guards = f"$(ps -o pid=,args= --ppid {wrapper} | awk '/run.rank/ {{print $1}}')"
             cluster.on(index, f"kill -9 {guards} && kill -9 {wrapper}")
     cluster.on(0, f"kill -9 {supervisor}")
-    cluster.gone_within(70, f"runs/{run}/agent.zip run.rank")
+    cluster.wait_until_gone(70, f"runs/{run}/agent.zip run.rank")
 
 
-def test_where_node0_does_not_answer_it_is_named(cluster: Cluster, tmp_path: Path) -> None:
+def test_unreachable_node0_is_named_in_leftovers_finding(cluster: Cluster, tmp_path: Path) -> None:
     run = started(cluster)
     break_host(cluster.lab.hosts[0], "sshd-dead")
     mine = activity(cluster, "--connect-timeout", "4")
@@ -104,7 +100,7 @@ def test_where_node0_does_not_answer_it_is_named(cluster: Cluster, tmp_path: Pat
         check_unknown(others[name]["activity.leftovers"], run, "node1 did not answer")
 
 
-def test_what_a_crash_left_is_found_and_the_fix_ends_that_alone(cluster: Cluster) -> None:
+def test_processes_of_a_crashed_run_are_found_and_ended_by_the_fix(cluster: Cluster) -> None:
     crashed = started(cluster)
     orphan(cluster, crashed, 1)
     alive = started(cluster)
@@ -116,12 +112,9 @@ def test_what_a_crash_left_is_found_and_the_fix_ends_that_alone(cluster: Cluster
     assert alive not in leftovers["message"] + leftovers["fix"]
     before = processes_with(cluster.lab, "7331")
     command = leftovers["fix"][leftovers["fix"].index("for p in ") :]
-    # Numbers that have gone to others since: the host's first process, and the shell that runs this very command.
+    # Pids that other processes have now: the host's first process, and the shell that runs this command.
     cluster.on(1, command.replace("for p in ", "for p in 1 $$ "))
-    until = time.monotonic() + 10
-    while len(left := processes_with(cluster.lab, "7331")) > len(before) - 2 and time.monotonic() < until:
-        time.sleep(0.1)
-    assert len(left) == len(before) - 2
+    wait_until(lambda: len(processes_with(cluster.lab, "7331")) == len(before) - 2, 10)
     found = activity(cluster)
     assert {name: list(of_host) for name, of_host in found.items()} == {
         "node1": ["activity.runs"], "node2": ["activity.runs"], "node3": ["activity.runs"],

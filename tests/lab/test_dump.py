@@ -6,18 +6,18 @@ import json
 import os
 import time
 import zipfile
-from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
-from lab_run_helpers import Cluster, by_rank, new_cluster, wheels_from_pypi
+from agent_helpers import wait_until
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_run_helpers import Cluster, by_rank, wheels_from_pypi
 from message_data import missing
 
 MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
-HANGS = """\
+HANG_SCRIPT = """\
 import os, sys, threading, time
 def load(path):
     return open(path).read()
@@ -33,7 +33,7 @@ threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 print("here", os.environ["RANK"], flush=True)
 step()
 """
-FINALIZES = """\
+FINALIZE_SCRIPT = """\
 import ctypes, os, sys, time
 mpi = ctypes.CDLL(sys.prefix + "/lib/libmpi.so.12", mode=ctypes.RTLD_GLOBAL)
 assert mpi.MPI_Init(None, None) == 0
@@ -53,23 +53,16 @@ train()
 """As with oneCCL: MPI_Finalize is called when the process ends, and waits for ranks that wait for this one."""
 
 
-@pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    return new_cluster(lab, tmp_path)
-
-
 def hanging(cluster: Cluster) -> str:
     """A run of six ranks, once all of them hang."""
-    cluster.write("hangs.py", HANGS)
+    cluster.write("hangs.py", HANG_SCRIPT)
     run = cluster.run("--ppn", "2", "--detach", "hangs.py").out.strip()
-    until = time.monotonic() + 60
-    while len(by_rank(cluster.call("logs", run).out)) < 6:
-        assert time.monotonic() < until, cluster.status(run)
+    wait_until(lambda: len(by_rank(cluster.call("logs", run).out)) == 6, 60, lambda: cluster.status(run))
     time.sleep(0.5)
     return run
 
 
-def test_where_it_hangs_is_answered_in_one_command(cluster: Cluster) -> None:
+def test_dump_groups_ranks_of_a_hanging_run_by_function(cluster: Cluster) -> None:
     run = hanging(cluster)
     dump = cluster.call("dump", "last")
     assert dump.rc == 0, dump.err
@@ -82,13 +75,13 @@ def test_where_it_hangs_is_answered_in_one_command(cluster: Cluster) -> None:
     assert [(row["rank"], row["host"], row["reason"]) for row in told["ranks"]] == [(2, "node2", ""), (3, "node2", "")]
     assert len(told["ranks"][0]["processes"][0]["threads"]) == 2
     assert cluster.status(run)["state"] == "running"
-    assert cluster.call("stop", "last").rc == 0
+    cluster.good("stop", "last")
     over = cluster.call("dump", "last")
     assert (over.rc, over.out) == (1, "")
     assert f"ipexctl why {run}" in over.err
 
 
-def test_py_spy_of_the_environment_and_what_ranks_say_themselves_agree(cluster: Cluster) -> None:
+def test_py_spy_and_faulthandler_stacks_agree(cluster: Cluster) -> None:
     wheels = wheels_from_pypi(cluster.state.parent, "py-spy==0.4.3")
     with zipfile.ZipFile(next(wheels.glob("py_spy-*.whl"))) as wheel:
         spy = cluster.write("py-spy", wheel.read("py_spy-0.4.3.data/scripts/py-spy"))
@@ -108,7 +101,7 @@ def test_py_spy_of_the_environment_and_what_ranks_say_themselves_agree(cluster: 
 
 
 @pytest.mark.core
-def test_a_node0_that_cannot_be_reached_is_named(cluster: Cluster) -> None:
+def test_unreachable_node0_is_named(cluster: Cluster) -> None:
     run = hanging(cluster)
     break_host(cluster.lab.hosts[0], "sshd-dead")
     try:
@@ -117,20 +110,19 @@ def test_a_node0_that_cannot_be_reached_is_named(cluster: Cluster) -> None:
         assert dump.err.startswith("node1: ")
     finally:
         mend_host(cluster.lab.hosts[0])
-    assert cluster.call("stop", run).rc == 0
+    cluster.good("stop", run)
 
 
-def test_an_exception_that_waits_in_mpi_finalize_ends_the_run(cluster: Cluster) -> None:
-    cluster.write("finalizes.py", FINALIZES)
-    marker = f"mark-{cluster.project.parent.name}"
-    ran = cluster.run("--ppn", "1", "finalizes.py", marker, 0, rc=1)
+def test_exception_stuck_in_mpi_finalize_ends_the_run(cluster: Cluster) -> None:
+    cluster.write("finalizes.py", FINALIZE_SCRIPT)
+    ran = cluster.run("--ppn", "1", "finalizes.py", cluster.marker, 0, rc=1)
     assert 10 <= time.time() - float(by_rank(ran.out)[1][-1]) < 16
-    cluster.gone_within(0.5, marker)
+    cluster.wait_until_gone(0.5, cluster.marker)
     assert missing(ran.err, "rank 1 node2 10 s") == []
 
 
-def test_ranks_that_spin_in_mpi_say_where_they_went_there(cluster: Cluster) -> None:
-    cluster.write("finalizes.py", FINALIZES)
+def test_stacks_of_ranks_spinning_in_mpi_show_the_python_caller(cluster: Cluster) -> None:
+    cluster.write("finalizes.py", FINALIZE_SCRIPT)
     running = cluster.begin("--ppn", "1", "finalizes.py", "mark", 600)
     running.wait_for("] here", times=3)
     time.sleep(1)
@@ -139,5 +131,5 @@ def test_ranks_that_spin_in_mpi_say_where_they_went_there(cluster: Cluster) -> N
         ([1], "train"),
         ([0, 2], "barrier"),
     ]
-    assert cluster.call("stop", running.id).rc == 0
+    cluster.good("stop", running.id)
     running.end()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cli_helpers import IPEXCTL, ipexctl, processes_with
+from agent_helpers import wait_until
+from cli_helpers import IPEXCTL, begin, ipexctl, processes_with
 from ipexctl.lab import Lab, LabHost, break_host, mend_host
 from message_data import missing
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.lab
 
 
 @pytest.mark.core
-def test_every_line_has_its_host_and_streams_stay_apart(lab3: Lab) -> None:
+def test_lines_have_a_host_prefix_and_streams_are_separate(lab3: Lab) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "--", "sh", "-c", "hostname; echo oops >&2")
     assert ran.lines == ["node1: node1", "node2: node2", "node3: node3"]
     assert sorted(ran.err.splitlines()) == ["node1: oops", "node2: oops", "node3: oops"]
@@ -28,14 +29,14 @@ def test_every_line_has_its_host_and_streams_stay_apart(lab3: Lab) -> None:
 
 
 @pytest.mark.core
-def test_argv_arrives_literally_whatever_is_in_it(lab3: Lab) -> None:
+def test_arguments_are_passed_literally(lab3: Lab) -> None:
     words = ["it's", "$HOME", "`id`", "a\\b", "wow!", "two  spaces", "*", "", "ünï", "-n", "line\nbreak"]
     ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node2", "--", "printf", "[%s]", *words)
     assert ran.out == "node2: " + "".join(f"[{w}]" for w in words).replace("\n", "\nnode2: ") + "\n"
 
 
 @pytest.mark.core
-def test_gather_folds_what_is_the_same_and_shows_apart_what_is_not(lab3: Lab) -> None:
+def test_gather_groups_hosts_with_equal_output(lab3: Lab) -> None:
     ran = ipexctl(
         "exec", "-H", lab3.hostfile, "--gather", "--shell", "[ $(hostname) = node2 ] && echo odd || echo even"
     )
@@ -43,7 +44,7 @@ def test_gather_folds_what_is_the_same_and_shows_apart_what_is_not(lab3: Lab) ->
 
 
 @pytest.mark.core
-def test_json_is_one_document_also_when_hosts_fail(lab3: Lab, node: LabHost) -> None:
+def test_json_is_one_document_if_hosts_fail(lab3: Lab, node: LabHost) -> None:
     break_host(node, "sshd-dead")
     ran = ipexctl(
         "exec", "-H", lab3.hostfile, "--json", "--", "sh", "-c", "echo out; echo err >&2; test $(hostname) = node2"
@@ -71,7 +72,7 @@ def test_json_is_one_document_also_when_hosts_fail(lab3: Lab, node: LabHost) -> 
 
 
 @pytest.mark.parametrize(("line", "named"), [("exit 255", "255"), ("kill -KILL $$", "SIGKILL")])
-def test_an_exit_code_or_a_signal_is_a_failure_that_names_it(lab3: Lab, line: str, named: str) -> None:
+def test_exit_code_or_signal_is_named_in_the_failure(lab3: Lab, line: str, named: str) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "--shell", line)
     assert missing(ran.err, f"node[1-3]: failed: {named}") == []
     assert (ran.rc, ran.err.count("\n")) == (1, 1)
@@ -86,9 +87,7 @@ def test_an_exit_code_or_a_signal_is_a_failure_that_names_it(lab3: Lab, line: st
         ("changed-host-key", ".*CHANGED"),
     ],
 )
-def test_a_sick_host_costs_its_own_timeout_and_the_others_carry_on(
-    lab3: Lab, node: LabHost, fault: str, reason: str
-) -> None:
+def test_unreachable_host_does_not_delay_other_hosts(lab3: Lab, node: LabHost, fault: str, reason: str) -> None:
     break_host(node, fault)
     ran = ipexctl("exec", "-H", lab3.hostfile, "--connect-timeout", "2", "--", "hostname")
     assert ran.lines == ["node2: node2", "node3: node3"]
@@ -101,7 +100,7 @@ def test_a_sick_host_costs_its_own_timeout_and_the_others_carry_on(
 
 
 @pytest.mark.parametrize("fault", ["noisy-rc", "csh-shell", "fish-shell", "slow-rc"])
-def test_what_the_login_shell_does_is_not_seen(lab3: Lab, node: LabHost, fault: str) -> None:
+def test_output_of_login_shells_is_not_shown(lab3: Lab, node: LabHost, fault: str) -> None:
     break_host(node, fault, ("1",) if fault == "slow-rc" else ())
     ran = ipexctl(
         "exec", "-H", lab3.hostfile, "-l", "node1", "--", "sh", "-c", "echo it\\'s mine; echo 'and !' >&2; exit 4"
@@ -111,7 +110,7 @@ def test_what_the_login_shell_does_is_not_seen(lab3: Lab, node: LabHost, fault: 
 
 
 @pytest.mark.core
-def test_hosts_that_cannot_be_reached_in_many_ways_each_say_why(lab3: Lab, tmp_path: Path) -> None:
+def test_unreachable_hosts_have_reason_and_fix(lab3: Lab, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text(
         lab3.hostfile.read_text()
         .replace("identity=key", f"identity={lab3.key}")
@@ -131,7 +130,7 @@ def test_hosts_that_cannot_be_reached_in_many_ways_each_say_why(lab3: Lab, tmp_p
 
 
 @pytest.mark.core
-def test_a_step_that_takes_too_long_is_ended_there(lab3: Lab) -> None:
+def test_timeout_ends_the_command_on_the_hosts(lab3: Lab) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "--timeout", "1", "--shell", "sleep 7701 & sleep 7702")
     assert re.match(r"node\[1-3\]: failed: .*\b1 s\b.*\n", ran.err)
     assert ran.rc == 1
@@ -140,14 +139,9 @@ def test_a_step_that_takes_too_long_is_ended_there(lab3: Lab) -> None:
 
 @pytest.mark.parametrize(("number", "rc"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.core
-def test_a_signal_leaves_nothing_running_anywhere(lab3: Lab, number: signal.Signals, rc: int) -> None:
+def test_signals_end_the_command_on_all_hosts(lab3: Lab, number: signal.Signals, rc: int) -> None:
     line = "trap '' TERM HUP; echo ready; set -m; (sleep 7711 &) ; sleep 7712 & sleep 7713"
-    process = subprocess.Popen(
-        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--shell", line],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = begin("exec", "-H", lab3.hostfile, "--shell", line)
     assert process.stdout is not None
     assert sorted(process.stdout.readline() for _ in range(3)) == [f"node{i}: ready\n" for i in (1, 2, 3)]
     assert len(processes_with(lab3, "sleep 771")) >= 9
@@ -159,14 +153,9 @@ def test_a_signal_leaves_nothing_running_anywhere(lab3: Lab, number: signal.Sign
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_what_arrived_while_this_machine_slept_counts(lab3: Lab, is_local: bool) -> None:
-    where = ("--hosts", "localhost") if is_local else ("-H", str(lab3.hostfile), "-l", "node1")
-    process = subprocess.Popen(
-        [*IPEXCTL, "exec", *where, "--timeout", "2", "--shell", "echo ready; sleep 1; echo finished"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def test_output_received_during_suspend_counts_before_the_timeout(lab3: Lab, is_local: bool) -> None:
+    where = ("--hosts", "localhost") if is_local else ("-H", lab3.hostfile, "-l", "node1")
+    process = begin("exec", *where, "--timeout", "2", "--shell", "echo ready; sleep 1; echo finished")
     assert process.stdout is not None
     assert process.stdout.readline().endswith(": ready\n")
     process.send_signal(signal.SIGSTOP)
@@ -177,13 +166,9 @@ def test_what_arrived_while_this_machine_slept_counts(lab3: Lab, is_local: bool)
     assert out.endswith(": finished\n")
 
 
-def test_ctrl_c_during_a_slow_login_shell_still_leaves_nothing(lab3: Lab, node: LabHost) -> None:
+def test_ctrl_c_during_a_slow_login_shell_leaves_no_process(lab3: Lab, node: LabHost) -> None:
     break_host(node, "slow-rc", ("2",))
-    process = subprocess.Popen(
-        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "-l", "node1", "--", "sleep", "7721"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = begin("exec", "-H", lab3.hostfile, "-l", "node1", "--", "sleep", "7721")
     time.sleep(1.2)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
@@ -192,13 +177,9 @@ def test_ctrl_c_during_a_slow_login_shell_still_leaves_nothing(lab3: Lab, node: 
     assert processes_with(lab3, "sleep 7721") == []
 
 
-def test_ctrl_c_while_a_host_does_not_answer_does_not_wait_for_it(lab3: Lab, node: LabHost) -> None:
+def test_ctrl_c_does_not_wait_for_a_silent_host(lab3: Lab, node: LabHost) -> None:
     break_host(node, "sshd-hang")
-    process = subprocess.Popen(
-        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--connect-timeout", "30", "--", "true"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = begin("exec", "-H", lab3.hostfile, "--connect-timeout", "30", "--", "true")
     time.sleep(1.5)
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -208,9 +189,8 @@ def test_ctrl_c_while_a_host_does_not_answer_does_not_wait_for_it(lab3: Lab, nod
     assert re.search(r"^node(1|\[1-[23]\]): failed: ", err, re.M)  # on a busy machine the others are not done yet
 
 
-def test_when_our_reader_leaves_we_leave_and_the_hosts_stop(lab3: Lab) -> None:
-    command = [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--", "yes", "marker-7731"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def test_closed_stdout_ends_the_call_and_the_commands_on_hosts(lab3: Lab) -> None:
+    process = begin("exec", "-H", lab3.hostfile, "--", "yes", "marker-7731")
     assert process.stdout is not None
     assert process.stdout.readline().endswith("marker-7731\n")
     process.stdout.close()
@@ -221,13 +201,11 @@ def test_when_our_reader_leaves_we_leave_and_the_hosts_stop(lab3: Lab) -> None:
     assert processes_with(lab3, "marker-7731") == []
 
 
-def test_ctrl_c_is_obeyed_though_nobody_reads_what_we_print(lab3: Lab) -> None:
-    """As behind a pager that isn't scrolled: stdout and stderr are full."""
+def test_ctrl_c_works_if_stdout_and_stderr_are_full(lab3: Lab) -> None:
+    """As with a pager that is not scrolled: stdout and stderr are full."""
     read_end, write_end = os.pipe()
     line = "sleep 7741 & exec yes marker-7742"
-    process = subprocess.Popen(
-        [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--shell", line], stdout=write_end, stderr=write_end
-    )
+    process = begin("exec", "-H", lab3.hostfile, "--shell", line, stdout=write_end, stderr=write_end)
     os.close(write_end)
     time.sleep(3)
     process.send_signal(signal.SIGINT)
@@ -236,19 +214,17 @@ def test_ctrl_c_is_obeyed_though_nobody_reads_what_we_print(lab3: Lab) -> None:
     assert processes_with(lab3, "sleep 7741") == processes_with(lab3, "marker-7742") == []
 
 
-def test_ctrl_c_is_obeyed_though_our_stderr_is_gone(lab3: Lab) -> None:
-    command = [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--", "sleep", "7751"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+def test_sighup_works_if_stderr_is_closed(lab3: Lab) -> None:
+    process = begin("exec", "-H", lab3.hostfile, "--", "sleep", "7751")
     assert process.stderr is not None
     process.stderr.close()
-    while not processes_with(lab3, "sleep 7751"):
-        time.sleep(0.1)
+    wait_until(lambda: processes_with(lab3, "sleep 7751"), 60)
     process.send_signal(signal.SIGHUP)
     assert process.wait(20) == 129
     assert processes_with(lab3, "sleep 7751") == []
 
 
-def test_a_full_disk_of_ours_ends_what_runs_on_the_hosts(lab3: Lab) -> None:
+def test_stdout_write_error_ends_the_commands_on_hosts(lab3: Lab) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--shell", "echo hi; exec sleep 7761"],
@@ -259,7 +235,7 @@ def test_a_full_disk_of_ours_ends_what_runs_on_the_hosts(lab3: Lab) -> None:
     assert processes_with(lab3, "sleep 7761") == []
 
 
-def test_a_pipe_is_fed_whole_to_every_host(lab3: Lab) -> None:
+def test_stdin_pipe_is_sent_completely_to_every_host(lab3: Lab) -> None:
     done = subprocess.run(
         [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--gather", "--stdin", "/dev/stdin", "--", "wc", "-l"],
         input="line\n" * 200_000, capture_output=True, text=True, timeout=60, check=False,
@@ -267,13 +243,13 @@ def test_a_pipe_is_fed_whole_to_every_host(lab3: Lab) -> None:
     assert done.stdout == "node[1-3] (3 hosts):\n200000\n"
 
 
-def test_verbose_shows_the_steps_and_quiet_stays_quiet(lab3: Lab) -> None:
+def test_verbose_shows_steps_and_quiet_shows_none(lab3: Lab) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "-vv", "--", "true")
     assert re.fullmatch(r"node1: connected \([0-9.]+ s\)\nnode1: true \([0-9.]+ s\)\n  exec true\n", ran.err)
     assert ipexctl("exec", "-H", lab3.hostfile, "-q", "--", "true").err == ""
 
 
-def test_a_home_that_no_shell_or_the_wrong_one_expanded_gets_a_hint(lab3: Lab, tmp_path: Path) -> None:
+def test_unexpanded_or_locally_expanded_tilde_gets_a_hint(lab3: Lab, tmp_path: Path) -> None:
     """`rm -rf ~/.x` deletes nothing in both cases, and rm calls that a success."""
     call = ("exec", "-H", lab3.hostfile, "-l", "node[1-2]")
     assert ipexctl(*call, "--shell", "mkdir -p ~/.hinted").rc == 0

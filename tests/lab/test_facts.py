@@ -44,7 +44,7 @@ def store(answer: HostFacts) -> str:
     return home.store
 
 
-def test_every_costume_is_known_for_what_it_is(make_lab: Callable[[LabSpec], Lab]) -> None:
+def test_cpu_profiles_are_recognized(make_lab: Callable[[LabSpec], Lab]) -> None:
     names = tuple(cpu_profile.name for cpu_profile in CPU_PROFILES)
     answers = ask_all(make_lab(LabSpec(hosts=len(names), cpus=names)))
     for cpu_profile, answer in zip(CPU_PROFILES, (answers[f"node{n}"] for n in range(1, len(names) + 1)), strict=True):
@@ -60,7 +60,7 @@ def test_every_costume_is_known_for_what_it_is(make_lab: Callable[[LabSpec], Lab
 
 
 @pytest.mark.core
-def test_hosts_without_a_costume_are_this_machine_and_know_one_another(lab3: Lab) -> None:
+def test_hosts_without_cpu_profile_report_own_network_and_peers(lab3: Lab) -> None:
     answers = ask_all(lab3)
     for host in lab3.hosts:
         facts = whole(answers[host.name])
@@ -78,7 +78,7 @@ def test_hosts_without_a_costume_are_this_machine_and_know_one_another(lab3: Lab
     assert len({whole(answer).machine for answer in answers.values()}) == 3
 
 
-def test_hosts_that_share_a_home_say_so_before_and_after_the_first_install(
+def test_shared_home_is_recognized_before_and_after_first_install(
     make_lab: Callable[[LabSpec], Lab],
 ) -> None:
     lab = make_lab(LabSpec(hosts=3, shared_home=True))
@@ -92,11 +92,11 @@ def test_hosts_that_share_a_home_say_so_before_and_after_the_first_install(
     assert len({store(answer) for answer in elsewhere.values()}) == 3
 
 
-def test_hosts_with_homes_of_their_own_share_none(lab3: Lab) -> None:
+def test_separate_homes_are_not_reported_as_shared(lab3: Lab) -> None:
     assert len({store(answer) for answer in ask_all(lab3).values()}) == 3
 
 
-def test_homes_at_different_paths(make_lab: Callable[[LabSpec], Lab]) -> None:
+def test_homes_at_different_paths_are_reported(make_lab: Callable[[LabSpec], Lab]) -> None:
     lab = make_lab(LabSpec(hosts=2, users=("alice", "root"), homes=("/scratch", "/home")))
     alice, root = (whole(answer) for _, answer in sorted(ask_all(lab).items()))
     assert alice.home is not None
@@ -115,7 +115,7 @@ def _settled(network: Network) -> Network:
 
 
 @pytest.mark.parametrize("fault", ["csh-shell", "fish-shell", "noisy-rc"])
-def test_login_shells_don_t_matter(lab3: Lab, node: LabHost, fault: str) -> None:
+def test_facts_do_not_depend_on_the_login_shell(lab3: Lab, node: LabHost, fault: str) -> None:
     program = {"csh-shell": "tcsh", "fish-shell": "fish"}.get(fault)
     if program and subprocess.run(["which", program], capture_output=True, check=False).returncode:
         pytest.skip(f"no {program} here")
@@ -128,7 +128,7 @@ def test_login_shells_don_t_matter(lab3: Lab, node: LabHost, fault: str) -> None
         assert (facts.account.shell or "").endswith(program)
 
 
-def test_a_host_without_python_is_seen_to_have_none(lab3: Lab, node: LabHost) -> None:
+def test_host_without_python_is_probed(lab3: Lab, node: LabHost) -> None:
     break_host(node, "no-python")
     facts = whole(ask_all(lab3)[node.name])
     assert facts.software.pythons == ()
@@ -136,7 +136,7 @@ def test_a_host_without_python_is_seen_to_have_none(lab3: Lab, node: LabHost) ->
     assert facts.cpu.cores
 
 
-def test_a_home_that_can_t_be_written_to_is_seen_and_needed_for_nothing(lab3: Lab, node: LabHost) -> None:
+def test_read_only_home_is_reported_by_the_probe(lab3: Lab, node: LabHost) -> None:
     before = store(ask_all(lab3)[node.name])
     break_host(node, "read-only-home")
     facts = whole(ask_all(lab3)[node.name])
@@ -146,7 +146,7 @@ def test_a_home_that_can_t_be_written_to_is_seen_and_needed_for_nothing(lab3: La
     assert facts.home.store == before
 
 
-def test_a_full_disk_is_seen_and_needed_for_nothing(lab3: Lab, node: LabHost) -> None:
+def test_full_disk_is_reported_by_the_probe(lab3: Lab, node: LabHost) -> None:
     break_host(node, "full-disk")
     facts = whole(ask_all(lab3)[node.name])
     assert facts.home is not None
@@ -155,7 +155,7 @@ def test_a_full_disk_is_seen_and_needed_for_nothing(lab3: Lab, node: LabHost) ->
     assert facts.home.disk.total
 
 
-def test_nothing_is_written_anywhere(lab3: Lab, node: LabHost) -> None:
+def test_probe_writes_no_files(lab3: Lab, node: LabHost) -> None:
     listing = (
         "find / -xdev -newer /run/mark -not -path '/proc/*' -not -path '/var/log/*' -not -path '/run/*'; ls -A /tmp"
     )
@@ -165,14 +165,14 @@ def test_nothing_is_written_anywhere(lab3: Lab, node: LabHost) -> None:
     assert in_host(node, f"cd /; {listing}") == before
 
 
-def test_a_clock_that_is_wrong(lab3: Lab, node: LabHost) -> None:
+def test_clock_skew_is_measured(lab3: Lab, node: LabHost) -> None:
     break_host(node, "clock-skew", ["90"])
     skew = ask_all(lab3)[node.name].skew
     assert skew is not None
     assert abs(skew.seconds - 90) <= skew.uncertainty + 0.05
 
 
-def test_a_host_that_knows_nobody(lab3: Lab, node: LabHost) -> None:
+def test_unresolved_peer_names_are_reported(lab3: Lab, node: LabHost) -> None:
     break_host(node, "no-names")
     facts = whole(ask_all(lab3)[node.name])
     assert facts.network.resolves_to == (node.address,)
@@ -180,9 +180,9 @@ def test_a_host_that_knows_nobody(lab3: Lab, node: LabHost) -> None:
     assert [facts.network.peers[name] for name in others] == [(), ()]
 
 
-def test_an_account_that_is_held_to_some_cpus(make_lab: Callable[[LabSpec], Lab], lab3: Lab, node: LabHost) -> None:
-    dressed = make_lab(LabSpec(hosts=1, cpus=("sapphirerapids",)))
-    for lab, host in ((lab3, node), (dressed, dressed.hosts[0])):
+def test_cpu_affinity_of_the_account_is_reported(make_lab: Callable[[LabSpec], Lab], lab3: Lab, node: LabHost) -> None:
+    profile_lab = make_lab(LabSpec(hosts=1, cpus=("sapphirerapids",)))
+    for lab, host in ((lab3, node), (profile_lab, profile_lab.hosts[0])):
         in_host(host, 'taskset -acp 1 "$(cat /run/sshd.pid)"')
         facts = whole(ask_all(lab)[host.name])
         in_host(host, 'taskset -acp 0-1023 "$(cat /run/sshd.pid)"')
@@ -191,7 +191,7 @@ def test_an_account_that_is_held_to_some_cpus(make_lab: Callable[[LabSpec], Lab]
         assert whole(ask_all(lab)[host.name]).cpu.allowed == facts.cpu.cores
 
 
-def test_an_mpirun_that_never_ends_costs_two_seconds_and_leaves_nothing(lab3: Lab, node: LabHost) -> None:
+def test_hanging_mpirun_is_ended_by_the_probe(lab3: Lab, node: LabHost) -> None:
     in_host(node, r"printf '#!/bin/sh\nsleep 6644\n' >/usr/local/bin/mpirun; chmod 755 /usr/local/bin/mpirun")
     answer = ask_all(lab3)[node.name]
     in_host(node, "rm /usr/local/bin/mpirun")
@@ -201,7 +201,7 @@ def test_an_mpirun_that_never_ends_costs_two_seconds_and_leaves_nothing(lab3: La
 
 
 @pytest.mark.parametrize(("timeout", "status", "reason"), [(1, "failed", "not finished within 1 s"), (None, "ok", "")])
-def test_what_a_host_had_said_before_its_time_was_up_is_kept(
+def test_partial_facts_are_kept_at_timeout(
     lab3: Lab, node: LabHost, timeout: float | None, status: str, reason: str
 ) -> None:
     in_host(node, r"printf '#!/bin/sh\nsleep 6655\n' >/usr/local/bin/stat; chmod 755 /usr/local/bin/stat")

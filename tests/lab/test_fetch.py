@@ -1,4 +1,4 @@
-"""`ipexctl fetch` over real connections: after kill -9, over links that break, of any rank."""
+"""`ipexctl fetch` over real connections: after SIGKILL, over lost connections, and for any rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cli_helpers import IPEXCTL, ipexctl, processes_with
+from agent_helpers import wait_until
+from cli_helpers import begin, ipexctl, processes_with
 from forged_fetch import forged_sender
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.jobs.registry import RunRecord, RunRegistry
@@ -32,8 +33,8 @@ def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     return lab
 
 
-class Scene:
-    """A run that was on both hosts, as the register knows it."""
+class FetchRun:
+    """The record of a run that was on both hosts."""
 
     def __init__(self, lab: Lab, base: Path) -> None:
         self.lab = lab
@@ -58,38 +59,26 @@ class Scene:
     def digest(self, path: str, index: int = 0) -> str:
         return ask(self.lab.hosts[index], f"sha256sum < {path}").out.split()[0]
 
-    def begin(self, *args: object) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [*IPEXCTL, "fetch", *map(str, args)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **self.env},
-        )
+    def begin(self, *args: object) -> subprocess.Popen[str]:
+        return begin("fetch", *args, env=self.env)
 
-    def part_beyond(self, size: int) -> Path:
-        """What is on its way, once so much of it is here."""
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            for part in self.out.glob(".ipexctl-*.part"):
-                if part.stat().st_size > size:
-                    return part
-            time.sleep(0.005)
-        raise AssertionError(list(self.out.iterdir()))
+    def wait_for_part(self, size: int) -> None:
+        """Until so much of what is on its way is here."""
+        wait_until(lambda: any(part.stat().st_size > size for part in self.out.glob(".ipexctl-*.part")), 60)
 
 
 @pytest.fixture
-def context(lab: Lab, tmp_path: Path) -> Scene:
-    return Scene(lab, tmp_path)
+def context(lab: Lab, tmp_path: Path) -> FetchRun:
+    return FetchRun(lab, tmp_path)
 
 
 def local_digest(path: Path) -> str:
     return subprocess.run(["sha256sum", path], capture_output=True, text=True, check=True).stdout.split()[0]
 
 
-def test_killed_in_its_middle_the_next_call_goes_on_and_is_right(context: Scene) -> None:
+def test_fetch_resumes_after_sigkill(context: FetchRun) -> None:
     killed = context.begin("last:ck/", context.out)
-    context.part_beyond(50_000_000)
+    context.wait_for_part(50_000_000)
     killed.kill()
     killed.communicate()
     (part,) = context.out.glob(".ipexctl-*.part")
@@ -106,25 +95,25 @@ def test_killed_in_its_middle_the_next_call_goes_on_and_is_right(context: Scene)
     assert ran.seconds < 5
 
 
-def test_ctrl_c_leaves_what_has_come_and_nothing_running_there(context: Scene) -> None:
+def test_ctrl_c_keeps_partial_file_and_ends_the_sender(context: FetchRun) -> None:
     stopped = context.begin("last:ck/big.pt", f"{context.out}/")
-    context.part_beyond(20_000_000)
+    context.wait_for_part(20_000_000)
     stopped.send_signal(signal.SIGINT)
     out, err = stopped.communicate(timeout=30)
     assert stopped.returncode == 130
-    assert b"Traceback" not in err
-    assert out == b""
+    assert "Traceback" not in err
+    assert out == ""
     assert processes_with(context.lab, "file_sender") == []
     assert ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", env=context.env).rc == 0
     assert local_digest(context.out / "big.pt") == context.digest("work/ck/big.pt")
 
 
-def test_a_connection_that_is_cut_is_made_again(context: Scene) -> None:
+def test_lost_connection_is_opened_again(context: FetchRun) -> None:
     # 300 Mbit/s: the rest takes four seconds, so that the cut comes before its end.
     break_host(context.lab.hosts[0], "slow-link", ["300mbit"])
     try:
         fetching = context.begin("last:ck/big.pt", f"{context.out}/", "--json")
-        context.part_beyond(20_000_000)
+        context.wait_for_part(20_000_000)
         # The sshd of this one connection: its children are the sessions. The brackets keep this shell out.
         cut = "kill -9 $(ps -o ppid= -p $(pgrep -f '[f]ile_sender' | head -1) | tr -d ' ')"
         assert ask(context.lab.hosts[0], cut, as_root=True).rc == 0
@@ -139,7 +128,7 @@ def test_a_connection_that_is_cut_is_made_again(context: Scene) -> None:
 
 
 @pytest.mark.core
-def test_the_node_of_a_rank_and_a_host_by_its_name(context: Scene) -> None:
+def test_fetch_from_node_of_a_rank_or_from_a_named_host(context: FetchRun) -> None:
     for index, words in enumerate((["last:ck/of"], ["last:ck/of", "-r", "1"], ["last:ck/of", "--from", "node2"])):
         ran = ipexctl("fetch", *words, f"{context.out}{index}", env=context.env)
         assert ran.rc == 0, ran.err
@@ -150,23 +139,34 @@ def test_the_node_of_a_rank_and_a_host_by_its_name(context: Scene) -> None:
     assert Path(f"{context.out}3/of").read_text() == "1\n"
 
 
-def test_what_the_call_says_of_a_runs_host_goes_before_what_its_record_remembers(context: Scene) -> None:
-    ran = ipexctl("fetch", "last:ck/of", f"{context.out}/", "--user", "nobody-here", env=context.env)
-    assert ran.rc == 3
-    assert "nobody-here" in ran.err
-    ran = ipexctl("fetch", "last:ck/of", f"{context.out}/", "--port", 9, "--connect-timeout", 3, env=context.env)
-    assert ran.rc == 3
-    assert "port 9" in ran.err
-    ran = ipexctl("fetch", "last:ck/of", f"{context.out}/", "-l", "node2", env=context.env)
-    assert ran.rc == 2
-    assert "--from HOST" in ran.err
-    ran = ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", "--timeout", 0.2, env=context.env)
+@pytest.mark.parametrize(
+    ("words", "rc", "said"),
+    [
+        (("last:ck/of", "--user", "nobody-here"), 3, "nobody-here"),
+        (("last:ck/of", "--port", 9, "--connect-timeout", 3), 3, "port 9"),
+        (("last:ck/of", "-l", "node2"), 2, "--from HOST"),
+        (("last:ck/of", "--user", "ipex"), 0, ""),
+    ],
+)
+def test_connection_options_override_the_run_record(
+    context: FetchRun, words: tuple[object, ...], rc: int, said: str
+) -> None:
+    ran = ipexctl("fetch", *words, f"{context.out}/", env=context.env)
+    assert ran.rc == rc
+    assert said in ran.err
+
+
+def test_fetch_ends_at_its_timeout(context: FetchRun) -> None:
+    break_host(context.lab.hosts[0], "slow-link", ["300mbit"])
+    try:
+        ran = ipexctl("fetch", "last:ck/big.pt", f"{context.out}/", "--timeout", 1, env=context.env)
+    finally:
+        mend_host(context.lab.hosts[0])
     assert ran.rc == 1
     assert "not finished within" in ran.err
-    assert ipexctl("fetch", "last:ck/of", f"{context.out}/", "--user", "ipex", env=context.env).rc == 0
 
 
-def test_what_is_wrong_is_said_with_what_to_type(context: Scene) -> None:
+def test_fetch_errors_have_a_fix(context: FetchRun) -> None:
     ran = ipexctl("fetch", "last:chekpoints/", context.out, env=context.env)
     assert ran.rc == 1
     assert "there is no" in ran.err
@@ -180,7 +180,7 @@ def test_what_is_wrong_is_said_with_what_to_type(context: Scene) -> None:
     assert not context.out.exists()
 
 
-def test_a_full_disk_here_is_told_and_what_has_come_is_kept(context: Scene) -> None:
+def test_full_local_disk_is_reported_and_partial_file_is_kept(context: FetchRun) -> None:
     context.out.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", context.out], check=True)
     try:
@@ -209,8 +209,8 @@ PROJECT = ("train.py", "f", "evil"), (".envrc", "f", "evil"), (".git/hooks/post-
     ids=["more", "through", "escape", "run"],
 )
 @pytest.mark.core
-def test_a_host_does_not_choose_which_files_are_written(
-    context: Scene, source: str, sent: tuple[tuple[str, str, str], ...]
+def test_files_that_were_not_requested_are_refused(
+    context: FetchRun, source: str, sent: tuple[tuple[str, str, str], ...]
 ) -> None:
     context.out.mkdir()
     (context.out / "train.py").write_text("mine")

@@ -1,4 +1,4 @@
-"""A cloned repository made to harm: commands that only read run nothing of it here, and write nothing into it."""
+"""A malicious repository: commands that only read run none of its programs and write nothing into it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ipexctl
-from cli_helpers import BARE
+from cli_helpers import NO_HOSTS_ENV
 from ipexctl.lab import Lab, LabSpec
 
 MPI_LAB = LabSpec(hosts=3)
@@ -171,7 +171,7 @@ def programs_and_writes(trace: str) -> tuple[set[str], set[str]]:
     ("command", "ignore_file"),
     [*((command, "text") for command in COMMANDS), ("sync", "fifo"), ("sync", "link"), ("run", "device")],
 )
-def test_nothing_of_a_hostile_repository_runs_here(command: str, ignore_file: str, lab: Lab, tmp_path: Path) -> None:
+def test_hostile_repository_runs_and_writes_nothing(command: str, ignore_file: str, lab: Lab, tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     ignored = repository.path / ".ipexctlignore"
     if ignore_file != "text":
@@ -193,7 +193,7 @@ def test_nothing_of_a_hostile_repository_runs_here(command: str, ignore_file: st
         stdin=subprocess.DEVNULL,
         capture_output=True,
         cwd=repository.path,
-        env={**os.environ, **BARE, "HOME": str(repository.home), "XDG_STATE_HOME": "", "XDG_CACHE_HOME": ""},
+        env={**os.environ, **NO_HOSTS_ENV, "HOME": str(repository.home), "XDG_STATE_HOME": "", "XDG_CACHE_HOME": ""},
         timeout=60,
         check=False,
     )

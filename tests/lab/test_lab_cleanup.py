@@ -1,23 +1,13 @@
-"""Nothing stays: after `down`, after a failed or interrupted `up`, after kill -9 of either side."""
+"""Nothing remains after `down`, after a failed or interrupted `up`, or after SIGKILL of `up`."""
 
 from __future__ import annotations
 
 import pytest
 
-from ipexctl.errors import UserError
-from ipexctl.lab import system
-from lab_helpers import left_behind, on_a_machine_of_its_own
+from lab_helpers import new_leftovers, run_in_namespaces
 from message_data import missing
 
-pytestmark = pytest.mark.lab
-
-
-@pytest.fixture(autouse=True)
-def _able() -> None:
-    try:
-        system.require()
-    except UserError as missing:
-        pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("make_lab")]  # left out where no lab can be made
 
 
 # An `up` in a process of its own that prints how far it is.
@@ -42,7 +32,7 @@ up.up(LabSpec(hosts=6, name="tst-a", cpus=("haswell",), shared_home=True, intern
 
 @pytest.mark.core
 def test_down_removes_everything_of_a_lab_in_use() -> None:
-    answer = on_a_machine_of_its_own("""
+    answer = run_in_namespaces("""
 spec = LabSpec(hosts=3, name="tst-a", cpus=("haswell",), shared_home=True, bastion=True)
 made = lab.up(spec)
 for fault in reversed(lab.FAULTS):
@@ -59,12 +49,12 @@ lab.down()
     assert during["namespaces"] == [f"ipx-tst-a-{name}" for name in ("bastion", "node1", "node2", "node3", "switch")]
     assert len(during["loops"]) == 5, "four disks and a home"
     assert answer["removed"] == ["tst-a"]
-    assert left_behind(answer) == {}
+    assert new_leftovers(answer) == {}
 
 
 @pytest.mark.parametrize("step", ["planned", "wired", "host"])
-def test_down_removes_what_a_killed_up_left(step: str) -> None:
-    answer = on_a_machine_of_its_own(f"""
+def test_down_removes_leftovers_of_a_killed_up(step: str) -> None:
+    answer = run_in_namespaces(f"""
 making = child({_UP!r})
 for line in making.stdout:
     if line.strip() == {step!r}:
@@ -76,11 +66,11 @@ result["removed"] = lab.down().labs
 """)
     assert answer["left"] == [False]
     assert answer["removed"] == ["tst-a"]
-    assert left_behind(answer) == {}
+    assert new_leftovers(answer) == {}
 
 
-def test_an_interrupted_up_clears_up_after_itself() -> None:
-    answer = on_a_machine_of_its_own(f"""
+def test_interrupted_up_cleans_up() -> None:
+    answer = run_in_namespaces(f"""
 making = child({_UP!r})
 for line in making.stdout:
     if line.strip() == "wired":
@@ -92,11 +82,11 @@ result["rc"], result["said"] = making.returncode, said[-200:]
 os.rmdir("/var/lib/ipexctl/labs")
 """)
     assert "KeyboardInterrupt" in answer["said"]
-    assert left_behind(answer) == {}
+    assert new_leftovers(answer) == {}
 
 
-def test_an_up_that_fails_says_why_and_leaves_nothing() -> None:
-    answer = on_a_machine_of_its_own("""
+def test_failed_up_reports_the_reason_and_leaves_nothing() -> None:
+    answer = run_in_namespaces("""
 from ipexctl.lab import files
 files.sshd_config = lambda openssh: "Nonsense yes\\n"
 try:
@@ -107,11 +97,11 @@ os.rmdir("/var/lib/ipexctl/labs")
 """)
     assert "did not start: " in answer["said"]
     assert "Nonsense" in answer["said"] or "Bad configuration" in answer["said"]
-    assert left_behind(answer) == {}
+    assert new_leftovers(answer) == {}
 
 
-def test_a_host_whose_init_was_killed_is_named_and_removed() -> None:
-    answer = on_a_machine_of_its_own("""
+def test_host_with_killed_init_is_named_and_removed() -> None:
+    answer = run_in_namespaces("""
 made = lab.up(LabSpec(hosts=2, name="tst-a"))
 from ipexctl.lab.system import init_of
 os.kill(init_of(made.hosts[0].netns), signal.SIGKILL)
@@ -123,22 +113,22 @@ except UserError as error:
 lab.down()
 """)
     assert missing(answer["said"], "node1") == []
-    assert left_behind(answer) == {}
+    assert new_leftovers(answer) == {}
 
 
-def test_down_finds_a_lab_whose_record_is_lost() -> None:
-    answer = on_a_machine_of_its_own("""
+def test_down_removes_a_lab_without_a_record() -> None:
+    answer = run_in_namespaces("""
 import shutil
 made = lab.up(LabSpec(hosts=2, name="tst-a"))
 shutil.rmtree(made.dir)
 result["removed"] = lab.down().labs
 """)
     assert answer["removed"] == ["tst-a"]
-    assert left_behind(answer) == {}
+    assert new_leftovers(answer) == {}
 
 
-def test_labs_made_at_once_share_neither_name_nor_network() -> None:
-    answer = on_a_machine_of_its_own("""
+def test_labs_created_in_parallel_have_different_names_and_networks() -> None:
+    answer = run_in_namespaces("""
 code = "from ipexctl.lab import LabSpec, up; lab = up(LabSpec(hosts=1)); print(lab.name, lab.block)"
 makings = [child(code) for _ in range(3)]
 result["made"] = sorted(making.communicate(timeout=40)[0].strip() for making in makings)
@@ -153,11 +143,11 @@ result["removed"] = lab.down(remove_all=True).labs
     assert len({line.split()[1] for line in answer["made"]}) == 3
     assert missing(answer["said"], "lab lab2 lab3") == []
     assert answer["left"] == answer["removed"] == ["lab", "lab2", "lab3"]
-    assert left_behind(answer) == {}
+    assert new_leftovers(answer) == {}
 
 
-def test_down_of_a_lab_that_is_not_there_is_refused() -> None:
-    answer = on_a_machine_of_its_own("""
+def test_down_of_an_unknown_lab_is_refused() -> None:
+    answer = run_in_namespaces("""
 try:
     lab.down("nothing")
 except UserError as error:
@@ -168,8 +158,8 @@ result["removed"] = lab.down().labs
     assert answer["removed"] == []
 
 
-def test_where_no_image_can_be_mounted_memory_stands_in() -> None:
-    answer = on_a_machine_of_its_own("""
+def test_tmpfs_is_used_if_disk_images_cannot_be_mounted() -> None:
+    answer = run_in_namespaces("""
 from ipexctl.lab import disk
 disk.can_mount_images = lambda: False
 made = lab.up(LabSpec(hosts=2, name="tst-a", shared_home=True))
@@ -185,4 +175,4 @@ lab.down()
     assert answer["disk"] == "tmpfs\nx\n"
     assert "No space left" in answer["full"]
     assert answer["mended"] == 0
-    assert left_behind(answer) == {}
+    assert new_leftovers(answer) == {}

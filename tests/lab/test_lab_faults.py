@@ -7,27 +7,28 @@ from collections.abc import Callable
 
 import pytest
 
+from cli_helpers import CommandResult
 from ipexctl.errors import UserError
 from ipexctl.lab import FAULTS, Lab, LabHost, break_host, find_host, mend_host, ssh_argv
-from lab_helpers import Said, ask, listens
+from lab_helpers import ask, listens
 
 pytestmark = pytest.mark.lab
 
 
-def _silent(said: Said) -> bool:
+def _silent(said: CommandResult) -> bool:
     return said.rc is None
 
 
-def _says(*parts: str) -> Callable[[Said], bool]:
+def _says(*parts: str) -> Callable[[CommandResult], bool]:
     return lambda said: said.rc not in (0, None) and all(part in said.out + said.err for part in parts)
 
 
-def _fine(said: Said) -> bool:
+def _fine(said: CommandResult) -> bool:
     return said.rc == 0 and said.err == ""
 
 
-# fault, arguments, what is asked, what the answer is while it is broken, and what it is otherwise
-CASES: list[tuple[str, tuple[str, ...], str, Callable[[Said], bool], Callable[[Said], bool]]] = [
+# fault, arguments, command, expected result with the fault, and expected result without it
+CASES: list[tuple[str, tuple[str, ...], str, Callable[[CommandResult], bool], Callable[[CommandResult], bool]]] = [
     ("link-down", (), "true", _silent, _fine),
     ("packet-loss", ("100",), "true", _silent, _fine),
     ("sshd-hang", (), "true", _silent, _fine),
@@ -49,21 +50,21 @@ CASES: list[tuple[str, tuple[str, ...], str, Callable[[Said], bool], Callable[[S
         lambda s: s.rc == 0 and s.seconds < 1.4,
     ),
 ]  # fmt: skip
-ELSEWHERE = {"firewall", "clock-skew"}
+TESTED_SEPARATELY = {"firewall", "clock-skew"}
 
 
-def test_every_fault_is_tried() -> None:
-    assert {case[0] for case in CASES} | ELSEWHERE == {fault.name for fault in FAULTS}
+def test_every_fault_has_a_test() -> None:
+    assert {case[0] for case in CASES} | TESTED_SEPARATELY == {fault.name for fault in FAULTS}
 
 
 @pytest.mark.parametrize(("fault", "args", "question", "broken", "whole"), CASES, ids=[case[0] for case in CASES])
-def test_fault_is_felt_and_mended(
+def test_fault_has_an_effect_until_it_is_mended(
     node: LabHost,
     fault: str,
     args: tuple[str, ...],
     question: str,
-    broken: Callable[[Said], bool],
-    whole: Callable[[Said], bool],
+    broken: Callable[[CommandResult], bool],
+    whole: Callable[[CommandResult], bool],
 ) -> None:
     said = ask(node, question)
     assert whole(said), f"before: {said}"
@@ -79,7 +80,7 @@ def test_fault_is_felt_and_mended(
     assert whole(said), f"after mending: {said}"
 
 
-def test_firewall_lets_ssh_in_and_nothing_else(lab3: Lab, node: LabHost) -> None:
+def test_firewall_allows_only_ssh(lab3: Lab, node: LabHost) -> None:
     listener = "import socket,time; s = socket.create_server(('', 7777)); time.sleep(30)"
     ask(node, f'nohup python3 -c "{listener}" >/dev/null 2>&1 & sleep 0.5')
     probe = f"timeout 3 bash -c 'exec 3<>/dev/tcp/{node.address}/7777'"
@@ -94,7 +95,7 @@ def test_firewall_lets_ssh_in_and_nothing_else(lab3: Lab, node: LabHost) -> None
     assert ask(lab3.hosts[1], probe).rc == 0
 
 
-def test_clock_skew_shifts_date_and_nothing_asked_of_it_by_name(node: LabHost) -> None:
+def test_clock_skew_changes_only_the_current_date(node: LabHost) -> None:
     def gathered() -> int:
         mine, theirs = (int(ask(host, "date +%s").out) for host in (other, node))
         return theirs - mine
@@ -109,8 +110,8 @@ def test_clock_skew_shifts_date_and_nothing_asked_of_it_by_name(node: LabHost) -
     assert abs(gathered()) <= 2
 
 
-def test_mending_leaves_the_home_byte_for_byte_as_it_was(node: LabHost) -> None:
-    # One file whose last line has no end, one that is not there.
+def test_mending_restores_the_home_exactly(node: LabHost) -> None:
+    # One file without a newline at its end, one that does not exist.
     ask(node, "printf 'set x = 1' >~/.cshrc; rm -f ~/.zshenv")
     everything = "cd ~ && find . -printf '%p %m %u %y\\n' | sort; cat .cshrc .bashrc .profile | sha256sum"
     before = ask(node, everything).out
@@ -120,7 +121,7 @@ def test_mending_leaves_the_home_byte_for_byte_as_it_was(node: LabHost) -> None:
     assert ask(node, everything).out == before
 
 
-def test_breaking_twice_is_once_and_new_arguments_replace_the_old(node: LabHost) -> None:
+def test_repeated_fault_is_applied_once_with_the_newest_arguments(node: LabHost) -> None:
     break_host(node, "slow-rc", ("1",))
     break_host(node, "slow-rc", ("1",))
     assert ask(node, "grep -c 'lab fault' ~/.bashrc").out == "1\n"
@@ -128,7 +129,7 @@ def test_breaking_twice_is_once_and_new_arguments_replace_the_old(node: LabHost)
     assert ask(node, "grep -h sleep ~/.bashrc").out.startswith("sleep 2 ")
 
 
-def test_faults_add_up_and_are_mended_all_at_once(node: LabHost) -> None:
+def test_several_faults_are_mended_together(node: LabHost) -> None:
     for fault in ("noisy-rc", "full-disk", "read-only-home", "sshd-hang"):
         break_host(node, fault)
     assert list(find_host("node1", node.lab).faults) == ["noisy-rc", "full-disk", "read-only-home", "sshd-hang"]
@@ -136,19 +137,19 @@ def test_faults_add_up_and_are_mended_all_at_once(node: LabHost) -> None:
     assert ask(node, "echo x >~/written && cat ~/written").out == "x\n"
 
 
-def test_two_faults_of_one_kind_are_refused_with_the_way_out(node: LabHost) -> None:
+def test_conflicting_faults_are_refused_with_a_fix(node: LabHost) -> None:
     break_host(node, "sshd-hang")
     with pytest.raises(UserError, match="sshd-hang is in force") as refused:
         break_host(node, "sshd-dead")
     assert refused.value.fix == f"ipexctl lab mend {node.lab}/node1 sshd-hang"
 
 
-def test_a_wire_the_host_lacks_is_refused(node: LabHost) -> None:
+def test_unknown_interface_is_refused(node: LabHost) -> None:
     with pytest.raises(UserError, match="node1 has no eth1"):
         break_host(node, "link-down", ("eth1",))
 
 
-def test_running_sessions_survive_a_changed_host_key(node: LabHost) -> None:
+def test_open_sessions_survive_a_changed_host_key(node: LabHost) -> None:
     session = subprocess.Popen(
         [*ssh_argv(node), "echo in; read line; echo $line"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

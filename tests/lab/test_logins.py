@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import select
-import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -14,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cli_helpers import IPEXCTL, Ran, ipexctl
+from cli_helpers import IPEXCTL, CommandResult, ipexctl
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from ipexctl.lab.plan import ipv6
-from ipexctl.lab.system import in_host
+from lab_helpers import more_sshds
 from message_data import missing
+from terminals import TerminalProgram
 
 pytestmark = pytest.mark.lab
 
@@ -48,6 +46,14 @@ def agent(tmp_path: Path) -> Iterator[str]:
     process.wait()
 
 
+def make_key(path: Path, *kind: str) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", *kind, "-N", "", "-f", str(path)], check=True)
+
+
+def add_key(agent: str, key: Path) -> None:
+    subprocess.run(["ssh-add", "-q", str(key)], env={**os.environ, "SSH_AUTH_SOCK": agent}, check=True)
+
+
 def hosts_of(lab: Lab) -> list[str]:
     return ["--hosts", ",".join(host.address for host in lab.hosts), "--user", lab.hosts[0].user]
 
@@ -58,75 +64,65 @@ def login_with(key: Path, lab: Lab, command: str) -> list[str]:
     return ["exec", *hosts_of(lab), *known, "--identity", str(key), "--", command]
 
 
-def on_a_terminal(args: list[str], answers: dict[str, str]) -> tuple[int, str]:
-    """Run the tool with somebody at the keyboard, who types an answer when the screen asks for it."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ["SSH_AUTH_SOCK"] = ""
-        os.execvp(IPEXCTL[0], [*IPEXCTL, *args])
-    screen, waiting = "", dict(answers)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if select.select([terminal], [], [], 0.5)[0]:
-            try:
-                screen += os.read(terminal, 4096).decode(errors="replace")
-            except OSError:
-                break
-        for question, answer in list(waiting.items()):
-            if question in screen:
-                os.write(terminal, answer.encode() + (b"" if answer == "\x03" else b"\n"))
-                del waiting[question]
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), screen
+def run_on_terminal(args: list[str], answers: dict[str, str]) -> tuple[int | None, str]:
+    """Run the CLI on a terminal and type each answer after its question appears."""
+    shown = TerminalProgram([*IPEXCTL, *args], NO_AGENT)
+    try:
+        for question, answer in answers.items():
+            assert shown.until_seen(question.encode()), shown.seen
+            shown.type(answer.encode())
+        return shown.until_gone(), shown.seen.decode(errors="replace")
+    finally:
+        shown.close()
 
 
-def test_a_passphrase_is_asked_once_for_all_hosts(lab3: Lab, locked_key: Path) -> None:
+def test_passphrase_is_requested_once_for_all_hosts(lab3: Lab, locked_key: Path) -> None:
     args = login_with(locked_key, lab3, "hostname")
-    rc, screen = on_a_terminal(args, {"Passphrase for": "sesame"})
+    rc, screen = run_on_terminal(args, {"Passphrase for": "sesame\n"})
     assert rc == 0, screen
     assert screen.count("Passphrase for") == 1
     assert "sesame" not in screen
     assert len(re.findall(r"node[123]\r\n", screen)) == 3
 
 
-def test_a_wrong_passphrase_may_be_mended(lab3: Lab, locked_key: Path) -> None:
+def test_wrong_passphrase_is_requested_again(lab3: Lab, locked_key: Path) -> None:
     args = login_with(locked_key, lab3, "hostname")
-    rc, screen = on_a_terminal(args, {"Passphrase for": "nonsense", "wrong, once more": "sesame"})
+    rc, screen = run_on_terminal(args, {"Passphrase for": "nonsense\n", "wrong, once more": "sesame\n"})
     assert rc == 0, screen
 
 
-def test_ctrl_c_ends_the_prompt(lab3: Lab, locked_key: Path) -> None:
+def test_ctrl_c_ends_the_passphrase_prompt(lab3: Lab, locked_key: Path) -> None:
     args = login_with(locked_key, lab3, "hostname")
-    rc, screen = on_a_terminal(args, {"Passphrase for": "\x03"})
+    rc, screen = run_on_terminal(args, {"Passphrase for": "\x03"})
     assert rc == 130, screen
 
 
-def test_an_encrypted_key_and_nobody_to_ask_is_said(lab3: Lab, locked_key: Path) -> None:
+def test_encrypted_key_without_terminal_or_agent_is_an_error(lab3: Lab, locked_key: Path) -> None:
     args = login_with(locked_key, lab3, "true")
     ran = ipexctl(*args, env=NO_AGENT)
     assert ran.rc == 3
     assert f"ssh-add {locked_key}" in ran.err
 
 
-def test_the_agent_has_the_key(lab3: Lab, agent: str, tmp_path: Path) -> None:
+def test_key_of_the_agent_is_used(lab3: Lab, agent: str, tmp_path: Path) -> None:
     environ = {"SSH_AUTH_SOCK": agent, "HOME": str(tmp_path)}
     args = ["exec", *hosts_of(lab3), "--known-hosts", lab3.known_hosts, "--", "true"]
     assert ipexctl(*args, env=environ).rc == 3
-    subprocess.run(["ssh-add", "-q", str(lab3.key)], env={**os.environ, **environ}, check=True)
+    add_key(agent, lab3.key)
     assert ipexctl(*args, env=environ).rc == 0
 
 
-def test_an_encrypted_key_that_the_agent_holds_is_not_asked_for(lab3: Lab, agent: str, locked_key: Path) -> None:
+def test_encrypted_key_in_the_agent_needs_no_passphrase(lab3: Lab, agent: str, locked_key: Path) -> None:
     environ = {"SSH_AUTH_SOCK": agent}
-    subprocess.run(["ssh-add", "-q", str(lab3.key)], env={**os.environ, **environ}, check=True)
+    add_key(agent, lab3.key)
     locked_key.with_name("locked.pub").write_bytes(lab3.key.with_name("key.pub").read_bytes())
     args = login_with(locked_key, lab3, "true")
     assert ipexctl(*args, env=environ).rc == 0
 
 
-def test_a_key_the_host_does_not_know_is_named(lab3: Lab, tmp_path: Path) -> None:
+def test_rejected_key_is_named(lab3: Lab, tmp_path: Path) -> None:
     key = tmp_path / "mine"
-    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", str(key)], check=True)
+    make_key(key, "rsa", "-b", "2048")
     args = login_with(key, lab3, "true")
     ran = ipexctl(*args, env=NO_AGENT)
     assert missing(ran.err, f"ipex {key}") == []
@@ -134,9 +130,9 @@ def test_a_key_the_host_does_not_know_is_named(lab3: Lab, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", [["rsa", "-b", "3072"], ["ecdsa"], ["ed25519"]])
-def test_every_kind_of_key_opens_the_door(lab3: Lab, tmp_path: Path, kind: list[str]) -> None:
+def test_every_key_type_is_accepted(lab3: Lab, tmp_path: Path, kind: list[str]) -> None:
     key = tmp_path / "mine"
-    subprocess.run(["ssh-keygen", "-q", "-t", *kind, "-N", "", "-f", str(key)], check=True)
+    make_key(key, *kind)
     public = key.with_name("mine.pub").read_text().strip()
     node1 = ("exec", "-H", lab3.hostfile, "-l", "node1", "--shell")
     add = f"cp .ssh/authorized_keys .ssh/before; echo '{public}' >> .ssh/authorized_keys"
@@ -147,7 +143,7 @@ def test_every_kind_of_key_opens_the_door(lab3: Lab, tmp_path: Path, kind: list[
     assert ran.out.endswith(": ipex\n"), ran.err
 
 
-def test_another_user_may_be_named_in_three_places(lab3: Lab, tmp_path: Path) -> None:
+def test_user_is_set_by_host_option_or_ssh_config(lab3: Lab, tmp_path: Path) -> None:
     host = lab3.hosts[0]
     common = ["--known-hosts", lab3.known_hosts, "--identity", lab3.key, "--", "whoami"]
     assert ipexctl("exec", "--hosts", f"root@{host.address}", *common).out.endswith(": root\n")
@@ -158,7 +154,7 @@ def test_another_user_may_be_named_in_three_places(lab3: Lab, tmp_path: Path) ->
     )
 
 
-def test_a_port_of_its_own(lab3: Lab, tmp_path: Path) -> None:
+def test_port_option_is_used_for_login_and_host_key(lab3: Lab, tmp_path: Path) -> None:
     host = lab3.hosts[0]
     rule = ["PREROUTING", "-t", "nat", "-p", "tcp", "--dport", "2222", "-j", "REDIRECT", "--to-ports", "22"]
     inside = ["ip", "netns", "exec", host.netns, "iptables"]
@@ -174,7 +170,7 @@ def test_a_port_of_its_own(lab3: Lab, tmp_path: Path) -> None:
         subprocess.run([*inside, "-D", *rule], check=True)
 
 
-def test_ipv6(lab3: Lab, tmp_path: Path) -> None:
+def test_login_over_ipv6(lab3: Lab, tmp_path: Path) -> None:
     address = ipv6(lab3.hosts[0].address)
     (tmp_path / "hosts").write_text(f"[{address}] user=ipex identity={lab3.key}\n")
     args = ["exec", "-H", tmp_path / "hosts", "--known-hosts", tmp_path / "known"]
@@ -184,7 +180,7 @@ def test_ipv6(lab3: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.core
-def test_accept_new_writes_the_key_down_and_a_changed_one_is_refused_for_good(lab3: Lab, tmp_path: Path) -> None:
+def test_accept_new_saves_new_keys_and_refuses_changed_ones(lab3: Lab, tmp_path: Path) -> None:
     known = tmp_path / "ssh" / "known"
     args = ["exec", *hosts_of(lab3), "--known-hosts", known, "--identity", lab3.key]
     refused = ipexctl(*args, "--", "true")
@@ -209,37 +205,25 @@ KEY_TYPES = {"E": "ed25519", "C": "ecdsa", "R": "rsa", "A": "ed25519", "e": "ed2
 
 
 @pytest.fixture(scope="module")
-def more_ports(lab3: Lab) -> Iterator[dict[str, str]]:
+def extra_sshds(lab3: Lab) -> Iterator[dict[str, str]]:
     """An sshd on node1 for each of some sets of host keys, on its own port. Gives the public keys by their letters."""
-    node = lab3.hosts[0]
     ports = {2201: "C", 2202: "EC", 2204: "CR"}
-    script = [
-        "mkdir -m 700 /run/keys && cd /run/keys",
-        *(f"ssh-keygen -q -t {kind} -N '' -f {name}" for name, kind in KEY_TYPES.items()),
-        "grep -v -e ^HostKey -e ^Port -e ^PidFile /etc/ssh/sshd_config >common",
-    ]
-    for port, names in ports.items():
-        own = [f"Port {port}", f"PidFile /run/keys/{port}.pid", *(f"HostKey /run/keys/{name}" for name in names)]
-        script += [f"printf '%s\\n' {shlex.join(own)} | cat - common >{port}"]
-        script += [f"/usr/sbin/sshd -f /run/keys/{port} </dev/null >/dev/null 2>&1"]
-        script += [f"until [ -s {port}.pid ]; do sleep 0.02; done"]
-    script += [f"cat {' '.join(f'{name}.pub' for name in KEY_TYPES)}"]
-    shown = in_host(node, "\n".join(["set -e", *script])).splitlines()
-    yield dict(zip(KEY_TYPES, (" ".join(line.split()[:2]) for line in shown), strict=True))
-    in_host(node, "kill $(cat /run/keys/*.pid); rm -rf /run/keys")
+    settings = {port: [f"HostKey /run/more/{name}" for name in names] for port, names in ports.items()}
+    with more_sshds(lab3.hosts[0], KEY_TYPES, settings) as keys:
+        yield dict(zip(KEY_TYPES, keys, strict=True))
 
 
 @pytest.mark.parametrize("policy", ["strict", "accept-new"])
 @pytest.mark.core
-def test_a_host_that_shows_another_type_of_key_than_the_known_one_is_refused(
-    lab3: Lab, more_ports: dict[str, str], tmp_path: Path, policy: str
+def test_host_key_of_another_type_than_known_is_refused(
+    lab3: Lab, extra_sshds: dict[str, str], tmp_path: Path, policy: str
 ) -> None:
     address, known = lab3.hosts[0].address, tmp_path / "known"
-    known.write_text(f"[{address}]:2201 {more_ports['E']}\n")
+    known.write_text(f"[{address}]:2201 {extra_sshds['E']}\n")
     args = ["exec", "--hosts", f"ipex@{address}", "--port", "2201", "--identity", lab3.key, "--known-hosts", known]
     ran = ipexctl(*args, "--host-keys", policy, "--", "hostname")
     assert (ran.rc, ran.out) == (3, "")
-    assert known.read_text() == f"[{address}]:2201 {more_ports['E']}\n"
+    assert known.read_text() == f"[{address}]:2201 {extra_sshds['E']}\n"
     assert re.search(r"CHANGED.* ecdsa-sha2-nistp256 SHA256:\S+, .* ssh-ed25519 SHA256:", ran.err)
     assert not re.search("accept-new|keyscan", ran.err)
     command = re.search(r"ssh-keygen -R \S+ -f \S+", ran.err)
@@ -275,8 +259,8 @@ def test_a_host_that_shows_another_type_of_key_than_the_known_one_is_refused(
     ],
     ids=str,
 )
-def test_host_keys_are_judged_as_ssh_judges_them(
-    lab3: Lab, more_ports: dict[str, str], tmp_path: Path, port: int, lines: list[str], config: str, expected: str
+def test_host_key_check_matches_openssh(
+    lab3: Lab, extra_sshds: dict[str, str], tmp_path: Path, port: int, lines: list[str], config: str, expected: str
 ) -> None:
     """With accept-new the exit code and the files tell a known, a new and a refused key apart."""
     address = lab3.hosts[0].address
@@ -284,7 +268,7 @@ def test_host_keys_are_judged_as_ssh_judges_them(
     texts = ["", ""]
     for line in lines:
         *words, key = line.removeprefix("2 ").split()
-        texts[line.startswith("2 ")] += " ".join([*(names.get(word, word) for word in words), more_ports[key]]) + "\n"
+        texts[line.startswith("2 ")] += " ".join([*(names.get(word, word) for word in words), extra_sshds[key]]) + "\n"
     files, ssh_config = [tmp_path / "known", tmp_path / "known2"], tmp_path / "config"
     ssh_config.write_text(
         f"Host *\n  User ipex\n  Port {port}\n  IdentityFile {lab3.key}\n  IdentitiesOnly yes\n  {config}\n"
@@ -303,7 +287,7 @@ def test_host_keys_are_judged_as_ssh_judges_them(
     assert outcome([*IPEXCTL, "exec", "--hosts", address, "--ssh-config", ssh_config, "--", "true"]) == expected
 
 
-def test_the_command_in_the_message_really_accepts_the_key(lab3: Lab, tmp_path: Path) -> None:
+def test_suggested_keyscan_command_accepts_the_key(lab3: Lab, tmp_path: Path) -> None:
     known = tmp_path / "known"
     host = ("--hosts", f"ipex@{lab3.hosts[0].address}", "--known-hosts", known)
     args = ["exec", *host, "--identity", lab3.key, "--", "true"]
@@ -313,7 +297,7 @@ def test_the_command_in_the_message_really_accepts_the_key(lab3: Lab, tmp_path: 
     assert ipexctl(*args).rc == 0
 
 
-def test_an_ssh_config_with_include_match_and_alias(lab3: Lab, tmp_path: Path) -> None:
+def test_ssh_config_include_match_and_alias_are_supported(lab3: Lab, tmp_path: Path) -> None:
     one, two, three = lab3.hosts
     (tmp_path / "more").write_text(
         f"Host first\n  HostName {one.address}\nHost third\n  HostName {three.address}\n  HostKeyAlias node3\n"
@@ -328,7 +312,7 @@ def test_an_ssh_config_with_include_match_and_alias(lab3: Lab, tmp_path: Path) -
     assert ran.lines == ["first: node1", "second: node2", "third: node3"], ran.err
 
 
-def test_a_proxy_command(lab3: Lab, tmp_path: Path) -> None:
+def test_proxy_command_is_used(lab3: Lab, tmp_path: Path) -> None:
     gate, inner = lab3.hosts[0], lab3.hosts[1]
     (tmp_path / "config").write_text(
         f"Host inner\n  HostName {inner.address}\n  ProxyCommand ssh -F {lab3.ssh_config} -W %h:%p {gate.name}\n"
@@ -338,14 +322,14 @@ def test_a_proxy_command(lab3: Lab, tmp_path: Path) -> None:
     assert ran.out.startswith(f"inner: {gate.address} "), ran.err
 
 
-def test_configured_keys_come_before_the_rest_of_the_agents(lab3: Lab, agent: str, tmp_path: Path) -> None:
-    """sshd hangs up after six keys that don't fit."""
+def test_configured_keys_are_tried_before_other_agent_keys(lab3: Lab, agent: str, tmp_path: Path) -> None:
+    """sshd disconnects after six rejected keys."""
     environ = {"SSH_AUTH_SOCK": agent}
     for index in range(6):
         other = tmp_path / f"other{index}"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
-        subprocess.run(["ssh-add", "-q", str(other)], env={**os.environ, **environ}, check=True)
-    subprocess.run(["ssh-add", "-q", str(lab3.key)], env={**os.environ, **environ}, check=True)
+        make_key(other, "ed25519")
+        add_key(agent, other)
+    add_key(agent, lab3.key)
     public = tmp_path / "mine.pub"
     public.write_bytes(lab3.key.with_name("key.pub").read_bytes())
     (tmp_path / "config").write_text(f"Host *\n  IdentityFile {public}\n")
@@ -353,76 +337,76 @@ def test_configured_keys_come_before_the_rest_of_the_agents(lab3: Lab, agent: st
     assert ipexctl("exec", *hosts_of(lab3), *files, "--", "true", env=environ).rc == 0
 
 
-def test_a_control_master_auto_that_is_not_open_is_left_alone(behind: Lab, tmp_path: Path) -> None:
+def test_closed_control_master_is_not_opened(bastion_lab: Lab, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text(
-        f"Host bastion\n  ControlPath {tmp_path}/cm\n  ControlMaster auto\n\n{behind.ssh_config.read_text()}"
+        f"Host bastion\n  ControlPath {tmp_path}/cm\n  ControlMaster auto\n\n{bastion_lab.ssh_config.read_text()}"
     )
-    before = masters()
+    before = control_masters()
     for _ in range(3):
         ran = ipexctl("exec", "--hosts", "node[1-4]", "-f", "2", "--ssh-config", config, "--", "hostname")
         assert ran.lines == [f"node{i}: node{i}" for i in (1, 2, 3, 4)], ran.err
-    assert masters() == before
+    assert control_masters() == before
 
 
 @pytest.fixture(scope="module")
-def behind(make_lab: Callable[[LabSpec], Lab]) -> Lab:
+def bastion_lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
     return make_lab(LabSpec(hosts=4, bastion=True))
 
 
-def masters() -> list[str]:
+def control_masters() -> list[str]:
     listed = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
     return [line for line in listed.splitlines() if "ControlPath=" in line or "ControlPersist" in line]
 
 
-def test_a_bastion_is_logged_into_once_for_all_and_left_again(behind: Lab) -> None:
-    before = masters()
-    ran = ipexctl("exec", "-H", behind.hostfile, "--", "hostname")
+def test_bastion_login_is_shared_and_closed_at_the_end(bastion_lab: Lab) -> None:
+    before = control_masters()
+    ran = ipexctl("exec", "-H", bastion_lab.hostfile, "--", "hostname")
     assert ran.lines == [f"node{i}: node{i}" for i in (1, 2, 3, 4)], ran.err
-    logins = ipexctl("exec", "-H", behind.hostfile, "--gather", "--shell", "set -- $SSH_CONNECTION; echo $1")
+    logins = ipexctl("exec", "-H", bastion_lab.hostfile, "--gather", "--shell", "set -- $SSH_CONNECTION; echo $1")
     assert len(logins.out.splitlines()) == 2
-    assert masters() == before
+    assert control_masters() == before
 
 
 @pytest.mark.core
-def test_behind_a_bastion_a_dead_host_and_a_dead_bastion_are_told_apart(behind: Lab) -> None:
-    assert behind.bastion
-    break_host(behind.hosts[1], "sshd-dead")
-    ran = ipexctl("exec", "-H", behind.hostfile, "--", "hostname")
+def test_dead_host_and_dead_bastion_have_different_errors(bastion_lab: Lab) -> None:
+    assert bastion_lab.bastion
+    break_host(bastion_lab.hosts[1], "sshd-dead")
+    ran = ipexctl("exec", "-H", bastion_lab.hostfile, "--", "hostname")
     assert ran.lines == [f"node{i}: node{i}" for i in (1, 3, 4)]
     assert missing(ran.err.splitlines()[0], "node2 unreachable bastion") == []
-    mend_host(behind.hosts[1])
-    break_host(behind.bastion, "sshd-dead")
+    mend_host(bastion_lab.hosts[1])
+    break_host(bastion_lab.bastion, "sshd-dead")
     try:
-        ran = ipexctl("exec", "-H", behind.hostfile, "--", "hostname")
+        ran = ipexctl("exec", "-H", bastion_lab.hostfile, "--", "hostname")
     finally:
-        mend_host(behind.bastion)
+        mend_host(bastion_lab.bastion)
     assert missing(ran.err.splitlines()[0], "node[1-4] unreachable bastion") == []
     assert ran.rc == 3
 
 
-def test_the_users_own_control_master_is_the_way_through(behind: Lab, tmp_path: Path) -> None:
-    """As behind a second factor: the bastion lets nobody in any more, but a connection is open."""
-    assert behind.bastion
+def test_open_control_master_of_the_user_is_used(bastion_lab: Lab, tmp_path: Path) -> None:
+    """As with two-factor logins: the bastion accepts no new login, but a connection is open."""
+    assert bastion_lab.bastion
     config = tmp_path / "config"
-    text = behind.ssh_config.read_text()
+    text = bastion_lab.ssh_config.read_text()
     config.write_text(f"Host bastion\n  ControlPath {tmp_path}/cm\n  ControlMaster auto\n\n{text}")
     ssh = ["ssh", "-F", str(config)]
     subprocess.run([*ssh, "-f", "-N", "-M", "bastion"], check=True, timeout=20, stderr=subprocess.DEVNULL)
-    break_host(behind.bastion, "firewall")
-    inside = ["ip", "netns", "exec", behind.bastion.netns, "iptables"]
+    break_host(bastion_lab.bastion, "firewall")
+    inside = ["ip", "netns", "exec", bastion_lab.bastion.netns, "iptables"]
     closed = ["INPUT", "-p", "tcp", "--dport", "22", "--syn", "-j", "REJECT"]
     subprocess.run([*inside, "-I", *closed], check=True)
     try:
-        ran: Ran = ipexctl("exec", "--hosts", "node[1-4]", "--ssh-config", config, "--", "hostname")
+        ran: CommandResult = ipexctl("exec", "--hosts", "node[1-4]", "--ssh-config", config, "--", "hostname")
         assert ran.lines == [f"node{i}: node{i}" for i in (1, 2, 3, 4)], ran.err
     finally:
         subprocess.run([*inside, "-D", *closed], check=True)
-        mend_host(behind.bastion)
+        mend_host(bastion_lab.bastion)
         subprocess.run([*ssh, "-O", "exit", "bastion"], check=False, capture_output=True, timeout=20)
 
 
-def test_this_machine_in_a_hostfile_needs_no_ssh(lab3: Lab, tmp_path: Path) -> None:
+def test_local_addresses_in_a_hostfile_need_no_ssh(lab3: Lab, tmp_path: Path) -> None:
     here = f"10.77.{lab3.block}.1"
     (tmp_path / "hosts").write_text(f"localhost\n{here}\n{lab3.hosts[0].address} user=ipex identity={lab3.key}\n")
     hosts = ("-H", tmp_path / "hosts", "--known-hosts", lab3.known_hosts)

@@ -1,4 +1,4 @@
-"""A host that lies among three honest ones, to every command: answers are changed, cut, damaged, flooded and stalled.
+"""One of four hosts sends wrong answers to every command: changed, truncated, damaged, flooded or stalled.
 
 100 lies, or as many as are named:
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -21,18 +20,21 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.processes import high_water
 from cli_helpers import IPEXCTL
 from ipexctl.lab import Lab, LabHost, LabSpec
 from ipexctl.lab.system import in_host, init_of
-from lab_run_helpers import Cluster, lab_with_mpi, session_dir
+from lab_run_helpers import Cluster, session_dir, small_stack
 
+MPI_LAB = LabSpec(hosts=4, name=f"lies-{os.getpid()}")
+"""A lab of its own: other tests cannot use a host with wrong answers."""
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 
 SEED = int(os.environ.get("IPEXCTL_LIES_SEED", "1"))
@@ -45,12 +47,12 @@ LEAST_REACHED = 0.8
 """The share of lies that change an answer; the others had none to change, or left it by chance."""
 LEAST_VALUES = 0.6
 """The share of those that change values inside valid answers: they reach the code behind the framing."""
-MOST_MEMORY = 200 << 10
-"""In KiB, as getrusage counts."""
+MOST_MEMORY = 209.7
+"""In MB."""
 LIMITS = ("--timeout", "6", "--connect-timeout", "5")
 ENDS = "import os, sys\nprint('rank', os.environ['RANK'])\nopen('made.txt', 'w').write('made')\n"
 FAILS = "import os, sys\nprint('rank', os.environ['RANK'], file=sys.stderr)\nsys.exit(int(os.environ['RANK']) * 3)\n"
-WAITS = "import time\nprint('here', flush=True)\ntime.sleep(3600)\n"
+WAIT_SCRIPT = "import time\nprint('here', flush=True)\ntime.sleep(3600)\n"
 BOOK = """\
 - hosts: all
   tasks:
@@ -159,7 +161,8 @@ class Outcome:
     out: str
     err: str
     seconds: float
-    memory: int
+    memory: float
+    """MB."""
     hung: bool
     log: str
 
@@ -167,13 +170,11 @@ class Outcome:
 class LyingLab:
     """A lab with an environment and three runs; one host at a time lies, to the control machine only."""
 
-    def __init__(self, lab: Lab, wheels: Path, directory: Path) -> None:
+    def __init__(self, lab: Lab, wheels: tuple[object, ...], directory: Path) -> None:
         self.lab, self.wheels, self.directory = lab, wheels, directory
-        self.project = directory / "project"
-        self.project.mkdir(parents=True)
-        for name, text in (("ends.py", ENDS), ("fails.py", FAILS), ("waits.py", WAITS), ("book.yml", BOOK)):
-            (self.project / name).write_text(text)
-        cluster = Cluster(lab, self.project, directory / "state", ("--ppn", "1"))
+        cluster = Cluster(lab, directory / "project", directory / "state", ("--ppn", "1"))
+        for name, text in (("ends.py", ENDS), ("fails.py", FAILS), ("waits.py", WAIT_SCRIPT), ("book.yml", BOOK)):
+            cluster.write(name, text)
         cluster.run("ends.py")
         cluster.run("fails.py", rc=None)
         cluster.run("--detach", "waits.py")
@@ -199,12 +200,12 @@ class LyingLab:
         (root / "lie.json").write_text(json.dumps(document))
 
     def run(self, lie: Lie) -> tuple[Outcome, list[str]]:
-        """Tell the lie; returns what became of the command, and what is wrong with that."""
+        """Run the command with the lie; returns its outcome and the problems found."""
         liar = self.lab.hosts[lie.liar]
         with tempfile.TemporaryDirectory(dir=self.directory, ignore_cleanup_errors=True) as name:
             place = Path(name)
             (place / "home/.ssh").mkdir(parents=True, mode=0o700)
-            shutil.copytree(self.project, place / "cwd")
+            shutil.copytree(self.cluster.project, place / "cwd")
             shutil.copytree(self.cluster.state, place / "state")
             before = _files(place)
             self.tell(liar, lie)
@@ -218,7 +219,7 @@ class LyingLab:
         words = {
             **self.words,
             "HOSTS": f"-H {self.lab.hostfile}",
-            "WHEELS": f"--wheelhouse {self.wheels} --offline --stack torch",
+            "WHEELS": " ".join(map(str, self.wheels)),
         }
         argv: list[str] = []
         for word in COMMANDS[lie.command]:
@@ -250,10 +251,10 @@ class LyingLab:
                 env=env,
                 start_new_session=True,
             )
-            hung, killed, memory = False, False, 0
+            hung, killed, memory = False, False, 0.0
             while process.poll() is None:
                 seconds = time.monotonic() - started
-                memory = max(memory, _peak_memory(process.pid))
+                memory = max(memory, high_water(process.pid))
                 if not hung and seconds > MOST_SECONDS:
                     hung = True
                     process.send_signal(signal.SIGINT)
@@ -267,13 +268,6 @@ class LyingLab:
             texts = [file.read().decode(errors="replace") for file in (out, err)]
         log = (_root(self.lab.hosts[lie.liar]) / "run/lie/log").read_text(errors="replace")
         return Outcome(process.returncode, texts[0], texts[1], seconds, memory, hung, log)
-
-
-def _peak_memory(pid: int) -> int:
-    """Of the program, in kB, or 0 if it has ended: rusage would count the memory of the process that forked it."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    line = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(line[1]) if line else 0
 
 
 def _root(host: LabHost) -> Path:
@@ -304,7 +298,7 @@ def _problems(
     if outcome.hung:
         problems.append(f"no end within {outcome.seconds:.0f} s")
     if outcome.memory > MOST_MEMORY:
-        problems.append(f"{outcome.memory >> 10} MB")
+        problems.append(f"{outcome.memory:.0f} MB")
     written = {name for name, status in after.items() if before.get(name) != status} | before.keys() - after.keys()
     written = {name for name in written if not name.startswith(("stdout", "stderr", *WRITES_BELOW))}
     if written:
@@ -326,18 +320,15 @@ def _problems(
 
 
 def _report(lie: Lie, outcome: Outcome, problems: list[str]) -> str:
-    """What a person needs to see the defect."""
+    """A report for debugging."""
     return (
-        f"{lie}: {'; '.join(problems)}\n  rc {outcome.rc}, {outcome.seconds:.1f} s, {outcome.memory >> 10} MB\n"
+        f"{lie}: {'; '.join(problems)}\n  rc {outcome.rc}, {outcome.seconds:.1f} s, {outcome.memory:.0f} MB\n"
         f"--- lies\n{outcome.log[-1500:]}\n--- stderr\n{outcome.err[-3000:]}\n--- stdout\n{outcome.out[-1000:]}"
     )
 
 
 @pytest.fixture(scope="module")
-def lying(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingLab]:
-    base = session_dir(tmp_path_factory)
-    # Of its own: a host that lies is no host for other tests.
-    lab = lab_with_mpi(make_lab(LabSpec(hosts=4, name=f"lies-{os.getpid()}")), base)
+def lying(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingLab]:
     program = (Path(__file__).parent / "lying_shell.py").read_text()
     for host in lab.hosts[:2]:
         shell = _root(host) / "usr/local/bin/lying-shell"
@@ -346,7 +337,7 @@ def lying(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathF
         in_host(
             host, "mkdir -m 777 /run/lie; umask 0; touch /run/lie/count /run/lie/log; cp -p /etc/passwd /run/passwd"
         )
-    place = LyingLab(lab, base / "house", tmp_path_factory.mktemp("lying"))
+    place = LyingLab(lab, small_stack(session_dir(tmp_path_factory)), tmp_path_factory.mktemp("lying"))
     for host in lab.hosts[:2]:
         in_host(host, 'sed -i "/^$LOGIN:/s,[^:]*$,/usr/local/bin/lying-shell," /etc/passwd')
     yield place
@@ -356,11 +347,11 @@ def lying(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathF
 
 
 @pytest.mark.timeout(900 if LIES <= 100 else 0)
-def test_no_lie_of_a_host_harms_a_command(lying: LyingLab) -> None:
+def test_changed_answers_of_a_host_harm_no_command(lying: LyingLab) -> None:
     until = time.monotonic() + float(os.environ.get("IPEXCTL_LIES_SECONDS", "1e9"))
     only = int(os.environ.get("IPEXCTL_LIES_ONLY", "-1"))
     reports: list[str] = []
-    kinds, memory, slowest = Counter[str](), 0, 0.0
+    kinds, memory, slowest = Counter[str](), 0.0, 0.0
     for number in range(LIES) if only < 0 else [only]:
         if time.monotonic() > until:
             break
@@ -371,9 +362,9 @@ def test_no_lie_of_a_host_harms_a_command(lying: LyingLab) -> None:
         if problems:
             reports.append(_report(lie, outcome, problems))
             print(reports[-1], file=sys.stderr, flush=True)
-        figures = f"rc {outcome.rc}, {outcome.seconds:.1f} s, {outcome.memory >> 10} MB"
+        figures = f"rc {outcome.rc}, {outcome.seconds:.1f} s, {outcome.memory:.0f} MB"
         print(f"{lie}: {figures}{'' if outcome.log else ', no lie'}", file=sys.stderr, flush=True)
-    print(f"{kinds.total()} lies, seed {SEED}: {dict(kinds)}; most memory {memory >> 10} MB, slowest {slowest:.1f} s")
+    print(f"{kinds.total()} lies, seed {SEED}: {dict(kinds)}; most memory {memory:.0f} MB, slowest {slowest:.1f} s")
     assert not reports, f"{len(reports)} of {kinds.total()}:\n" + "\n".join(reports[:5])
     if only < 0:
         reached = kinds.total() - kinds["none"]

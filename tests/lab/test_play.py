@@ -1,16 +1,14 @@
-"""`ipexctl play` on real SSH hosts: the order of tasks, who leaves a play, and what is said of it."""
+"""`ipexctl play` on real SSH hosts: the order of tasks, failed hosts, and messages."""
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import time
 
 import pytest
 
-from cli_helpers import IPEXCTL, processes_with
+from agent_helpers import wait_until
+from cli_helpers import processes_with
 from ipexctl.lab import LabHost, break_host
 from lab_helpers import ask
 from lab_play_helpers import Site, counts, statuses
@@ -20,7 +18,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 
 @pytest.mark.core
-def test_a_failure_takes_that_host_out_and_no_other(site: Site) -> None:
+def test_failed_host_leaves_the_play_and_others_continue(site: Site) -> None:
     report = site.report(
         """\
 - name: one fails
@@ -40,7 +38,7 @@ def test_a_failure_takes_that_host_out_and_no_other(site: Site) -> None:
     assert not retry.exists()
 
 
-def test_a_host_that_cant_be_reached_is_said_once_and_wins_over_failures(site: Site, node: LabHost) -> None:
+def test_unreachable_host_is_counted_once_and_sets_the_exit_code(site: Site, node: LabHost) -> None:
     break_host(node, "sshd-dead")
     report = site.report("- exec: test {{ inventory_hostname }} != node2\n- exec: true", "--connect-timeout", "3", rc=3)
     assert counts(report, "node1") == (0, 0, 0, 1, 0)
@@ -48,7 +46,7 @@ def test_a_host_that_cant_be_reached_is_said_once_and_wins_over_failures(site: S
     assert counts(report, "node3") == (2, 2, 0, 0, 0)
 
 
-def test_facts_are_there_where_something_uses_them(site: Site) -> None:
+def test_facts_are_gathered_only_if_used(site: Site) -> None:
     told = site.report(
         '- debug: {msg: "{{ hostvars[node0].facts.system.kernel_name }} {{ ansible_hostname }} '
         "{{ ansible_facts['user_id'] }}\"}"
@@ -60,33 +58,20 @@ def test_facts_are_there_where_something_uses_them(site: Site) -> None:
     assert "gather_facts: false" in refused["tasks"][0]["hosts"]["node1"]["fix"]
 
 
-def test_ctrl_c_ends_what_runs_on_the_hosts(site: Site) -> None:
+def test_ctrl_c_ends_the_task_on_the_hosts(site: Site) -> None:
     (site.directory / "site.yml").write_text("- hosts: all\n  tasks:\n    - exec: sleep 313\n    - exec: true\n")
-    argv = [*IPEXCTL, "play", "site.yml", "-H", str(site.lab.hostfile)]
-    process = subprocess.Popen(
-        argv,
-        cwd=site.directory,
-        env={**os.environ, **site.env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    until = time.monotonic() + 30
-    while len(processes_with(site.lab, "sleep 313")) < 3:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    process = site.begin()
+    wait_until(lambda: len(processes_with(site.lab, "sleep 313")) >= 3, 30)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
-    assert b"node1 :" in out
-    assert b"Traceback" not in err
-    while processes_with(site.lab, "sleep 313"):
-        assert time.monotonic() < until + 20
-        time.sleep(0.1)
+    assert "node1 :" in out
+    assert "Traceback" not in err
+    wait_until(lambda: not processes_with(site.lab, "sleep 313"))
 
 
 @pytest.mark.core
-def test_what_is_wrong_is_said_before_any_host_is_touched(site: Site) -> None:
+def test_playbook_errors_are_reported_before_connecting(site: Site) -> None:
     ran = site.play("- exec: touch PLACE.touched\n- copy: {contnt: x, dest: /x}", rc=2)
     assert missing(ran.err, "site.yml:4:14 copy contnt content") == []
     assert ran.out == ""
@@ -96,14 +81,14 @@ def test_what_is_wrong_is_said_before_any_host_is_touched(site: Site) -> None:
     assert "did you mean 'the'?" in undefined.err
 
 
-def test_extra_variables_win_and_files_of_them_are_read(site: Site) -> None:
+def test_extra_variables_override_others_and_can_be_files(site: Site) -> None:
     (site.directory / "more.yml").write_text("b: from file\nc: '{{ a }}!'\n")
     tasks = "- debug: {msg: '{{ a }}/{{ b }}/{{ c }}'}"
     report = site.report(tasks, "-e", "a=call", "-e", "@more.yml", head="  vars: {a: play, b: play}\n")
     assert report["tasks"][0]["hosts"]["node1"]["result"]["msg"] == "call/from file/call!"
 
 
-def test_one_connection_serves_all_tasks(site: Site) -> None:
+def test_all_tasks_use_one_connection(site: Site) -> None:
     log = "cat /var/log/sshd.log /var/log/auth.log 2>/dev/null | grep -c Accepted || true"
     before = ask(site.lab.hosts[2], log, as_root=True).out.strip() or "0"
     report = site.report("\n".join(["- exec: echo $PPID", *["- exec: echo $PPID"] * 4]))
@@ -113,7 +98,7 @@ def test_one_connection_serves_all_tasks(site: Site) -> None:
         assert int(after) - int(before) <= 3  # ours, and the two that looked
 
 
-def test_serial_takes_some_hosts_after_the_other_and_ends_where_all_of_them_failed(site: Site) -> None:
+def test_serial_runs_in_batches_and_stops_after_a_failed_batch(site: Site) -> None:
     tasks = """\
 - name: turn
   exec: test {{ inventory_hostname }} != node2
@@ -129,7 +114,7 @@ def test_serial_takes_some_hosts_after_the_other_and_ends_where_all_of_them_fail
     assert "node3 : ok=0 changed=0 failed=0" in ran.out
 
 
-def test_nothing_runs_on_this_machine_unless_the_call_says_so(site: Site) -> None:
+def test_local_tasks_need_the_local_option(site: Site) -> None:
     mark = site.directory / "ran-here"
     tasks = f"- name: here\n  command: touch {mark}\n  delegate_to: localhost\n  run_once: true\n"
     refused = site.play(tasks, rc=2)

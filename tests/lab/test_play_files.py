@@ -1,4 +1,4 @@
-"""`ipexctl play`: what tasks put on hosts and bring from them, that twice is once, and that --check changes nothing."""
+"""`ipexctl play`: files that tasks copy and fetch, idempotence, and --check."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lay_out(site: Site) -> None:
 NAMES = "  vars: {names: [a, b]}\n"
 
 
-def test_files_are_put_where_they_belong_and_a_second_time_nothing_changes(site: Site) -> None:
+def test_file_tasks_are_applied_and_idempotent(site: Site) -> None:
     lay_out(site)
     first = site.report(FILES, head=NAMES)
     assert counts(first, "node2") == (9, 7, 0, 0, 0)
@@ -63,7 +63,7 @@ def test_files_are_put_where_they_belong_and_a_second_time_nothing_changes(site:
     assert counts(second)[0] == 9
 
 
-def test_copy_does_not_follow_a_link_of_another_account(site: Site) -> None:
+def test_copy_follows_no_link_of_another_account(site: Site) -> None:
     (site.directory / "tree" / "sub").mkdir(parents=True)
     (site.directory / "tree" / "sub" / "file").write_text("1")
     site.on(0, "mkdir -p PLACE/target PLACE/into")
@@ -79,7 +79,7 @@ def test_copy_does_not_follow_a_link_of_another_account(site: Site) -> None:
     assert site.on(0, "ls PLACE/target") == "content\n"
 
 
-def test_a_host_does_not_choose_which_files_a_fetch_writes(site: Site) -> None:
+def test_fetch_task_refuses_files_that_were_not_requested(site: Site) -> None:
     for index in range(3):
         site.on(index, "mkdir -p PLACE/model && echo weights >PLACE/model/w.pt")
     tasks = """\
@@ -98,7 +98,7 @@ def test_a_host_does_not_choose_which_files_a_fetch_writes(site: Site) -> None:
     assert sorted(map(str, found)) == ["brought/node1/model/w.pt", "brought/node3/model/w.pt", "flat/model/w.pt"]
 
 
-def test_a_file_too_large_to_hold_lands_where_a_small_one_does(site: Site) -> None:
+def test_large_files_are_fetched_to_the_same_paths_as_small_ones(site: Site) -> None:
     for index in range(3):
         site.on(index, f"mkdir -p PLACE && head -c {17 << 20} /dev/zero >PLACE/w.pt")
     tasks = """\
@@ -113,7 +113,7 @@ def test_a_file_too_large_to_hold_lands_where_a_small_one_does(site: Site) -> No
 
 
 @pytest.mark.core
-def test_check_changes_nothing_anywhere_and_diff_shows_what_would(site: Site) -> None:
+def test_check_mode_changes_nothing_and_diff_shows_changes(site: Site) -> None:
     lay_out(site)
     ran = site.play(FILES.split("- name: there")[0], "--check", "--diff", head=NAMES)
     assert "+for node1" in ran.out
@@ -126,7 +126,7 @@ def test_check_changes_nothing_anywhere_and_diff_shows_what_would(site: Site) ->
     assert site.on(0, "cat PLACE/x.*.bak") == "one\ntwo\n"
 
 
-def test_sync_brings_of_the_credentials_what_include_names(site: Site) -> None:
+def test_sync_copies_only_included_credentials(site: Site) -> None:
     (site.directory / "proj").mkdir()
     for name in ("train.py", ".env", "server.pem"):
         (site.directory / "proj" / name).write_text("x")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ipexctl.lab import Lab, LabSpec
-from lab_run_helpers import IMPI, Cluster, session_dir, stack_with, wheels_from_pypi
+from lab_run_helpers import Cluster, new_cluster, session_dir, small_stack
 
+LAB = LabSpec(hosts=2, name=f"private-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 PROJECT = {
     "train.py": "import os\nopen(f'made-{os.environ[\"RANK\"]}', 'w')\nprint('trained')\n",
@@ -30,16 +31,12 @@ OF_PROJECT = re.compile(r"code/[^/]+/(?!\.ipexctl(/|$))")
 
 
 @pytest.fixture(scope="module")
-def cluster(make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    base = tmp_path_factory.mktemp("private")
-    lab = make_lab(LabSpec(hosts=2, name=f"private-{os.getpid()}"))
-    project = base / "project"
+def cluster(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = new_cluster(lab, tmp_path_factory.mktemp("private"))
     for name, text in PROJECT.items():
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(text)
+        cluster.write(name, text)
     before = os.umask(0o002)
     try:
-        cluster = Cluster(lab, project, base / "state", ("--ppn", "1"))
         set_umask(cluster, "002")
         yield cluster
     finally:
@@ -68,8 +65,7 @@ def open_paths(listing: str) -> list[str]:
     return found
 
 
-def test_all_that_the_commands_write_is_private(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
-    wheels = stack_with(wheels_from_pypi(session_dir(tmp_path_factory), IMPI), tmp_path_factory.mktemp("house"))
+def test_files_written_by_commands_are_private(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
     own_home = tmp_path_factory.mktemp("home") / "user"
     own_home.mkdir(mode=0o700)
     set_umask(cluster, "000")
@@ -78,15 +74,14 @@ def test_all_that_the_commands_write_is_private(cluster: Cluster, tmp_path_facto
     home = "/home/ipex/private/home"
     for command in (
         ("trust",),
-        ("install", "--wheelhouse", wheels, "--offline", "--stack", "torch"),
+        ("install", *small_stack(session_dir(tmp_path_factory))),
         ("sync",),
         ("run", "--ppn", "1", "train.py"),
         ("play", "book.yml"),
         ("envs", "--prune"),
     ):
         name, *arguments = command
-        ran = cluster.call(name, "-H", cluster.lab.hostfile, "--home", home, *arguments, env=env, timeout=240)
-        assert ran.rc == 0, f"{command}: {ran.rc}\n{ran.err}\n{ran.out}"
+        cluster.good(name, "-H", cluster.lab.hostfile, "--home", home, *arguments, env=env, timeout=240)
     for index in range(2):
         listing = cluster.on(index, f"cd {home} && find . -printf '%y %m %P\\n'")
         assert all(f" {name}" in listing for name in ("envs/", "code/", "runs/", "agent/"))
@@ -96,16 +91,15 @@ def test_all_that_the_commands_write_is_private(cluster: Cluster, tmp_path_facto
     assert any(path.parts[-1] == "runs" for path in paths)
 
 
-def test_a_home_that_others_can_open_is_closed(cluster: Cluster) -> None:
+def test_home_open_to_others_is_made_private(cluster: Cluster) -> None:
     for index in range(2):
         cluster.on(index, "mkdir -p .ipexctl && chmod 775 .ipexctl")
-    ran = cluster.call("sync", "-H", cluster.lab.hostfile)
-    assert ran.rc == 0, ran.err
+    cluster.good("sync", "-H", cluster.lab.hostfile)
     assert cluster.on(0, "stat -c %a .ipexctl") == "700\n"
 
 
 @pytest.mark.parametrize("command", ["sync", "trust", "install"])
-def test_a_home_of_another_account_is_refused(command: str, cluster: Cluster, wheelhouse: Path) -> None:
+def test_home_of_another_account_is_refused(command: str, cluster: Cluster, wheelhouse: Path) -> None:
     for index in range(2):
         cluster.as_root(index, "mkdir -p -m 777 /foreign && chmod 777 /foreign")
     options = ("--wheelhouse", wheelhouse, "--offline") if command == "install" else ()

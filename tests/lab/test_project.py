@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from cli_helpers import BARE, ipexctl
+from cli_helpers import NO_HOSTS_ENV, CommandResult, ipexctl
 from ipexctl.lab import LabSpec
-from lab_run_helpers import by_rank, new_cluster
-
-if TYPE_CHECKING:
-    from cli_helpers import Ran
-    from ipexctl.lab import Lab
-    from lab_run_helpers import Cluster
+from lab_run_helpers import Cluster, by_rank
 
 MPI_LAB = LabSpec(hosts=2, name=f"project-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 
-LISTS = """\
+LIST_SCRIPT = """\
 import os, pathlib
 here = pathlib.Path(__file__).parent
 tree = here.parent if here.name == "src" else here
@@ -33,23 +27,22 @@ print(os.path.relpath(os.getcwd(), tree), *sorted(file for file in files if not 
 
 
 @pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+def cluster(cluster: Cluster, tmp_path: Path) -> Cluster:
     """The project is beside other files of the user, which are not to be copied."""
-    cluster = new_cluster(lab, tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/private.txt").write_text("x")
     return cluster
 
 
-def run_in(cluster: Cluster, directory: Path, *args: object) -> Ran:
+def run_in(cluster: Cluster, directory: Path, *args: object) -> CommandResult:
     options = ("--ppn", "1", "--ssh-config", cluster.lab.ssh_config)
-    ran = ipexctl("run", *options, *args, cwd=directory, env={**BARE, **cluster.env}, timeout=100)
+    ran = ipexctl("run", *options, *args, cwd=directory, env={**NO_HOSTS_ENV, **cluster.env}, timeout=100)
     assert ran.rc == 0, ran.err
     return ran
 
 
-def test_the_nearest_marked_directory_is_the_project_wherever_the_call_is_made(cluster: Cluster) -> None:
-    cluster.write("src/train.py", LISTS)
+def test_project_root_is_the_nearest_marked_directory(cluster: Cluster) -> None:
+    cluster.write("src/train.py", LIST_SCRIPT)
     cluster.write("pyproject.toml", "")
     cluster.write("notes/x", "1")
     cluster.write("hostfile", "node[1-2]\n")
@@ -66,22 +59,22 @@ def test_the_nearest_marked_directory_is_the_project_wherever_the_call_is_made(c
     assert at_root.err.splitlines()[0].endswith("hosts: ./hostfile")
 
 
-def test_sync_and_other_commands_find_the_project_upward(cluster: Cluster) -> None:
-    cluster.write("src/train.py", LISTS)
+def test_sync_and_exec_find_the_project_root_in_parent_directories(cluster: Cluster) -> None:
+    cluster.write("src/train.py", LIST_SCRIPT)
     cluster.write(".ipexctlignore", "")
     cluster.write("hostfile", "node[1-2]\n")
     config, cwd = ("--ssh-config", cluster.lab.ssh_config), cluster.project / "src"
-    ran = ipexctl("sync", "--home", "/home/ipex/upward", *config, cwd=cwd, env=BARE)
+    ran = ipexctl("sync", "--home", "/home/ipex/upward", *config, cwd=cwd, env=NO_HOSTS_ENV)
     assert ran.rc == 0, ran.err
     assert ran.err.startswith(f"project {cluster.project} (3 files, ")
     listed = cluster.on(1, "cd /home/ipex/upward/code/project-* && find . -name .ipexctl -prune -o -type f -print")
     assert sorted(listed.split()) == ["./.ipexctlignore", "./hostfile", "./src/train.py"]
-    ran = ipexctl("exec", *config, "--json", "--", "hostname", cwd=cwd, env=BARE)
+    ran = ipexctl("exec", *config, "--json", "--", "hostname", cwd=cwd, env=NO_HOSTS_ENV)
     assert [host["stdout"] for host in json.loads(ran.out)["hosts"]] == ["node1\n", "node2\n"]
 
 
-def test_a_playbook_finds_it_upward_from_its_script(cluster: Cluster) -> None:
-    cluster.write("src/train.py", LISTS)
+def test_playbook_finds_the_project_root_from_its_script(cluster: Cluster) -> None:
+    cluster.write("src/train.py", LIST_SCRIPT)
     cluster.write("ipexctl.toml", "")
     tasks = "    - sync:\n    - run: {script: ../src/train.py, ppn: 1}\n"
     cluster.write("plays/site.yml", f"- hosts: all\n  tasks:\n{tasks}")
@@ -91,7 +84,7 @@ def test_a_playbook_finds_it_upward_from_its_script(cluster: Cluster) -> None:
     assert "plays ipexctl.toml plays/site.yml src/train.py" in ran.out + ran.err
 
 
-WRITES = """\
+WRITE_SCRIPT = """\
 import os, pathlib
 directory = pathlib.Path("checkpoints")
 directory.mkdir(exist_ok=True)
@@ -100,8 +93,8 @@ print(*sorted(path.name for path in pathlib.Path(__file__).parent.iterdir() if p
 """
 
 
-def test_results_that_fetch_brought_are_not_sent_back(cluster: Cluster) -> None:
-    cluster.write("train.py", WRITES)
+def test_fetched_results_are_not_uploaded(cluster: Cluster) -> None:
+    cluster.write("train.py", WRITE_SCRIPT)
     cluster.write("kept/own.txt", "1")
     cluster.run("--ppn", "1", "train.py")
     for dest in ("out", "kept"):

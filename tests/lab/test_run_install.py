@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
 from cli_helpers import ipexctl
-from ipexctl.lab import Lab, LabSpec
-from lab_run_helpers import Cluster, new_cluster
+from ipexctl.lab import LabSpec
+from lab_run_helpers import Cluster
 
 LAB = LabSpec(hosts=2, name=f"early-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
-NOTHING = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": ""}
-"""No index is in reach: an install would fail with another message, and late."""
-
-
-@pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    return new_cluster(lab, tmp_path)
+NO_INDEX_ENV = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": ""}
+"""No index is reachable: an install would fail later, with another message."""
 
 
 def installed(cluster: Cluster) -> list[str]:
@@ -30,15 +24,15 @@ def test_logins_and_imports_are_checked_before_the_install(cluster: Cluster) -> 
     cluster.write("plain.py", "import torch\n")
     cluster.write("train.py", "import torch, numpy\nimport frobnicate\nimport helper\n")
     cluster.write("helper.py", "")
-    no_login = cluster.refused("--install", "--stack", "torch", "plain.py", env=NOTHING)
+    no_login = cluster.refused("--install", "--stack", "torch", "plain.py", env=NO_INDEX_ENV)
     assert no_login.startswith("project ")
     assert "ipexctl trust -H" in no_login
     assert ipexctl("trust", "-H", cluster.lab.hostfile).rc == 0
-    no_module = cluster.refused("--install", "--stack", "torch", "train.py", env=NOTHING)
+    no_module = cluster.refused("--install", "--stack", "torch", "train.py", env=NO_INDEX_ENV)
     assert "frobnicate" in no_module
     assert "helper" not in no_module
     assert f"ipexctl install -H {cluster.lab.hostfile} --stack torch --with frobnicate" in no_module
     assert installed(cluster) == ["", ""]
-    late = cluster.refused("--install", "--stack", "torch", "plain.py", env=NOTHING)
+    late = cluster.refused("--install", "--stack", "torch", "plain.py", env=NO_INDEX_ENV)
     assert "frobnicate" not in late
     assert "ipexctl trust" not in late

@@ -1,15 +1,17 @@
-"""A session over real ssh: streams, ends, and what is left when it ends early."""
+"""A session over real ssh: streams, exit codes, and early ends."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -33,15 +35,32 @@ def hosts(lab3: Lab) -> tuple[Host, ...]:
     return read_hosts_file(lab3.hostfile)
 
 
+@contextmanager
+def opened(host: Host) -> Iterator[Session]:
+    """A session that is closed in the end. A sshd that reads its configuration again refuses for a moment."""
+    until = time.monotonic() + 10
+    with Connector(ConnectOptions()) as connector:
+        while True:
+            try:
+                session = connector.open(host, Cancel())
+                break
+            except Unreachable:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        try:
+            yield session
+        finally:
+            session.close()
+
+
 @pytest.fixture
 def session(hosts: tuple[Host, ...]) -> Iterator[Session]:
-    with Connector(ConnectOptions()) as connector:
-        opened = connector.open(hosts[0], Cancel())
-        yield opened
-        opened.close()
+    with opened(hosts[0]) as session:
+        yield session
 
 
-def test_bytes_go_there_and_come_back_unharmed_in_both_streams(session: Session) -> None:
+def test_both_streams_are_transferred_unchanged(session: Session) -> None:
     data = os.urandom(20_000_000)
     received = {"stdout": hashlib.sha256(), "stderr": hashlib.sha256()}
     session.run(
@@ -50,7 +69,7 @@ def test_bytes_go_there_and_come_back_unharmed_in_both_streams(session: Session)
     assert {digest.digest() for digest in received.values()} == {hashlib.sha256(data).digest()}
 
 
-def test_output_is_handed_on_as_it_comes_and_not_held(session: Session) -> None:
+def test_output_is_forwarded_immediately(session: Session) -> None:
     seen: list[float] = []
 
     def sink(stream: Stream, data: bytes) -> None:
@@ -61,7 +80,7 @@ def test_output_is_handed_on_as_it_comes_and_not_held(session: Session) -> None:
     assert seen[1] - seen[0] > 0.4
 
 
-def test_a_slow_sink_slows_the_host_down_and_loses_nothing(session: Session) -> None:
+def test_slow_sink_loses_no_output(session: Session) -> None:
     count = 0
 
     def sink(stream: Stream, data: bytes) -> None:
@@ -73,24 +92,24 @@ def test_a_slow_sink_slows_the_host_down_and_loses_nothing(session: Session) -> 
     assert count == 30_000_000
 
 
-def test_many_commands_over_one_connection(session: Session) -> None:
+def test_many_commands_use_one_connection(session: Session) -> None:
     ports = {capture(session, Command.shell("echo $SSH_CONNECTION")).stdout for _ in range(20)}
     assert len(ports) == 1
 
 
-def test_time_up_ends_the_command_and_the_session_goes_on(session: Session, lab3: Lab) -> None:
+def test_timeout_ends_the_command_and_keeps_the_session(session: Session, lab3: Lab) -> None:
     with pytest.raises(TimedOut):
         capture(session, Command.shell("sleep 6601 & exec sleep 6602"), timeout=0.5)
     assert processes_with(lab3, "sleep 660") == []
     assert capture(session, Command.argv("echo", "still here")).stdout == b"still here\n"
 
 
-def test_a_command_too_long_for_the_host_is_refused_with_a_way_out(session: Session) -> None:
+def test_too_long_command_is_refused(session: Session) -> None:
     with pytest.raises(HostError, match="KiB long"):
         capture(session, Command.argv("echo", "x" * 200_000))
 
 
-def test_sshd_dying_during_a_command_is_a_lost_connection(session: Session, lab3: Lab) -> None:
+def test_killed_sshd_is_reported_as_lost_connection(session: Session, lab3: Lab) -> None:
     timer = threading.Timer(0.5, break_host, (lab3.hosts[0], "sshd-dead"))
     timer.start()
     with pytest.raises(Unreachable, match="the connection was lost"):
@@ -101,13 +120,12 @@ def test_sshd_dying_during_a_command_is_a_lost_connection(session: Session, lab3
 
 @pytest.mark.parametrize("fault", ["link-down", "sshd-hang"])
 @pytest.mark.parametrize("spec", [LabSpec(hosts=3), LabSpec(hosts=4, bastion=True)], ids=["direct", "bastion"])
-def test_a_host_that_falls_silent_during_a_command_is_noticed(
+def test_silent_host_is_detected_during_a_command(
     make_lab: Callable[[LabSpec], Lab], spec: LabSpec, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dial, "DEAD_AFTER", 4)
     lab = make_lab(spec)
-    with Connector(ConnectOptions()) as connector:
-        session = connector.open(read_hosts_file(lab.hostfile)[1], Cancel())
+    with opened(read_hosts_file(lab.hostfile)[1]) as session:
         timer = threading.Timer(0.5, break_host, (lab.hosts[1], fault))
         timer.start()
         started = time.monotonic()
@@ -117,22 +135,21 @@ def test_a_host_that_falls_silent_during_a_command_is_noticed(
         finally:
             timer.join()
             mend_host(lab.hosts[1])
-            session.close()
     assert time.monotonic() - started < 25
 
 
-def test_a_command_outlives_its_streams(session: Session) -> None:
+def test_command_that_closes_its_streams_is_waited_for(session: Session) -> None:
     result = capture(session, Command.shell("exec >/dev/null 2>&1; sleep 1; exit 5"))
     assert result.ended.code == 5
 
 
-def test_a_command_without_streams_is_still_ended_in_time(session: Session, lab3: Lab) -> None:
+def test_command_that_closes_its_streams_is_ended_at_timeout(session: Session, lab3: Lab) -> None:
     with pytest.raises(TimedOut):
         capture(session, Command.shell("exec >/dev/null 2>&1; exec sleep 6621"), timeout=1)
     assert processes_with(lab3, "sleep 6621") == []
 
 
-def test_commands_that_end_before_they_are_fed_do_not_cost_the_connection(hosts: tuple[Host, ...]) -> None:
+def test_unread_stdin_does_not_break_the_connection(hosts: tuple[Host, ...]) -> None:
     def work(session: Session) -> set[int]:
         inputs = [io.BytesIO(b"x" * 70_000) if number % 2 else None for number in range(40)]
         return {capture(session, Command.shell("exit 4"), stdin=stdin).ended.code for stdin in inputs}
@@ -140,60 +157,38 @@ def test_commands_that_end_before_they_are_fed_do_not_cost_the_connection(hosts:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        with Connector(ConnectOptions()) as connector:
-            session = connector.open(hosts[0], Cancel())
-            with ThreadPoolExecutor(6) as pool:
-                assert list(pool.map(work, [session] * 6)) == [{4}] * 6
-            session.close()
+        with opened(hosts[0]) as session, ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(work, [session] * 6)) == [{4}] * 6
     finally:
         sys.setswitchinterval(before)
 
 
-def test_where_sshd_allows_few_commands_at_a_time_they_wait_for_one_another(hosts: tuple[Host, ...], lab3: Lab) -> None:
+def test_commands_wait_if_sshd_limits_sessions(hosts: tuple[Host, ...], lab3: Lab) -> None:
     set_there = "cp /etc/ssh/sshd_config /etc/ssh/before; { echo MaxSessions 2; grep -v MaxSessions /etc/ssh/before; } "
     reload = "kill -HUP $(cat /run/sshd.pid)"
     in_host(lab3.hosts[0], f"{set_there} >/etc/ssh/sshd_config; {reload}")
     try:
-        with Connector(ConnectOptions()) as connector:
-            session = open_soon(connector, hosts[0])
-            with ThreadPoolExecutor(5) as pool:
-                said = list(pool.map(lambda n: capture(session, Command.shell(f"sleep 0.3; echo {n}")), range(5)))
-            session.close()
+        with opened(hosts[0]) as session, ThreadPoolExecutor(5) as pool:
+            said = list(pool.map(lambda n: capture(session, Command.shell(f"sleep 0.3; echo {n}")), range(5)))
     finally:
         in_host(lab3.hosts[0], f"cat /etc/ssh/before >/etc/ssh/sshd_config; {reload}")
-        with Connector(ConnectOptions()) as connector:
-            open_soon(connector, hosts[0]).close()
+        with opened(hosts[0]):
+            pass
     assert [each.stdout for each in said] == [f"{n}\n".encode() for n in range(5)]
 
 
-def test_a_login_shell_that_refuses_commands_is_told_with_its_own_words(hosts: tuple[Host, ...], lab3: Lab) -> None:
-    with Connector(ConnectOptions()) as connector:
-        session = connector.open(hosts[2], Cancel())
+def test_error_text_of_a_refusing_login_shell_is_reported(hosts: tuple[Host, ...], lab3: Lab) -> None:
+    with opened(hosts[2]) as session:
         capture(session, Command.shell("echo 'echo no commands here >&2; exit 9' > .bashrc"))
         try:
             with pytest.raises(HostError, match=r"\b9\b.*no commands here"):
                 capture(session, Command.argv("true"))
         finally:
             push_over_sftp(lab3)
-            session.close()
-
-
-def open_soon(connector: Connector, host: Host) -> Session:
-    """A sshd that reads its configuration again refuses for a moment."""
-    until = time.monotonic() + 10
-    while True:
-        try:
-            return connector.open(host, Cancel())
-        except Unreachable:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
 
 
 def push_over_sftp(lab: Lab) -> None:
     """Empty the .bashrc of the third host, without a shell to do it."""
-    import subprocess
-
     subprocess.run(
         ["sftp", "-q", "-F", str(lab.ssh_config), "-b", "-", lab.hosts[2].name],
         input=b"rm .bashrc\n",

@@ -1,4 +1,4 @@
-"""`ipexctl sync` on real SSH hosts: what arrives, what stays, what is refused, and how it goes on after a fall."""
+"""`ipexctl sync` on real SSH hosts: uploaded and kept files, refusals, and repetition after failures."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-import install_helpers
-from cli_helpers import Ran
-from install_helpers import statuses
+from cli_helpers import CommandResult
+from install_helpers import Target, statuses
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
 
@@ -25,13 +24,13 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
-class Cluster(install_helpers.Cluster):
+class Project(Target):
     """A lab, a home on the hosts that one test has to itself, and a project here."""
 
     root: Path
     env: dict[str, str]
 
-    def sync(self, *args: object) -> Ran:
+    def sync(self, *args: object) -> CommandResult:
         return self.install(self.root, *args, verb="sync", env=self.env)
 
     def report(self, *args: object, rc: int = 0, **more: Any) -> dict[str, Any]:
@@ -48,100 +47,100 @@ class Cluster(install_helpers.Cluster):
 
 
 @pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
+def target(lab: Lab, tmp_path: Path) -> Iterator[Project]:
     root = tmp_path / "project"
     root.mkdir()
-    yield Cluster(lab, f"/home/ipex/sync{next(_numbers)}", root, {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    yield Project(lab, f"/home/ipex/sync{next(_numbers)}", root, {"XDG_CACHE_HOME": str(tmp_path / "cache")})
     for host in lab.hosts:
         mend_host(host)
 
 
 @pytest.mark.core
-def test_every_host_has_the_project_at_one_path_and_a_second_call_is_one_question(cluster: Cluster) -> None:
-    cluster.put("train.py", "print()\n")
-    cluster.put("with space/quo'te\".txt", "1\n")
-    cluster.put("new\nline", "1\n")
-    Path(os.fsdecode(os.fsencode(cluster.root) + b"/bad\xff\xfe")).write_bytes(b"\0\1")
-    (cluster.root / "empty").mkdir()
-    (cluster.root / "link").symlink_to("train.py")
-    first = cluster.report()
+def test_project_is_at_one_path_and_second_sync_is_one_request(target: Project) -> None:
+    target.put("train.py", "print()\n")
+    target.put("with space/quo'te\".txt", "1\n")
+    target.put("new\nline", "1\n")
+    Path(os.fsdecode(os.fsencode(target.root) + b"/bad\xff\xfe")).write_bytes(b"\0\1")
+    (target.root / "empty").mkdir()
+    (target.root / "link").symlink_to("train.py")
+    first = target.report()
     assert set(statuses(first).values()) == {"changed"}
     assert {host["path"] for host in first["hosts"]} == {first["path"]}
     listed = "find . -path ./.ipexctl -prune -o -print0 | sort -z | od -c"
-    here = subprocess.run(["sh", "-c", listed], cwd=cluster.root, capture_output=True, text=True, check=True).stdout
+    here = subprocess.run(["sh", "-c", listed], cwd=target.root, capture_output=True, text=True, check=True).stdout
     for index in range(3):
-        assert cluster.on(index, listed) == here
-        assert cluster.on(index, "od -An -tx1 bad*").split() == ["00", "01"]
-    again = cluster.sync("-v")
+        assert target.on(index, listed) == here
+        assert target.on(index, "od -An -tx1 bad*").split() == ["00", "01"]
+    again = target.sync("-v")
     assert (again.rc, re.findall(r"^(node\d): (\w+) \(", again.err, re.M)) == (
         0,
         [(name, "asked") for name, _ in re.findall(r"^(node\d): (\w+) \(", again.err, re.M)],
     )
     assert again.err.count("asked") == 3
     assert "nothing to do" in again.err
-    assert set(statuses(cluster.report()).values()) == {"ok"}
+    assert set(statuses(target.report()).values()) == {"ok"}
 
 
-def test_a_host_that_cannot_be_written_fails_alone_and_says_why(cluster: Cluster) -> None:
-    cluster.put("train.py", "1")
-    cluster.report()
-    break_host(cluster.lab.hosts[1], "read-only-home")
-    assert set(statuses(cluster.report()).values()) == {"ok"}
-    cluster.put("train.py", "2")
-    report = cluster.report(rc=1)
+def test_read_only_home_fails_only_that_host(target: Project) -> None:
+    target.put("train.py", "1")
+    target.report()
+    break_host(target.lab.hosts[1], "read-only-home")
+    assert set(statuses(target.report()).values()) == {"ok"}
+    target.put("train.py", "2")
+    report = target.report(rc=1)
     assert [host["status"] for host in report["hosts"]] == ["changed", "failed", "changed"]
     assert "read-only" in report["hosts"][1]["reason"]
     assert report["hosts"][1]["fix"]
-    mend_host(cluster.lab.hosts[1])
-    assert [host["status"] for host in cluster.report()["hosts"]] == ["ok", "changed", "ok"]
+    mend_host(target.lab.hosts[1])
+    assert [host["status"] for host in target.report()["hosts"]] == ["ok", "changed", "ok"]
 
 
-def test_a_full_disk_leaves_the_tree_as_it_was(cluster: Cluster) -> None:
-    cluster.put("train.py", "1")
-    cluster.report()
-    break_host(cluster.lab.hosts[2], "full-disk")
-    cluster.put("train.py", "2" * 3_000_000)
-    report = cluster.report(rc=1)
+def test_full_disk_leaves_the_tree_unchanged(target: Project) -> None:
+    target.put("train.py", "1")
+    target.report()
+    break_host(target.lab.hosts[2], "full-disk")
+    target.put("train.py", "2" * 3_000_000)
+    report = target.report(rc=1)
     assert [host["status"] for host in report["hosts"]] == ["changed", "changed", "failed"]
     assert "disk is full" in report["hosts"][2]["reason"]
-    assert cluster.on(2, "cat train.py") == "1"
-    mend_host(cluster.lab.hosts[2])
-    assert cluster.report()["hosts"][2]["status"] == "changed"
+    assert target.on(2, "cat train.py") == "1"
+    mend_host(target.lab.hosts[2])
+    assert target.report()["hosts"][2]["status"] == "changed"
 
 
-def test_much_crosses_our_link_once(cluster: Cluster) -> None:
-    (cluster.root / "weights.bin").write_bytes(os.urandom(12_000_000))
+def test_large_files_cross_the_uplink_once(target: Project) -> None:
+    (target.root / "weights.bin").write_bytes(os.urandom(12_000_000))
     for index in range(20):
-        (cluster.root / f"part{index}").write_bytes(os.urandom(50_000))
-    report = cluster.report()
+        (target.root / f"part{index}").write_bytes(os.urandom(50_000))
+    report = target.report()
     assert set(statuses(report).values()) == {"changed"}
     assert 13_000_000 <= sum(host["sent_bytes"] for host in report["hosts"]) < 13_200_000
     for index in range(3):
-        assert cluster.on(index, "ls | wc -l").strip() == "21"
-        assert ask(cluster.lab.hosts[index], f"find {cluster.home}/tmp -type f").out == ""
+        assert target.on(index, "ls | wc -l").strip() == "21"
+        assert ask(target.lab.hosts[index], f"find {target.home}/tmp -type f").out == ""
 
 
-def test_an_unreachable_host_is_named_and_the_others_have_it(cluster: Cluster) -> None:
-    cluster.put("train.py", "1")
-    break_host(cluster.lab.hosts[0], "sshd-dead")
-    report = cluster.report(rc=3)
+def test_unreachable_host_is_reported_and_others_are_synced(target: Project) -> None:
+    target.put("train.py", "1")
+    break_host(target.lab.hosts[0], "sshd-dead")
+    report = target.report(rc=3)
     assert [host["status"] for host in report["hosts"]] == ["unreachable", "changed", "changed"]
 
 
-def test_too_big_a_project_touches_no_host(cluster: Cluster) -> None:
-    with (cluster.root / "data.bin").open("wb") as file:
+def test_too_large_project_is_refused_before_upload(target: Project) -> None:
+    with (target.root / "data.bin").open("wb") as file:
         file.truncate(1_200_000_000)
-    ran = cluster.sync()
+    ran = target.sync()
     assert ran.rc == 2
     assert "data.bin (1.2 GB)" in ran.err
     assert ".ipexctlignore" in ran.err
-    assert ask(cluster.lab.hosts[0], f"ls {cluster.home}").rc != 0
-    cluster.put("a", "1")
-    assert cluster.sync("--data", "data.bin").rc == 0
+    assert ask(target.lab.hosts[0], f"ls {target.home}").rc != 0
+    target.put("a", "1")
+    assert target.sync("--data", "data.bin").rc == 0
 
 
 @pytest.mark.core
-def test_credentials_reach_no_host_unless_the_call_names_them(cluster: Cluster) -> None:
+def test_credentials_are_uploaded_only_if_included(target: Project) -> None:
     credentials = (
         ".env",
         ".netrc",
@@ -151,18 +150,18 @@ def test_credentials_reach_no_host_unless_the_call_names_them(cluster: Cluster) 
         ".docker/config.json",
     )
     for path in ("train.py", "deep/module.py", *credentials):
-        cluster.put(path, "secret")
+        target.put(path, "secret")
     listed = "find . -path ./.ipexctl -prune -o -type f -print | sort"
     for args in (("--dry-run",), ()):
-        ran = cluster.sync(*args)
+        ran = target.sync(*args)
         assert ran.rc == 0, ran.err
         (note,) = [line for line in ran.err.splitlines() if "--include" in line]
         assert ".docker/config.json, .env, .netrc" in note
-    assert [cluster.on(index, listed).split() for index in range(3)] == [["./deep/module.py", "./train.py"]] * 3
-    report = cluster.report("--include", ".env", "--include", "*.pem", "--exclude", "*.pem")
+    assert [target.on(index, listed).split() for index in range(3)] == [["./deep/module.py", "./train.py"]] * 3
+    report = target.report("--include", ".env", "--include", "*.pem", "--exclude", "*.pem")
     assert report["left_out"] == [".docker/config.json", ".netrc", ".ssh/", "deep/.aws/"]
-    assert cluster.on(1, listed).split() == ["./.env", "./deep/module.py", "./train.py"]
-    report = cluster.report("--dry-run")
+    assert target.on(1, listed).split() == ["./.env", "./deep/module.py", "./train.py"]
+    report = target.report("--dry-run")
     assert {tuple(host["would_delete"]) for host in report["hosts"]} == {(".env",)}
-    assert [host["files_deleted"] for host in cluster.report()["hosts"]] == [1, 1, 1]
-    assert cluster.on(2, listed).split() == ["./deep/module.py", "./train.py"]
+    assert [host["files_deleted"] for host in target.report()["hosts"]] == [1, 1, 1]
+    assert target.on(2, listed).split() == ["./deep/module.py", "./train.py"]

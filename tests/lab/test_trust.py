@@ -1,4 +1,4 @@
-"""`ipexctl trust` on real hosts: node0 gets in everywhere, nobody else's line is touched, revoke leaves no trace."""
+"""`ipexctl trust` on real hosts: node0 can log in everywhere, other lines are unchanged, revoke removes everything."""
 
 from __future__ import annotations
 
@@ -6,34 +6,41 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from cli_helpers import IPEXCTL, ipexctl
+from cli_helpers import begin, ipexctl
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from ipexctl.lab.system import in_host
 from lab_helpers import ask
-from trust_helpers import SSH, everyone, gets_in, keys_of, snapshot, trust
+from trust_helpers import (
+    SSH,
+    check_there_and_back,
+    expected_logins,
+    node0_logins,
+    read_authorized_keys,
+    snapshot,
+    trust,
+)
 
 LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 
 @pytest.mark.core
-def test_node0_reaches_all_and_the_second_time_nothing_changes(clean: Lab) -> None:
+def test_node0_can_log_in_everywhere_and_second_call_changes_nothing(clean: Lab) -> None:
     first = trust(clean.hostfile)
     assert first.ran.rc == 0, first.ran
     assert first.document["schema"] == "ipexctl.trust/1"
     assert first.document["config"] == "/home/ipex/.ipexctl/ssh/config"
     assert first.document["summary"] == {"ok": 0, "changed": 4, "failed": 0, "unreachable": 0}
-    assert gets_in(clean) == everyone(clean)
+    assert node0_logins(clean) == expected_logins(clean)
     node0 = clean.hosts[0]
     assert ask(node0, f"{SSH} {clean.hosts[2].address} hostname").out == "node3\n", "by its address too"
     assert ask(node0, "stat -c %a .ipexctl/ssh .ipexctl/ssh/id_ed25519").out == "700\n600\n"
-    assert keys_of(clean.hosts[3]).splitlines()[1].startswith(f'restrict,from="{node0.address},')
+    assert read_authorized_keys(clean.hosts[3]).splitlines()[1].startswith(f'restrict,from="{node0.address},')
     files = {host.name: (snapshot(host), in_host(host, 'stat -c %Y.%i "$HOME_DIR/.ssh/"*')) for host in clean.hosts}
     second = trust(clean.hostfile)
     assert (second.ran.rc, second.statuses) == (0, {"ok"})
@@ -43,7 +50,7 @@ def test_node0_reaches_all_and_the_second_time_nothing_changes(clean: Lab) -> No
     assert "nothing changed" in said.err
 
 
-def test_the_key_opens_nothing_but_commands_and_from_nowhere_else(clean: Lab) -> None:
+def test_trust_key_allows_only_commands_from_node0(clean: Lab) -> None:
     assert trust(clean.hostfile).ran.rc == 0
     one, two, three = clean.hosts[:3]
     key = in_host(one, 'cat "$HOME_DIR/.ipexctl/ssh/id_ed25519"')
@@ -56,7 +63,7 @@ def test_the_key_opens_nothing_but_commands_and_from_nowhere_else(clean: Lab) ->
     assert (forward.out, forward.rc) == ("", 255)
 
 
-def test_dry_run_tells_and_changes_nothing(clean: Lab) -> None:
+def test_dry_run_shows_changes_and_writes_nothing(clean: Lab) -> None:
     before = [snapshot(host) for host in clean.hosts]
     told = trust(clean.hostfile, "--dry-run")
     assert told.ran.rc == 0
@@ -73,20 +80,14 @@ def test_dry_run_tells_and_changes_nothing(clean: Lab) -> None:
     ],
     ids=["csh-node0", "fish-node0"],
 )
-def test_odd_but_healthy_hosts(clean: Lab, faults: tuple[tuple[str, ...], ...]) -> None:
+def test_trust_works_with_unusual_login_shells_and_no_names(clean: Lab, faults: tuple[tuple[str, ...], ...]) -> None:
     for host, broken in zip(clean.hosts, faults, strict=True):
         for fault in broken:
             break_host(host, fault)
-    before = {host.name: snapshot(host) for host in clean.hosts}
-    done = trust(clean.hostfile)
-    assert done.ran.rc == 0, done.document
-    assert gets_in(clean) == everyone(clean)
-    assert trust(clean.hostfile).statuses == {"ok"}
-    assert trust(clean.hostfile, "--revoke").ran.rc == 0
-    assert {host.name: snapshot(host) for host in clean.hosts} == before
+    check_there_and_back(clean, clean.hostfile)
 
 
-def test_a_host_that_is_down_is_done_when_it_is_back_and_undone_too(clean: Lab) -> None:
+def test_host_that_was_down_is_handled_by_the_next_call(clean: Lab) -> None:
     node = clean.hosts[2]
     break_host(node, "sshd-dead")
     done = trust(clean.hostfile)
@@ -104,31 +105,31 @@ def test_a_host_that_is_down_is_done_when_it_is_back_and_undone_too(clean: Lab) 
     assert revoked.rc == 3
     assert "ipexctl trust --revoke" in revoked.err
     mend_host(node)
-    assert "ipexctl:" in keys_of(node)
+    assert "ipexctl:" in read_authorized_keys(node)
     assert trust(clean.hostfile, "--revoke").status("node3") == "changed"
-    assert "ipexctl:" not in keys_of(node)
+    assert "ipexctl:" not in read_authorized_keys(node)
 
 
-def test_a_host_that_is_left_out_keeps_its_place(clean: Lab) -> None:
+def test_host_outside_the_limit_keeps_its_trust(clean: Lab) -> None:
     assert trust(clean.hostfile).ran.rc == 0
     assert trust(clean.hostfile, "-l", "node[1-2]").statuses == {"ok"}
-    assert gets_in(clean) == everyone(clean)
+    assert node0_logins(clean) == expected_logins(clean)
     revoked = ipexctl("trust", "-H", clean.hostfile, "-l", "!node4", "--revoke")
     assert "note: node4: " in revoked.err
     assert trust(clean.hostfile, "--revoke").status("node4") == "changed"
 
 
-def test_a_node0_that_is_down_or_gone_is_no_reason_to_keep_its_line(clean: Lab) -> None:
+def test_revoke_works_with_unreachable_node0(clean: Lab) -> None:
     assert trust(clean.hostfile).ran.rc == 0
     break_host(clean.hosts[0], "sshd-dead")
     done = trust(clean.hostfile, "--revoke")
     assert (done.ran.rc, done.status("node1"), done.status("node2")) == (3, "unreachable", "changed")
-    assert "ipexctl:" not in keys_of(clean.hosts[1])
+    assert "ipexctl:" not in read_authorized_keys(clean.hosts[1])
     assert trust(clean.hostfile).statuses == {"unreachable", "failed"}
 
 
 @pytest.mark.core
-def test_a_changed_host_key_is_refused_by_node0(clean: Lab) -> None:
+def test_changed_host_key_is_refused_by_node0(clean: Lab) -> None:
     assert trust(clean.hostfile).ran.rc == 0
     break_host(clean.hosts[1], "changed-host-key")
     said = ask(clean.hosts[0], f"{SSH} node2 true")
@@ -139,7 +140,7 @@ def test_a_changed_host_key_is_refused_by_node0(clean: Lab) -> None:
     assert "CHANGED" in done.host("node2")["reason"]
 
 
-def test_where_node0_gets_in_already_nothing_is_changed(clean: Lab) -> None:
+def test_existing_logins_of_node0_are_used_unchanged(clean: Lab) -> None:
     node0 = clean.hosts[0]
     known = clean.known_hosts.read_text()
     in_host(node0, 'cd "$HOME_DIR/.ssh"; ssh-keygen -q -t ed25519 -N "" -f id_ed25519; chown $LOGIN id_ed25519*')
@@ -160,25 +161,22 @@ def test_where_node0_gets_in_already_nothing_is_changed(clean: Lab) -> None:
     assert "nothing changed" in said.err
 
 
-def test_killed_at_any_moment_and_run_again_it_ends_whole(clean: Lab) -> None:
-    args = [*IPEXCTL, "trust", "-H", str(clean.hostfile)]
+def test_trust_completes_after_sigkills(clean: Lab) -> None:
     for moment in range(5):
-        process = subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = begin("trust", "-H", clean.hostfile)
         time.sleep(random.uniform(0.2, 2.2))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.communicate()
         if moment == 2:
             ipexctl("trust", "-H", clean.hostfile, "--revoke")
     assert trust(clean.hostfile).ran.rc == 0
-    assert gets_in(clean) == everyone(clean)
-    assert all(keys_of(host).count("ipexctl:") == 1 for host in clean.hosts)
+    assert node0_logins(clean) == expected_logins(clean)
+    assert all(read_authorized_keys(host).count("ipexctl:") == 1 for host in clean.hosts)
 
 
-def test_an_interrupt_is_130_and_leaves_nothing_half_done(clean: Lab) -> None:
+def test_interrupt_exits_with_130_and_json_document(clean: Lab) -> None:
     for wait in (0.1, 0.5, 0.9):
-        process = subprocess.Popen(
-            [*IPEXCTL, "trust", "-H", str(clean.hostfile), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        process = begin("trust", "-H", clean.hostfile, "--json")
         while "cryptography" not in Path(f"/proc/{process.pid}/maps").read_text():  # it has begun to log in
             time.sleep(0.01)
         time.sleep(wait)
@@ -189,10 +187,10 @@ def test_an_interrupt_is_130_and_leaves_nothing_half_done(clean: Lab) -> None:
         if process.returncode == 0:
             break
     assert trust(clean.hostfile).ran.rc == 0
-    assert gets_in(clean) == everyone(clean)
+    assert node0_logins(clean) == expected_logins(clean)
 
 
-def test_what_a_crash_left_behind_is_cleared_away(clean: Lab) -> None:
+def test_leftovers_of_a_crash_are_removed(clean: Lab) -> None:
     node = clean.hosts[1]
     lock = '"$HOME_DIR/.ssh/.ipexctl-trust"'
     script = (
@@ -207,16 +205,15 @@ def test_what_a_crash_left_behind_is_cleared_away(clean: Lab) -> None:
     assert ".ipexctl-trust" not in snapshot(node)
 
 
-def test_two_at_once_leave_one_line(clean: Lab) -> None:
-    args = [*IPEXCTL, "trust", "-H", str(clean.hostfile)]
-    both = [subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(3)]
-    said = [process.communicate(timeout=60)[0].decode() for process in both]
+def test_parallel_calls_add_one_line(clean: Lab) -> None:
+    both = [begin("trust", "-H", clean.hostfile) for _ in range(3)]
+    said = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0, 0], said
-    assert all(keys_of(host).count("ipexctl:") == 1 for host in clean.hosts)
-    assert gets_in(clean) == everyone(clean)
+    assert all(read_authorized_keys(host).count("ipexctl:") == 1 for host in clean.hosts)
+    assert node0_logins(clean) == expected_logins(clean)
 
 
-def test_a_home_of_its_own_for_our_files(clean: Lab) -> None:
+def test_home_option_sets_the_path_of_trust_files(clean: Lab) -> None:
     in_host(clean.hosts[0], "mkdir -m 1777 /scratch")
     done = trust(clean.hostfile, env={"IPEXCTL_HOME": "/scratch/my files/ipexctl"})
     assert done.ran.rc == 0, done.document

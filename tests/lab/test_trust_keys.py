@@ -11,7 +11,7 @@ import pytest
 from ipexctl.lab import Lab, LabHost, LabSpec, break_host, mend_host
 from ipexctl.lab.system import in_host
 from lab_helpers import ask
-from trust_helpers import everyone, gets_in, snapshot, trust
+from trust_helpers import expected_logins, node0_logins, snapshot, trust
 
 LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 @pytest.fixture
 def keys_elsewhere(clean: Lab) -> Iterator[LabHost]:
-    """A host that lets us in by a key of the system's, with no ~/.ssh at all."""
+    """A host whose sshd reads keys from /etc/ssh, without a ~/.ssh."""
     node = clean.hosts[3]
     in_host(node, 'cp "$HOME_DIR/.ssh/authorized_keys" /etc/ssh/lab_keys; chmod 644 /etc/ssh/lab_keys')
     in_host(node, 'mv "$HOME_DIR/.ssh" "$HOME_DIR/../kept"; cp /etc/ssh/sshd_config /etc/ssh/before')
@@ -43,11 +43,11 @@ def sshd(node: LabHost, line: str | None) -> None:
         time.sleep(0.05)
 
 
-def test_where_there_was_no_ssh_directory_there_is_none_again(clean: Lab, keys_elsewhere: LabHost) -> None:
+def test_created_ssh_directory_is_removed_by_revoke(clean: Lab, keys_elsewhere: LabHost) -> None:
     before = snapshot(keys_elsewhere)
     assert ".ssh" not in before
     assert trust(clean.hostfile).ran.rc == 0
-    assert gets_in(clean) == everyone(clean)
+    assert node0_logins(clean) == expected_logins(clean)
     assert in_host(keys_elsewhere, 'cd "$HOME_DIR"; stat -c "%a %U" .ssh .ssh/*') == "700 ipex\n600 ipex\n"
     assert trust(clean.hostfile, "--revoke").ran.rc == 0
     assert snapshot(keys_elsewhere) == before
@@ -57,7 +57,7 @@ def test_where_there_was_no_ssh_directory_there_is_none_again(clean: Lab, keys_e
     assert in_host(keys_elsewhere, 'ls -A "$HOME_DIR/.ssh"; rm -r "$HOME_DIR/.ssh"') == "known_hosts\n"
 
 
-def test_a_sshd_that_reads_keys_elsewhere_is_named_as_the_cause(clean: Lab, keys_elsewhere: LabHost) -> None:
+def test_authorized_keys_file_setting_of_sshd_is_named_in_the_fix(clean: Lab, keys_elsewhere: LabHost) -> None:
     sshd(keys_elsewhere, "AuthorizedKeysFile /etc/ssh/lab_keys")
     done = trust(clean.hostfile)
     assert done.ran.rc == 1
@@ -65,7 +65,7 @@ def test_a_sshd_that_reads_keys_elsewhere_is_named_as_the_cause(clean: Lab, keys
     assert "AuthorizedKeysFile" in done.host("node4")["fix"]
 
 
-def test_a_read_only_file_is_left_alone(clean: Lab) -> None:
+def test_read_only_authorized_keys_is_unchanged(clean: Lab) -> None:
     node = clean.hosts[1]
     in_host(node, 'chmod 400 "$HOME_DIR/.ssh/authorized_keys"')
     before = snapshot(node)
@@ -82,7 +82,7 @@ def test_a_read_only_file_is_left_alone(clean: Lab) -> None:
     ("fault", "word"), [("read-only-home", "Read-only file system"), ("full-disk", "No space left")]
 )
 @pytest.mark.parametrize("number", [0, 2])
-def test_a_home_that_cannot_be_written_to(clean: Lab, fault: str, word: str, number: int) -> None:
+def test_unwritable_home_is_reported_and_unchanged(clean: Lab, fault: str, word: str, number: int) -> None:
     node = clean.hosts[number]
     before = snapshot(node)
     break_host(node, fault)

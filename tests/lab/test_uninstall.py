@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipexctl.lab import Lab, LabSpec
-from lab_run_helpers import IMPI, WAITS, Cluster, new_cluster, session_dir, stack_with, wheels_from_pypi
+from lab_run_helpers import WAIT_SCRIPT, Cluster, new_cluster, session_dir, small_stack
 from message_data import missing
 from trust_helpers import snapshot
 
@@ -26,10 +27,8 @@ class Account(Cluster):
         kinds = {"CACHE": ".cache", "CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state"}
         return {"HOME": home, **{f"XDG_{kind}_HOME": f"{home}/{name}" for kind, name in kinds.items()}}
 
-    def good(self, *args: object, timeout: float = 240) -> str:
-        ran = self.call(args[0], "-H", self.lab.hostfile, *args[1:], timeout=timeout)
-        assert ran.rc == 0, ran.err + ran.out
-        return ran.out
+    def good(self, *args: object, **more: Any) -> str:
+        return super().good(args[0], "-H", self.lab.hostfile, *args[1:], timeout=240, **more)
 
     def files(self) -> set[str]:
         return {str(path.relative_to(self.state)) for path in self.state.rglob("*") if path.is_file()}
@@ -44,16 +43,14 @@ def account_of(lab: Lab, directory: Path) -> Account:
 
 
 @pytest.mark.core
-def test_hosts_and_control_machine_are_as_before(
+def test_uninstall_restores_hosts_and_control_machine(
     make_lab: Callable[[LabSpec], Lab], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     lab = make_lab(LabSpec(hosts=2, name=f"uninst-{os.getpid()}"))
     account = account_of(lab, tmp_path)
     before = [snapshot(host) for host in lab.hosts]
-    base = session_dir(tmp_path_factory)
-    house = stack_with(wheels_from_pypi(base, IMPI), tmp_path / "house")
     account.good("trust")
-    account.good("install", "--wheelhouse", house, "--offline", "--stack", "torch")
+    account.good("install", *small_stack(session_dir(tmp_path_factory)))
     account.good("sync")
     account.good("doctor", "--json")
     account.good("run", "train.py")
@@ -64,7 +61,7 @@ def test_hosts_and_control_machine_are_as_before(
         assert {"environments", "runs", "projects", "agent"} <= {group["kind"] for group in host["found"]}
         assert host["logins"]
 
-    account.write("waits.py", WAITS)
+    account.write("waits.py", WAIT_SCRIPT)
     live = account.begin("waits.py")
     live.wait_for("here", times=2)
     refused = account.call("uninstall", "-H", lab.hostfile, "--yes")
@@ -86,7 +83,7 @@ def test_hosts_and_control_machine_are_as_before(
     assert account.on(0, "find /tmp /dev/shm /var/tmp -user ipex -name '*ipexctl*' 2>/dev/null || true") == ""
 
 
-def test_a_shared_home_is_handled_once(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+def test_shared_home_is_handled_once(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
     lab = make_lab(LabSpec(hosts=2, shared_home=True, name=f"uninst-nfs-{os.getpid()}"))
     account = account_of(lab, tmp_path)
     before = snapshot(lab.hosts[0])

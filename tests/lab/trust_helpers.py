@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from cli_helpers import Ran, ipexctl
+from cli_helpers import CommandResult, ipexctl
 from ipexctl.lab import Lab, LabHost
 from ipexctl.lab.system import in_host
 from lab_helpers import ask
@@ -27,7 +27,7 @@ def snapshot(host: LabHost) -> str:
 
 @dataclass(frozen=True)
 class Trusted:
-    ran: Ran
+    ran: CommandResult
     document: dict[str, Any]
 
     def status(self, name: str) -> str:
@@ -47,8 +47,8 @@ def trust(hostfile: object, *args: object, **options: Any) -> Trusted:
     return Trusted(ran, json.loads(ran.out))
 
 
-def gets_in(lab: Lab) -> dict[str, str]:
-    """Which host and account answers node0 under each name, asked with the plain client and our config."""
+def node0_logins(lab: Lab) -> dict[str, str]:
+    """For each name the host and account that node0 reaches with plain ssh and the config of trust."""
     names = " ".join(host.name for host in lab.hosts)
     one = f'{SSH} $n "hostname; whoami" 2>/dev/null </dev/null | tail -n 2 | xargs echo $n'
     said = ask(lab.hosts[0], f"sh -c 'for n in {names}; do ({one}) & done; wait'", timeout=40)
@@ -56,9 +56,21 @@ def gets_in(lab: Lab) -> dict[str, str]:
     return {name: answer for name, _, answer in answers if name.startswith("node")}
 
 
-def everyone(lab: Lab) -> dict[str, str]:
+def check_there_and_back(lab: Lab, hostfile: object, *args: object) -> Trusted:
+    """Trust lets node0 in everywhere, changes nothing the second time, and leaves nothing once it is revoked."""
+    before = {host.name: snapshot(host) for host in lab.hosts}
+    done = trust(hostfile, *args)
+    assert done.ran.rc == 0, done.document
+    assert node0_logins(lab) == expected_logins(lab)
+    assert trust(hostfile, *args).statuses == {"ok"}
+    assert trust(hostfile, *args, "--revoke").ran.rc == 0
+    assert {host.name: snapshot(host) for host in lab.hosts} == before
+    return done
+
+
+def expected_logins(lab: Lab) -> dict[str, str]:
     return {host.name: f"{host.name} {host.user}" for host in lab.hosts}
 
 
-def keys_of(host: LabHost) -> str:
+def read_authorized_keys(host: LabHost) -> str:
     return in_host(host, 'cat "$HOME_DIR/.ssh/authorized_keys"')

@@ -17,7 +17,7 @@ NOT_OURS = shutil.ignore_patterns(".*", "__pycache__", "build", "checkpoints")
 
 @pytest.mark.timeout(300)
 @scenes(PACKAGE)
-def test_the_site_is_built_strictly_and_has_every_page(context: Scene, tmp_path: Path) -> None:
+def test_site_builds_strictly_with_every_page(context: Scene, tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     shutil.copytree(ROOT, shell.project, ignore=NOT_OURS, dirs_exist_ok=True)
     (shell.project / ".venv").symlink_to(sys.prefix)

@@ -23,7 +23,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_wheel_contains_only_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.partition("/")[0] for name in names}
     assert top == {"ipexctl", f"ipexctl-{ipexctl.__version__}.dist-info"}
@@ -36,7 +36,7 @@ def test_it_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_in_an_empty_environment_it_does_what_the_checkout_does(wheel: Path, tmp_path: Path) -> None:
+def test_installed_wheel_behaves_like_the_checkout(wheel: Path, tmp_path: Path) -> None:
     pins = tmp_path / "pins.txt"
     lock = (ROOT / "tests" / "requirements.lock").read_text()
     pins.write_text("\n".join(line.rstrip("\\ ") for line in re.findall(r"(?m)^\w.*==.*$", lock)))

@@ -1,4 +1,4 @@
-"""The scripts that work on a store, run as a node runs them: a process of its own, isolated, fed by stdin."""
+"""Runs the store commands of the agent as a node does: in an isolated process, with input on stdin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from agent_helpers import agent_argv
+import env_helpers
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,7 @@ def frame(content: bytes, name: str = "a-1.0-py3-none-any.whl", **more: Any) -> 
 END = b'{"end": true}\n'
 
 
-def argv(script: str, action: str, python: str = sys.executable) -> list[str]:
-    return agent_argv(python, f"files.{script}", action)
-
-
-def first_line(script: str, request: dict[str, Any]) -> bytes:
+def first_line(request: dict[str, Any]) -> bytes:
     return json.dumps(request).encode() + b"\n"
 
 
@@ -59,18 +55,11 @@ def run(
     python: str = sys.executable,
     env: dict[str, str] | None = None,
 ) -> Said:
-    done = subprocess.run(
-        argv(script, action, python),
-        input=first_line(script, request) + stdin,
-        capture_output=True,
-        env={**_BARE, **(env or {})},
-        cwd="/",
-        timeout=60,
-        check=False,
-    )
-    stderr = done.stderr.decode()
+    process = start(script, action, request, python=python, env={**_BARE, **(env or {})}, cwd="/")
+    out, err = process.communicate(stdin, timeout=60)
+    stderr = err.decode()
     assert "Traceback" not in stderr, stderr
-    return Said([json.loads(line) for line in done.stdout.splitlines()], done.returncode, stderr)
+    return Said([json.loads(line) for line in out.splitlines()], process.returncode, stderr)
 
 
 _SPOILS = re.compile("(?i)proxy|cert|ca_bundle|netrc")
@@ -79,11 +68,7 @@ _BARE = {key: value for key, value in os.environ.items() if not _SPOILS.search(k
 
 def start(script: str, action: str, request: dict[str, Any], **options: Any) -> subprocess.Popen[bytes]:
     """Begin it with its stdin still open."""
-    process = subprocess.Popen(
-        argv(script, action), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
-    )
-    feed(process, first_line(script, request))
-    return process
+    return env_helpers.start(f"files.{script}", action, request, is_fed=True, **options)
 
 
 def feed(process: subprocess.Popen[bytes], data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A run on this machine as node0 sees it: the real supervisor and ranks, and mpirun or what stands in for it."""
+"""A run on this machine as on node0: the real supervisor and ranks, and mpirun or a stand-in."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from agent_helpers import agent_file, wait_until
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.submit.start import HOOKS
-from ipexctl.node.common.processes import is_running
+from ipexctl.node.common.processes import command_lines, is_running
 from ipexctl.remote.node_call import script_text
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
-FOR_EVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
-SOON_LOST = ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 1.0\nLOST = 3.0")
+HERE = Host("localhost", "localhost")
+SLEEP_FOREVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+FAST_LOSS_PATCH = ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 1.0\nLOST = 3.0")
 """A patch of `run.rank`: a supervisor counts as lost within seconds, and yet after several answers."""
 FINAL = ("ok", "failed", "stopped", "lost")
 OVER_TCP = "import os, sys; os.execv(sys.argv[2], [*sys.argv[2:-3], '@none', '127.0.0.1', sys.argv[1]])"
@@ -43,7 +47,7 @@ class Run:
     go: dict[str, Any] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     patches: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Module → a constant as it stands there, and as it is to be: nobody waits a minute in a test."""
+    """Module → a constant in its source and its replacement, for example shorter timeouts."""
     rank_port: int | None = None
     """The ranks connect to this port of 127.0.0.1 alone, over TCP, as those of other nodes."""
     id: str = "run1"
@@ -54,13 +58,20 @@ class Run:
         return self.home / "runs" / self.id
 
     @property
+    def record(self) -> RunRecord:
+        """As the control machine has it, which is this one."""
+        return RunRecord(
+            self.id, HERE, str(self.home), sys.executable, "count.py", world_size=self.size, started=time.time()
+        )
+
+    @property
     def agent(self) -> Path:
         return self.rundir / "agent.zip"
 
     def start(self) -> Run:
         self.listen()
         self.write_job()
-        self.say_go()
+        self.send_go()
         return self
 
     def upload_agent(self) -> None:
@@ -114,7 +125,7 @@ class Run:
         path.write_text(json.dumps(job))
         path.chmod(0o600)
 
-    def say_go(self, *, leave: bool = True) -> None:
+    def send_go(self, *, leave: bool = True) -> None:
         by_mpirun = self.go.get("by_mpirun", True)
         launch = self.launch or ([sys.executable, str(STAND_IN), str(self.size)] if by_mpirun else [])
         if self.rank_port is not None:
@@ -151,7 +162,7 @@ class Run:
         return said
 
     def wait(self, seconds: float = 30) -> dict[str, Any]:
-        """The final status; nothing of the supervisor's is alive by then."""
+        """Wait for the final status and the end of the supervisor."""
         self.wait_until(
             lambda: self.status["state"] in FINAL and not is_running(self.status["supervisor"]["pid"]), seconds
         )
@@ -181,11 +192,11 @@ class Run:
         return [line for line in lines if line["event"] == name]
 
     def left(self) -> list[str]:
-        """Processes of this run that live, by what only they have: its directory in their words or environment."""
+        """Live processes of this run: its directory is in their command line or environment."""
         return [f"{pid}: {words}" for pid, words in processes_with(str(self.rundir))]
 
     def close(self) -> None:
-        """End what a failed test has left, by pid."""
+        """Kill the processes that a failed test has left."""
         for pid, _ in processes_with(str(self.rundir)):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -194,18 +205,15 @@ class Run:
 
 
 def processes_with(marker: str) -> list[tuple[int, str]]:
-    """Processes whose words or environment hold that text, zombies and ourselves apart."""
+    """Processes whose command line or environment contains `marker`, without zombies and this process."""
     found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid() or not is_running(int(name)):
-            continue
+    for pid, words in command_lines():
         try:
-            words = Path(f"/proc/{name}/cmdline").read_bytes()
-            environ = Path(f"/proc/{name}/environ").read_bytes()
+            environ = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             continue
-        if marker.encode() in words or marker.encode() in environ:
-            found.append((int(name), words.replace(b"\0", b" ").decode(errors="replace")))
+        if (marker.encode() in words or marker.encode() in environ) and is_running(pid):
+            found.append((pid, words.replace(b"\0", b" ").decode(errors="replace")))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The agent: its copy in a home, never half of one; and every Python of the contract, 3.8 the oldest, can import it."""
+"""The agent: its copy in a home is complete or absent; and every supported Python, from 3.8 on, can import it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from node_store_helpers import END, file_of, frame
@@ -20,9 +20,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import agent_zip, call
 from ipexctl.remote.outcome import HostError
-
-if TYPE_CHECKING:
-    from ipexctl.remote.session import Ended, Readable
+from ipexctl.remote.session import Ended, Readable
 
 CONTENT = b"a wheel"
 
@@ -71,7 +69,7 @@ def home(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_agent_is_sent_once_and_then_runs_from_the_home_s_copy(home: Path) -> None:
+def test_agent_is_sent_once_and_runs_from_its_copy(home: Path) -> None:
     assert not is_copied(home)
     (copy,) = copies(home)
     assert is_copied(home)
@@ -81,7 +79,7 @@ def test_the_agent_is_sent_once_and_then_runs_from_the_home_s_copy(home: Path) -
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_every_python_uses_the_same_copy_and_keeps_its_bytecode_there(home: Path, python: str) -> None:
+def test_all_pythons_share_one_copy_with_their_bytecode(home: Path, python: str) -> None:
     receive(home)
     (copy,) = copies(home)
     before = {*copy.rglob("*.pyc")}
@@ -91,7 +89,7 @@ def test_every_python_uses_the_same_copy_and_keeps_its_bytecode_there(home: Path
     assert copies(home) == [copy]
 
 
-def test_a_copy_is_the_account_s_own_with_any_umask(home: Path) -> None:
+def test_copy_is_private_with_any_umask(home: Path) -> None:
     umask = os.umask(0)
     try:
         receive(home)
@@ -112,7 +110,7 @@ def test_a_copy_is_the_account_s_own_with_any_umask(home: Path) -> None:
         ([], 0o700),
     ],
 )
-def test_a_looser_home_is_closed_to_others_if_it_is_ipexctl_s_alone(home: Path, entries: list[str], mode: int) -> None:
+def test_open_home_is_made_private_if_only_ipexctl_uses_it(home: Path, entries: list[str], mode: int) -> None:
     for entry in entries:
         (home / entry).mkdir(mode=0o700)
     home.chmod(0o775)
@@ -122,7 +120,7 @@ def test_a_looser_home_is_closed_to_others_if_it_is_ipexctl_s_alone(home: Path, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_home_of_another_account_is_refused(home: Path) -> None:
+def test_home_of_another_account_is_refused(home: Path) -> None:
     os.chown(home, 12345, 12345)
     with pytest.raises(HostError, match="another account") as caught:
         receive(home)
@@ -130,7 +128,7 @@ def test_a_home_of_another_account_is_refused(home: Path) -> None:
     assert list(home.iterdir()) == []
 
 
-def test_a_call_that_only_reads_writes_nothing_and_ignores_the_copy(home: Path) -> None:
+def test_uncached_call_writes_nothing_and_ignores_the_copy(home: Path) -> None:
     assert not is_copied(home, cached=False)
     assert not (home / "agent").exists()
     receive(home)
@@ -138,7 +136,7 @@ def test_a_call_that_only_reads_writes_nothing_and_ignores_the_copy(home: Path) 
 
 
 @pytest.mark.parametrize("interpreter", ["/nonexistent/python3", "/"], ids=["missing", "not executable"])
-def test_a_python_that_cannot_start_leaves_the_call_to_the_next(home: Path, tmp_path: Path, interpreter: str) -> None:
+def test_broken_python_is_replaced_by_the_next_one(home: Path, tmp_path: Path, interpreter: str) -> None:
     broken = tmp_path / "python3"
     broken.write_text(f"#!{interpreter}\n")
     broken.chmod(0o755)
@@ -146,7 +144,7 @@ def test_a_python_that_cannot_start_leaves_the_call_to_the_next(home: Path, tmp_
     assert is_copied(home, python=str(broken))
 
 
-def test_a_missing_home_is_not_made_for_a_copy(tmp_path: Path) -> None:
+def test_missing_home_is_not_created_for_a_copy(tmp_path: Path) -> None:
     home = tmp_path / "none"
     session = LocalSession(Host("localhost", "localhost"))
     request = {"store": str(home / "wheels"), "files": []}
@@ -155,7 +153,7 @@ def test_a_missing_home_is_not_made_for_a_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o701, 0o720])
-def test_a_copy_that_others_can_open_is_not_used(home: Path, mode: int) -> None:
+def test_copy_open_to_others_is_not_used(home: Path, mode: int) -> None:
     receive(home)
     (copy,) = copies(home)
     copy.chmod(mode)
@@ -164,14 +162,14 @@ def test_a_copy_that_others_can_open_is_not_used(home: Path, mode: int) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another account")
-def test_a_copy_of_another_account_is_not_used(home: Path) -> None:
+def test_copy_of_another_account_is_not_used(home: Path) -> None:
     receive(home)
     (copy,) = copies(home)
     os.chown(copy, 65534, 65534)
     assert not is_copied(home)
 
 
-def test_a_link_in_place_of_the_copy_is_not_followed(home: Path, tmp_path: Path) -> None:
+def test_symlink_in_place_of_the_copy_is_not_followed(home: Path, tmp_path: Path) -> None:
     receive(home)
     (copy,) = copies(home)
     copy.rename(tmp_path / "elsewhere")
@@ -179,13 +177,13 @@ def test_a_link_in_place_of_the_copy_is_not_followed(home: Path, tmp_path: Path)
     assert not is_copied(home)
 
 
-def test_without_room_for_a_copy_the_call_works(home: Path) -> None:
+def test_call_works_without_a_copy(home: Path) -> None:
     (home / "agent").write_text("a file where the directory would be")
     assert not is_copied(home)
     assert not is_copied(home)
 
 
-def test_unused_copies_go_when_a_new_one_comes(home: Path) -> None:
+def test_unused_copies_are_removed_when_a_new_one_is_saved(home: Path) -> None:
     now = time.time()
     ages = {"0123456789abcdef": 31, "fedcba9876543210": 29, ".new-0a0b0c": 1, ".new-0a0b0d": 0}
     for name, days in ages.items():
@@ -197,7 +195,7 @@ def test_unused_copies_go_when_a_new_one_comes(home: Path) -> None:
     assert len(copies(home)) == 3
 
 
-def test_a_copy_in_use_is_touched_once_a_day(home: Path) -> None:
+def test_used_copy_is_touched_once_a_day(home: Path) -> None:
     receive(home)
     (copy,) = copies(home)
     for hours, is_touched in ((2, False), (25, True)):
@@ -207,7 +205,7 @@ def test_a_copy_in_use_is_touched_once_a_day(home: Path) -> None:
         assert (copy.stat().st_mtime > then + 1) == is_touched
 
 
-def test_an_archive_with_another_hash_is_not_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_with_wrong_hash_is_not_saved(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ipexctl.remote.node_call._copy_name", lambda archive: "0123456789abcdef")
     assert not is_copied(home)
     assert not (home / "agent").exists()
@@ -232,6 +230,6 @@ def test_every_module_can_be_imported(python: str, folder: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_every_folder_of_the_agent_is_tried() -> None:
+def test_every_package_of_the_agent_is_tested() -> None:
     directory = Path(ipexctl.node.__file__).parent
     assert {path.parent.name for path in directory.glob("*/__init__.py")} == {*FOLDERS, "common"}

@@ -1,4 +1,4 @@
-"""An environment is complete or absent: whatever happens while it is made."""
+"""An environment is complete or absent, whatever happens during the build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import other_pythons, wait_until
-from env_helpers import MINOR, TAG, Home, run_in, said, session_of, start
+from env_helpers import TAG, Home, run_in, said, session_of, start
 from ipexctl.remote.node_call import agent_command, agent_zip
 from tiny_wheels import corrupt, write_oneccl, write_wheel
 
@@ -25,12 +25,10 @@ pytest_plugins = ["run_fixtures"]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    home = Home(tmp_path / "home")
-    home.add_stack(tmp_path / "source")
-    return home
+    return Home.below(tmp_path)
 
 
-def test_a_build_is_whole_named_and_leaves_nothing_else(home: Home) -> None:
+def test_build_is_complete_named_and_leaves_no_temporary_files(home: Home) -> None:
     done = home.build()
     assert (done["state"], done["path"]) == ("built", str(home.env))
     assert os.readlink(home.path / "envs" / "default") == home.name
@@ -50,7 +48,7 @@ def test_a_second_build_changes_nothing(home: Home) -> None:
     assert home.leftovers() == []
 
 
-def test_console_scripts_and_paths_are_those_of_the_final_place(home: Home) -> None:
+def test_console_scripts_have_the_final_path(home: Home) -> None:
     home.build()
     assert run_in(home.env, "f2py").startswith(f"f2py of {home.env}/")
     for path in [*(home.env / "bin").iterdir(), home.env / "pyvenv.cfg", home.env / "env.json"]:
@@ -59,15 +57,12 @@ def test_console_scripts_and_paths_are_those_of_the_final_place(home: Home) -> N
     assert home.envs("check", name=home.name)["problems"] == []
 
 
-def test_uv_comes_out_of_its_wheel(home: Home, tmp_path: Path) -> None:
+def test_uv_is_used_from_its_wheel(home: Home, tmp_path: Path) -> None:
     import uv
 
     wheel = write_wheel(tmp_path, "uv", "0.1", scripts={"uv": f'#!/bin/sh\nexec {uv.find_uv_bin()} "$@"\n'})
     added = home.add(wheel)
-    request = home.request()
-    request["installer"] = {"sha256": added.sha256, "name": added.filename}
-    done = said(start("env.build", "build", request))
-    assert done["state"] == "built"
+    assert home.build(installer={"sha256": added.sha256, "name": added.filename})["state"] == "built"
 
 
 @pytest.mark.parametrize(
@@ -78,16 +73,15 @@ def test_uv_comes_out_of_its_wheel(home: Home, tmp_path: Path) -> None:
         ("no wheels with a matching platform tag", "uv ended with exit code 2: no wheels with a matching platform tag"),
     ],
 )
-def test_what_uv_dies_of_is_told(home: Home, tmp_path: Path, text: str, reason: str) -> None:
+def test_uv_errors_are_reported(home: Home, tmp_path: Path, text: str, reason: str) -> None:
     added = home.add(write_wheel(tmp_path, "uv", "0.1", scripts={"uv": f"#!/bin/sh\necho '{text}' >&2\nexit 2\n"}))
-    request = {**home.request(), "installer": {"sha256": added.sha256, "name": added.filename}}
-    failed = said(start("env.build", "build", request))
+    failed = home.build(installer={"sha256": added.sha256, "name": added.filename})
     assert reason in failed["reason"]
     assert home.leftovers() == []
 
 
 @pytest.mark.parametrize("python", other_pythons())
-def test_the_scripts_run_under_every_python_of_the_table(home: Home, python: str) -> None:
+def test_env_commands_run_under_every_python(home: Home, python: str) -> None:
     assert home.build(python=python)["state"] == "built"
     assert home.envs("check", python=python, name="default")["ok"]
     assert home.envs("list", python=python)["envs"][0]["complete"]
@@ -95,12 +89,11 @@ def test_the_scripts_run_under_every_python_of_the_table(home: Home, python: str
 
 
 @pytest.mark.parametrize("module", ["oneccl_bindings_for_pytorch", "torch_ccl"])
-def test_variables_are_those_of_the_bindings_own_setvars(tmp_path: Path, module: str) -> None:
-    home = Home(tmp_path / "home")
-    home.add_stack(tmp_path / "source", oneccl="2.8.0", module=module)
+def test_variables_come_from_setvars_of_the_bindings(tmp_path: Path, module: str) -> None:
+    home = Home.below(tmp_path, oneccl="2.8.0", module=module)
     home.build(record={"module": module, "backend": "ccl"})
     record = home.record
-    package = f"{home.env}/lib/python{MINOR}/site-packages/{module}"
+    package = f"{home.site}/{module}"
     assert record["variables"]["CCL_ROOT"] == package
     assert record["variables"]["I_MPI_ROOT"] == f"{package}/opt/mpi"
     assert record["variables"]["PATH"] == f"{package}/opt/mpi/bin:{home.env}/bin"
@@ -111,18 +104,18 @@ def test_variables_are_those_of_the_bindings_own_setvars(tmp_path: Path, module:
     assert not {"MANPATH", "CMAKE_PREFIX_PATH"} & set(record["variables"])
 
 
-def test_variables_are_those_of_vars_where_the_bindings_have_no_mpi(tmp_path: Path) -> None:
+def test_variables_come_from_vars_if_bindings_have_no_mpi(tmp_path: Path) -> None:
     home = Home(tmp_path / "home of tests")
     home.add_stack(tmp_path / "source")
     home.wheels.append(home.add(write_oneccl(tmp_path / "source", "2.8.0", python=TAG, bundled_mpi=False)))
     home.build(record={"module": "oneccl_bindings_for_pytorch", "backend": "ccl"})
-    package = f"{home.env}/lib/python{MINOR}/site-packages/oneccl_bindings_for_pytorch"
+    package = f"{home.site}/oneccl_bindings_for_pytorch"
     variables = home.record["variables"]
     assert (variables["CCL_ROOT"], variables["I_MPI_ROOT"]) == (package, str(home.env))
     assert variables["LD_LIBRARY_PATH"] == f"{package}/lib:{home.env}/lib"
 
 
-def test_variables_are_computed_where_wheels_have_no_setvars(home: Home) -> None:
+def test_variables_are_computed_without_setvars(home: Home) -> None:
     home.build()
     env = str(home.env)
     assert home.record["variables"] == {
@@ -133,7 +126,7 @@ def test_variables_are_computed_where_wheels_have_no_setvars(home: Home) -> None
     }
 
 
-def test_a_wheel_whose_list_of_files_is_wrong_still_checks(home: Home, tmp_path: Path) -> None:
+def test_wheel_with_wrong_record_passes_the_check(home: Home, tmp_path: Path) -> None:
     import zipfile
 
     wheel = write_wheel(tmp_path, "odd", "1.0")
@@ -148,7 +141,7 @@ def test_a_wheel_whose_list_of_files_is_wrong_still_checks(home: Home, tmp_path:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_killed_at_any_moment_a_rerun_ends_whole(home: Home, seed: int) -> None:
+def test_build_completes_after_sigkill(home: Home, seed: int) -> None:
     child = start("env.build", "build", home.request())
     time.sleep(random.Random(seed).uniform(0.02, 1.2))
     child.kill()
@@ -162,7 +155,7 @@ def test_killed_at_any_moment_a_rerun_ends_whole(home: Home, seed: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["TERM", "closed"])
-def test_told_to_stop_it_leaves_no_process_and_no_file(home: Home, how: str) -> None:
+def test_stopped_build_leaves_no_process_and_no_file(home: Home, how: str) -> None:
     child = start("env.build", "build", home.request())
     assert child.stdout is not None
     for line in child.stdout:
@@ -178,7 +171,7 @@ def test_told_to_stop_it_leaves_no_process_and_no_file(home: Home, how: str) -> 
     child.stderr.close()
 
 
-def test_two_builds_at_once_make_one(home: Home) -> None:
+def test_parallel_builds_create_one_environment(home: Home) -> None:
     children = [start("env.build", "build", home.request()) for _ in range(3)]
     states = sorted(said(child)["state"] for child in children)
     assert states == ["built", "there", "there"]
@@ -186,8 +179,8 @@ def test_two_builds_at_once_make_one(home: Home) -> None:
     assert home.leftovers() == []
 
 
-def test_where_the_lock_fails_the_rename_decides(home: Home) -> None:
-    """Two builders that don't see one another's locks, as on a filesystem that lies."""
+def test_parallel_builds_without_a_lock_create_one_environment(home: Home) -> None:
+    """Two builders that do not see each other's locks, as on a broken filesystem."""
     blind = {"common.store_lock": ("marker.create()\n            break", "break")}
     children = [start("env.build", "build", home.request(), patches=blind) for _ in range(2)]
     assert sorted(said(child)["state"] for child in children) == ["built", "there"]
@@ -195,7 +188,7 @@ def test_where_the_lock_fails_the_rename_decides(home: Home) -> None:
     assert home.leftovers() == []
 
 
-def test_a_builder_gone_on_another_machine_is_known_by_its_heartbeat(home: Home) -> None:
+def test_dead_builder_on_another_machine_is_detected_by_heartbeat(home: Home) -> None:
     tmp = home.path / "tmp"
     for token, age in (("aaaaaaaaaaaa", 100), ("bbbbbbbbbbbb", 0)):
         (tmp / f"build-{token}").mkdir(parents=True)
@@ -209,10 +202,9 @@ def test_a_builder_gone_on_another_machine_is_known_by_its_heartbeat(home: Home)
     assert home.leftovers() == [".build-bbbbbbbbbbbb", "build-bbbbbbbbbbbb", "owner-bbbbbbbbbbbb"]
 
 
-def test_a_hand_broken_environment_is_told_and_made_anew(home: Home) -> None:
+def test_damaged_environment_is_reported_and_rebuilt(home: Home) -> None:
     home.build()
-    site = home.env / "lib" / f"python{MINOR}" / "site-packages"
-    (site / "torch" / "distributed" / "__init__.py").unlink()
+    (home.site / "torch" / "distributed" / "__init__.py").unlink()
     checked = home.envs("check", name="default")
     assert checked["problems"] == ["torch: torch/distributed/__init__.py is missing"]
     assert home.build()["state"] == "there"
@@ -222,14 +214,14 @@ def test_a_hand_broken_environment_is_told_and_made_anew(home: Home) -> None:
     assert home.leftovers() == []
 
 
-def test_an_environment_without_its_record_is_made_anew(home: Home) -> None:
+def test_environment_with_invalid_record_is_rebuilt(home: Home) -> None:
     home.build()
     (home.env / "env.json").write_text("{")
     assert home.build()["state"] == "built"
     assert home.envs("check", name="default")["ok"]
 
 
-def test_a_corrupt_wheel_is_named_and_taken_out_of_the_store(home: Home) -> None:
+def test_corrupt_wheel_is_named_and_removed_from_the_store(home: Home) -> None:
     torch = home.wheels[0]
     corrupt(home.path / "wheels" / torch.sha256 / torch.filename)
     failed = home.build()
@@ -240,13 +232,13 @@ def test_a_corrupt_wheel_is_named_and_taken_out_of_the_store(home: Home) -> None
     assert home.leftovers() == []
 
 
-def test_a_wheel_that_is_not_there_is_named(home: Home) -> None:
+def test_missing_wheel_is_named(home: Home) -> None:
     shutil.rmtree(home.path / "wheels" / home.wheels[1].sha256)
     assert home.wheels[1].filename in home.build()["reason"]
     assert home.leftovers() == []
 
 
-def test_a_directory_in_the_way_of_a_name_stays(home: Home) -> None:
+def test_directory_with_the_name_of_an_environment_is_kept(home: Home) -> None:
     (home.path / "envs" / "default" / "mine").mkdir(parents=True)
     home.build(links=())
     failed = home.envs("link", name=home.name, link="default")
@@ -255,24 +247,24 @@ def test_a_directory_in_the_way_of_a_name_stays(home: Home) -> None:
     assert (home.path / "envs" / "default" / "mine").is_dir()
 
 
-def test_another_python_than_the_locks_is_refused(home: Home) -> None:
+def test_python_version_other_than_the_lock_is_refused(home: Home) -> None:
     assert "this environment is for 3.1" in home.build(record={"python": "3.1"})["reason"]
 
 
-def test_no_interpreter_is_a_sentence(home: Home) -> None:
+def test_missing_interpreter_is_reported(home: Home) -> None:
     assert home.build()["state"] == "built"
     shutil.rmtree(home.env)
     request = home.request(python="/nowhere/python3")
     assert "/nowhere/python3" in said(start("env.build", "build", request))["reason"]
 
 
-def test_wheels_are_dropped_when_asked(home: Home) -> None:
+def test_wheels_are_removed_on_request(home: Home) -> None:
     home.build(drop_wheels=True)
     assert list((home.path / "wheels").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a b", "long" * 40])
-def test_a_home_may_have_any_path(tmp_path: Path, name: str) -> None:
+def test_home_path_can_have_spaces_or_be_long(tmp_path: Path, name: str) -> None:
     home = Home(tmp_path / name / "home")
     home.add_stack(tmp_path / "source")
     assert home.build()["state"] == "built"
@@ -280,7 +272,7 @@ def test_a_home_may_have_any_path(tmp_path: Path, name: str) -> None:
     assert home.envs("check", name="default")["problems"] == []
 
 
-def test_a_home_may_be_reached_through_a_link(tmp_path: Path) -> None:
+def test_home_can_be_a_symlink(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
     home = Home(tmp_path / "link" / "home")
@@ -293,7 +285,7 @@ def test_a_home_may_be_reached_through_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not Path("/usr/bin/python3").exists(), reason="becomes another account")
-def test_a_home_of_somebody_else_is_named() -> None:
+def test_home_of_another_account_is_refused() -> None:
     with tempfile.TemporaryDirectory() as top:
         Path(top).chmod(0o755)
         request = json.dumps(Home(Path(top) / "home").request()).encode() + b"\n"
@@ -314,7 +306,7 @@ def test_a_home_of_somebody_else_is_named() -> None:
     ("options", "reason"),
     [("size=1m", "has no room"), ("size=200m,noexec", "mounted noexec"), ("size=200m,ro", "read-only")],
 )
-def test_a_filesystem_that_won_t_do_is_named(
+def test_unsuitable_filesystem_is_reported(
     tmp_path: Path, mounted: Callable[[str], Path], options: str, reason: str
 ) -> None:
     place = mounted(options.replace(",ro", ""))
@@ -332,7 +324,7 @@ def test_a_filesystem_that_won_t_do_is_named(
         assert home.leftovers() == []
 
 
-def test_a_disk_that_fills_while_unpacking_is_named_with_what_is_missing(
+def test_disk_full_during_unpacking_is_reported_with_missing_space(
     tmp_path: Path, mounted: Callable[[str], Path]
 ) -> None:
     place = mounted("size=60m")

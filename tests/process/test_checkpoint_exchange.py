@@ -1,4 +1,4 @@
-"""An exchange of checkpoints between directories of this machine, each as one host has it."""
+"""The checkpoint exchange between directories of this machine, one per host."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def hosts(tmp_path: Path) -> Callable[[str], Hosts]:
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_each_python_takes_part(hosts: Callable[[str], Hosts], python: str) -> None:
+def test_exchange_works_with_every_python(hosts: Callable[[str], Hosts], python: str) -> None:
     cluster = hosts("last.pt")
     cluster.write("node2", saved("one"))
     assert cluster.exchange(python=python).failure == "", cluster.errors
     assert cluster.content() == [saved("one")] * 3
 
 
-def test_a_file_of_one_host_comes_to_all_and_its_removal_too(hosts: Callable[[str], Hosts]) -> None:
+def test_new_and_deleted_files_are_distributed_to_all_hosts(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("checkpoints/last.pt")
     written = cluster.write("node1", saved("one"), at=1_000_000)
     assert cluster.exchange().failure == "", cluster.errors
@@ -105,7 +105,7 @@ def test_a_file_of_one_host_comes_to_all_and_its_removal_too(hosts: Callable[[st
         ["last.pt"]
     ] * 3
     assert missing(" ".join(cluster.notes), "checkpoints/last.pt kB node1 node2 node3") == []
-    # Its clock went back: the changed copy still wins.
+    # The clock of the host went back: the changed copy still wins.
     cluster.write("node1", saved("two"), at=500_000)
     assert cluster.exchange().failure == ""
     assert cluster.content() == [saved("two")] * 3
@@ -119,7 +119,7 @@ def test_a_file_of_one_host_comes_to_all_and_its_removal_too(hosts: Callable[[st
         assert [(path.parts[0], path.name) for path in kept if path.suffix] == [("checkpoints", "files.json")]
 
 
-def test_a_disk_that_is_not_mounted_deletes_nothing(hosts: Callable[[str], Hosts]) -> None:
+def test_unmounted_disk_deletes_no_files(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("out")
     cluster.write("node1", saved("one"), "out/last.pt")
     assert cluster.exchange().failure == "", cluster.errors
@@ -136,7 +136,7 @@ def test_a_disk_that_is_not_mounted_deletes_nothing(hosts: Callable[[str], Hosts
 
 
 @pytest.mark.parametrize("path", ["out", "out/last.pt"])
-def test_a_directory_that_is_deleted_on_purpose_is_deleted_everywhere(hosts: Callable[[str], Hosts], path: str) -> None:
+def test_deleted_directory_is_deleted_on_all_hosts(hosts: Callable[[str], Hosts], path: str) -> None:
     cluster = hosts(path)
     cluster.write("node1", saved("one"), "out/last.pt")
     assert cluster.exchange().failure == "", cluster.errors
@@ -145,10 +145,8 @@ def test_a_directory_that_is_deleted_on_purpose_is_deleted_everywhere(hosts: Cal
     assert cluster.content("out/last.pt") == [None] * 3
 
 
-def test_a_directory_that_cannot_be_read_is_an_error_if_it_had_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another account's, such as lost+found, is none."""
+def test_unreadable_directory_is_an_error_if_it_had_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unreadable directory of another account, such as lost+found, is no error."""
     closed, scandir = tmp_path / "out" / "step-1", os.scandir
     closed.mkdir(parents=True)
 
@@ -166,7 +164,7 @@ def test_a_directory_that_cannot_be_read_is_an_error_if_it_had_files(
 
 
 @pytest.mark.parametrize("half", [saved("new")[:-30], b"", b"\x10\0\0\0\0\0\0\0{"], ids=["cut", "empty", "safetensors"])
-def test_a_half_written_file_never_wins_and_is_replaced(hosts: Callable[[str], Hosts], half: bytes) -> None:
+def test_incomplete_file_is_replaced(hosts: Callable[[str], Hosts], half: bytes) -> None:
     path = "last.safetensors" if half.endswith(b"{") else "last.pt"
     whole = b"\x02\0\0\0\0\0\0\0{}" if path != "last.pt" else saved("old")
     cluster = hosts(path)
@@ -177,7 +175,7 @@ def test_a_half_written_file_never_wins_and_is_replaced(hosts: Callable[[str], H
     assert [note for note in cluster.notes if "node1" in note and "not used" in note]
 
 
-def test_a_directory_comes_without_temporary_files_and_links_that_lead_out(hosts: Callable[[str], Hosts]) -> None:
+def test_temporary_files_and_outside_links_are_not_distributed(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("out")
     secret = cluster.base / "secret"
     secret.write_text("secret")
@@ -195,7 +193,7 @@ def test_a_directory_comes_without_temporary_files_and_links_that_lead_out(hosts
     assert [note for note in cluster.notes if "away.pt" in note]
 
 
-def test_a_link_on_the_way_is_not_followed(hosts: Callable[[str], Hosts]) -> None:
+def test_symlinks_in_the_target_path_are_not_followed(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("out")
     cluster.write("node1", saved("one"), "out/step-1/model.pt")
     outside = cluster.base / "outside"
@@ -208,7 +206,7 @@ def test_a_link_on_the_way_is_not_followed(hosts: Callable[[str], Hosts]) -> Non
     assert list(outside.iterdir()) == []
 
 
-def test_a_host_that_cannot_write_ends_the_exchange_with_its_reason(hosts: Callable[[str], Hosts]) -> None:
+def test_write_error_of_a_host_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("out/last.pt")
     cluster.write("node1", saved("one"))
     cluster.write("node2", b"a file", "out")
@@ -218,7 +216,7 @@ def test_a_host_that_cannot_write_ends_the_exchange_with_its_reason(hosts: Calla
     assert cluster.content()[2] in (None, saved("one"))
 
 
-def test_a_host_that_leaves_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:
+def test_lost_host_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("last.pt")
     exchange = CheckpointExchange(cluster.path, {0: "node1", 1: "node2"}, "127.0.0.1", TOKEN)
     with socket.create_connection(("127.0.0.1", exchange.port)) as conn:
@@ -231,7 +229,7 @@ def test_a_host_that_leaves_ends_the_exchange(hosts: Callable[[str], Hosts]) -> 
     assert client.communicate(timeout=30)[1] != b""
 
 
-def test_who_does_not_have_the_token_takes_no_part(hosts: Callable[[str], Hosts]) -> None:
+def test_wrong_token_is_refused(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("last.pt")
     cluster.write("node1", saved("one"))
     cluster.exchange(token="f" * 64)
@@ -242,7 +240,7 @@ def test_who_does_not_have_the_token_takes_no_part(hosts: Callable[[str], Hosts]
 CHECKPOINT = {"checkpoint": "last.pt"}
 
 
-def test_the_ranks_of_a_run_start_after_the_exchange(make: Callable[..., Run]) -> None:
+def test_ranks_start_after_the_exchange(make: Callable[..., Run]) -> None:
     run = make("print('here')", job=CHECKPOINT, go=CHECKPOINT).start()
     assert run.wait()["state"] == "ok", run.output(0, "err")
     assert [run.output(rank) for rank in range(2)] == [b"here\n"] * 2
@@ -250,7 +248,7 @@ def test_the_ranks_of_a_run_start_after_the_exchange(make: Callable[..., Run]) -
     assert run.left() == []
 
 
-def test_a_rank_whose_exchange_breaks_ends_the_run_and_no_restart_follows(make: Callable[..., Run]) -> None:
+def test_failed_exchange_ends_the_run_without_restart(make: Callable[..., Run]) -> None:
     end = "def main(action: str) -> int:  # noqa: ARG001\n"
     patches = {"files.checkpoint": (end, end + '    sys.stderr.write("no way there\\n")\n    return 1\n')}
     run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "restarts": 2}, patches=patches).start()
@@ -261,7 +259,7 @@ def test_a_rank_whose_exchange_breaks_ends_the_run_and_no_restart_follows(make: 
     assert run.left() == []
 
 
-def test_a_run_that_waits_for_a_checkpoint_can_be_stopped(make: Callable[..., Run]) -> None:
+def test_run_can_be_stopped_during_the_exchange(make: Callable[..., Run]) -> None:
     ranks = [{"rank": rank, "host": f"node{rank}", "store": f"store{rank}"} for rank in range(2)]  # one takes no part
     # With a restart left, the job file stays: here both stores have the same one.
     run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "ranks": ranks, "restarts": 1}).start()
@@ -273,7 +271,7 @@ def test_a_run_that_waits_for_a_checkpoint_can_be_stopped(make: Callable[..., Ru
     assert run.left() == []
 
 
-def test_a_checkpoint_that_cannot_be_brought_is_the_reason_of_the_failure(make: Callable[..., Run]) -> None:
+def test_checkpoint_error_is_the_reason_of_the_failure(make: Callable[..., Run]) -> None:
     run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "restarts": 2})
     run.home.mkdir(exist_ok=True)
     (run.home / "checkpoints").write_text("a file where the exchange needs a directory")

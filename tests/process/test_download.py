@@ -1,4 +1,4 @@
-"""Downloads end in the store with the right bytes or with a reason, whatever the server does halfway."""
+"""Downloads store the correct bytes or report a reason, for every behaviour of the server."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(BODY[:1000], length=len(BODY))
 
     def do_changed_meanwhile(self, count: int) -> None:
-        """Another version of the file stands there first, and breaks off."""
+        """The first answer is another version of the file, and it is truncated."""
         self._part(1_200_000 if count == 1 else None, BODY[::-1] if count == 1 else BODY)
 
     def do_wrong_bytes(self, count: int) -> None:
@@ -171,7 +171,7 @@ def fetch(store: Path, *items: dict[str, Any], env: dict[str, str] | None = None
     return said.last
 
 
-def why_not(store: Path, *items: dict[str, Any], env: dict[str, str] | None = None, **request: Any) -> str:
+def failure_reason(store: Path, *items: dict[str, Any], env: dict[str, str] | None = None, **request: Any) -> str:
     last = fetch(store, *items, env=env, **request)
     assert last["got"] == []
     assert content_of(store) == {}
@@ -185,7 +185,7 @@ def why_not(store: Path, *items: dict[str, Any], env: dict[str, str] | None = No
         *[("moved", 2), ("changed-meanwhile", 3), ("slow", 1)],
     ],
 )
-def test_it_ends_with_the_right_bytes(server: str, tmp_path: Path, mode: str, requests: int) -> None:
+def test_download_is_correct_for_every_server_behaviour(server: str, tmp_path: Path, mode: str, requests: int) -> None:
     wanted = item(server, mode)
     last = fetch(tmp_path, wanted)
     assert (last["got"], last["failed"]) == ([wanted["sha256"]], [])
@@ -193,20 +193,20 @@ def test_it_ends_with_the_right_bytes(server: str, tmp_path: Path, mode: str, re
     assert len(Handler.asked) == requests
 
 
-def test_it_ends_with_the_right_bytes_also_where_their_number_is_not_known(server: str, tmp_path: Path) -> None:
+def test_download_of_unknown_size_is_correct(server: str, tmp_path: Path) -> None:
     modes = ["good", "dead-halfway", "no-range", "no-length", "chunked"]
     last = fetch(tmp_path, *(item(server, mode, name=f"{mode}.whl", size=None) for mode in modes))
     assert last["failed"] == []
     assert list(content_of(tmp_path).values()) == [BODY] * 5
 
 
-def test_what_broke_off_goes_on_where_it_was(server: str, tmp_path: Path) -> None:
+def test_interrupted_download_is_resumed(server: str, tmp_path: Path) -> None:
     fetch(tmp_path, item(server, "dead-halfway"))
     assert Handler.asked[1][1]["Range"] == "bytes=1200000-"
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_every_python_fetches(server: str, tmp_path: Path, python: str) -> None:
+def test_download_works_with_every_python(server: str, tmp_path: Path, python: str) -> None:
     (tmp_path / "b.whl").write_bytes(b"local")
     files = [item(server, "dead-halfway"), {**file_of(b"local", "b.whl"), "url": f"file://{tmp_path}/b.whl"}]
     said = run("download", "fetch", {"store": str(tmp_path / "store"), "files": files}, python=python)
@@ -226,53 +226,55 @@ def test_every_python_fetches(server: str, tmp_path: Path, python: str) -> None:
         ("private", "the server says 401"),
     ],
 )
-def test_what_cannot_be_had_has_a_reason(server: str, tmp_path: Path, mode: str, reason: str) -> None:
-    said = why_not(tmp_path, item(server, mode))
+def test_failed_download_has_a_reason(server: str, tmp_path: Path, mode: str, reason: str) -> None:
+    said = failure_reason(tmp_path, item(server, mode))
     assert reason in said
     assert "a.whl" in said
 
 
-def test_one_that_fails_does_not_keep_the_others(server: str, tmp_path: Path) -> None:
+def test_failed_download_does_not_affect_others(server: str, tmp_path: Path) -> None:
     good = [item(server, "good", name=f"{index}.whl") for index in range(6)]
     last = fetch(tmp_path, item(server, "gone", b"other"), *good)
     assert len(last["got"]) == 6
     assert len(content_of(tmp_path)) == 6
 
 
-def test_a_server_that_falls_silent_is_given_up(server: str, tmp_path: Path) -> None:
-    assert "silent for 0.3 s" in why_not(tmp_path, item(server, "silent"), timeout=0.3)
+def test_silent_server_is_a_timeout(server: str, tmp_path: Path) -> None:
+    assert "silent for 0.3 s" in failure_reason(tmp_path, item(server, "silent"), timeout=0.3)
 
 
-def test_nobody_there_and_no_such_name_are_said(tmp_path: Path) -> None:
-    assert "refused" in why_not(tmp_path, item("http://127.0.0.1:1", "good"))
-    assert "http://no-such-host.invalid/good/a.whl: " in why_not(tmp_path, item("http://no-such-host.invalid", "good"))
-    assert "only http, https and file" in why_not(tmp_path, item("ftp://127.0.0.1", "good"))
-    assert "No such file" in why_not(tmp_path, item("file:///nowhere", "good"))
+def test_connection_and_url_errors_are_reported(tmp_path: Path) -> None:
+    assert "refused" in failure_reason(tmp_path, item("http://127.0.0.1:1", "good"))
+    assert "http://no-such-host.invalid/good/a.whl: " in failure_reason(
+        tmp_path, item("http://no-such-host.invalid", "good")
+    )
+    assert "only http, https and file" in failure_reason(tmp_path, item("ftp://127.0.0.1", "good"))
+    assert "No such file" in failure_reason(tmp_path, item("file:///nowhere", "good"))
 
 
-def test_a_login_is_used_and_never_shown(server: str, tmp_path: Path) -> None:
+def test_url_login_is_used_and_not_shown(server: str, tmp_path: Path) -> None:
     address = server.replace("http://", "http://me:s3%20cret@")
     assert fetch(tmp_path / "store", item(address, "private"))["failed"] == []
     assert "Authorization" in Handler.asked[0][1]
-    said = why_not(tmp_path / "other", item(address, "gone", b"x"))
+    said = failure_reason(tmp_path / "other", item(address, "gone", b"x"))
     assert "cret" not in said
 
 
-def test_a_login_from_netrc_is_used(server: str, tmp_path: Path) -> None:
+def test_netrc_login_is_used(server: str, tmp_path: Path) -> None:
     (tmp_path / "netrc").write_text('machine 127.0.0.1 login me password "s3 cret"\n')
     (tmp_path / "netrc").chmod(0o600)
     env = {"NETRC": str(tmp_path / "netrc")}
     assert fetch(tmp_path / "store", item(server, "private"), env=env)["failed"] == []
 
 
-def test_a_login_stays_with_the_host_it_was_meant_for(server: str, tmp_path: Path) -> None:
+def test_login_is_not_sent_to_another_host(server: str, tmp_path: Path) -> None:
     address = server.replace("http://", "http://me:secret@")
     fetch(tmp_path / "a", item(address, "moved"))
     fetch(tmp_path / "b", item(address, "moved-away"))
     assert ["Authorization" in headers for _, headers in Handler.asked] == [True, True, True, False]
 
 
-def test_a_proxy_is_used_where_the_environment_or_the_request_names_one(server: str, tmp_path: Path) -> None:
+def test_proxy_of_environment_or_request_is_used(server: str, tmp_path: Path) -> None:
     wanted = item("http://index.invalid", "good")
     assert fetch(tmp_path / "a", wanted, env={"http_proxy": server})["failed"] == []
     assert fetch(tmp_path / "b", wanted, env={"ALL_PROXY": server})["failed"] == []
@@ -282,11 +284,11 @@ def test_a_proxy_is_used_where_the_environment_or_the_request_names_one(server: 
     assert fetch(tmp_path / "d", wanted, env=env)["got"] == []
 
 
-def test_certificates_are_checked_against_the_authority_that_is_named(tmp_path: Path) -> None:
+def test_certificates_are_verified_with_the_configured_authority(tmp_path: Path) -> None:
     cert = write_certificate(tmp_path)
     with serving(Handler, cert) as at:
         wanted = item(f"https://{at}", "good")
-        assert "certificate can't be verified" in why_not(tmp_path / "none", wanted)
+        assert "certificate can't be verified" in failure_reason(tmp_path / "none", wanted)
         for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
             assert fetch(tmp_path / name, wanted, env={name: str(cert)})["failed"] == []
         assert fetch(tmp_path / "asked", wanted, settings={"cert": str(cert)})["failed"] == []
@@ -295,7 +297,7 @@ def test_certificates_are_checked_against_the_authority_that_is_named(tmp_path: 
     assert "the certificates can't be used" in said.reason
 
 
-def test_killed_at_any_moment_a_rerun_ends_whole(server: str, tmp_path: Path) -> None:
+def test_download_completes_after_sigkill(server: str, tmp_path: Path) -> None:
     files = [item(server, "slow", name=f"{index}.whl") for index in range(3)]
     request = {"store": str(tmp_path), "files": files}
     for _ in range(4):

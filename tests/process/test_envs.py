@@ -10,46 +10,41 @@ from pathlib import Path
 
 import pytest
 
-from env_helpers import MINOR, Home
+from env_helpers import Home
 from message_data import missing
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    home = Home(tmp_path / "home")
-    home.add_stack(tmp_path / "source")
+    home = Home.below(tmp_path)
     home.build()
     return home
 
 
-def site(home: Home) -> Path:
-    return home.env / "lib" / f"python{MINOR}" / "site-packages"
-
-
-def test_packages_a_user_added_are_no_error(home: Home) -> None:
-    (site(home) / "mine-1.0.dist-info").mkdir()
+def test_packages_added_by_the_user_are_accepted(home: Home) -> None:
+    (home.site / "mine-1.0.dist-info").mkdir()
     assert home.envs("check", name="default")["problems"] == []
 
 
-def test_a_package_that_replaced_a_locked_one_is_named(home: Home) -> None:
-    (site(home) / "torch-2.8.0.dist-info").rename(site(home) / "torch-2.9.0.dist-info")
+def test_replaced_package_is_reported(home: Home) -> None:
+    (home.site / "torch-2.8.0.dist-info").rename(home.site / "torch-2.9.0.dist-info")
     (wrong,) = home.envs("check", name="default")["problems"]
     assert missing(wrong, "torch 2.9.0 2.8.0") == []
 
 
-def test_a_file_of_another_size_is_named(home: Home) -> None:
-    (site(home) / "numpy.py").write_text("")
+def test_file_of_another_size_is_reported(home: Home) -> None:
+    (home.site / "numpy.py").write_text("")
     assert home.envs("check", name="default")["problems"][0].startswith("numpy: numpy.py ")
 
 
-def test_a_python_that_is_gone_is_named(home: Home) -> None:
+def test_missing_python_is_reported(home: Home) -> None:
     (home.env / "bin" / "python").unlink()
     (home.env / "bin" / "python").symlink_to("/usr/bin/python3.99")
     assert "/usr/bin/python3.99" in home.envs("check", name="default")["problems"][0]
 
 
 @pytest.mark.parametrize("key", ["variables", "prepended", "packages", "backend", "build", "digest"])
-def test_a_record_that_lacks_something_is_named_and_made_anew(home: Home, key: str) -> None:
+def test_incomplete_record_is_reported_and_rebuilt(home: Home, key: str) -> None:
     record = home.env / "env.json"
     said = json.loads(record.read_text())
     build = said.get("build")
@@ -61,12 +56,12 @@ def test_a_record_that_lacks_something_is_named_and_made_anew(home: Home, key: s
     assert json.loads(record.read_text())["build"] != build
 
 
-def test_another_lock_is_told_apart(home: Home) -> None:
+def test_check_compares_the_digest_of_the_lock(home: Home) -> None:
     assert home.envs("check", name="default", digest=home.lock.digest)["ok"]
     assert not home.envs("check", name="default", digest="0" * 64)["ok"]
 
 
-def test_none_there_is_told_apart(home: Home) -> None:
+def test_check_reports_a_missing_environment(home: Home) -> None:
     checked = home.envs("check", name="other")
     assert (checked["ok"], checked["exists"]) == (False, False)
 
@@ -85,24 +80,24 @@ def test_the_list_has_names_sizes_and_leftovers(home: Home) -> None:
     assert listed["wheel_bytes"] > 10_000
 
 
-def test_a_home_without_anything_is_listed(tmp_path: Path) -> None:
+def test_empty_home_is_listed(tmp_path: Path) -> None:
     assert Home(tmp_path / "none").envs("list")["envs"] == []
 
 
-def test_removing_takes_the_names_along(home: Home) -> None:
+def test_remove_deletes_the_names_of_an_environment(home: Home) -> None:
     done = home.envs("remove", names=["default"])
     assert done["removed"] == sorted(["default", home.name])
     assert list((home.path / "envs").iterdir()) == []
 
 
-def test_what_is_not_there_cannot_be_removed_and_stops_nothing(home: Home) -> None:
+def test_unknown_names_are_reported_and_others_are_removed(home: Home) -> None:
     done = home.envs("remove", names=["nothing", "../x", home.name])
     assert set(done["failed"]) == {"nothing", "../x"}
     assert not home.env.exists()
 
 
 @pytest.mark.parametrize("via", ["default", None])
-def test_an_environment_in_use_stays(home: Home, via: str | None) -> None:
+def test_environment_in_use_is_not_removed(home: Home, via: str | None) -> None:
     python = home.path / "envs" / (via or home.name) / "bin" / "python"
     child = subprocess.Popen(
         [str(python), "-c", "import time; print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE
@@ -118,7 +113,7 @@ def test_an_environment_in_use_stays(home: Home, via: str | None) -> None:
         child.communicate()
 
 
-def test_pruning_takes_what_a_killed_build_left_and_says_how_much_went(home: Home) -> None:
+def test_prune_removes_leftovers_of_killed_builds_and_counts_bytes(home: Home) -> None:
     left = [home.path / "tmp" / "build-000000000000", home.path / "envs" / ".build-000000000000"]
     for place in left:
         place.mkdir()
@@ -133,7 +128,7 @@ def test_pruning_takes_what_a_killed_build_left_and_says_how_much_went(home: Hom
     assert home.envs("prune")["bytes"] == 0
 
 
-def test_pruning_keeps_what_has_a_name(home: Home) -> None:
+def test_prune_keeps_named_environments(home: Home) -> None:
     (home.path / "envs" / ".build-000000000000").mkdir()
     home.envs("prune")
     assert sorted(os.listdir(home.path / "envs")) == sorted(["default", home.name])
@@ -142,13 +137,13 @@ def test_pruning_keeps_what_has_a_name(home: Home) -> None:
     assert home.envs("prune")["removed"] == [home.name]
 
 
-def test_a_name_moves_to_another_environment(home: Home) -> None:
+def test_link_moves_a_name_to_another_environment(home: Home) -> None:
     home.envs("link", name=home.name, link="best")
     assert os.readlink(home.path / "envs" / "best") == home.name
     assert home.envs("link", name=home.name, link="../x")["event"] == "failed"
 
 
-def test_a_name_is_taken_from_an_environment_only_where_it_points_at_it(home: Home) -> None:
+def test_unlink_removes_only_names_of_that_environment(home: Home) -> None:
     home.envs("unlink", name="ipex-2.8-12345678", link="default")
     assert os.readlink(home.path / "envs" / "default") == home.name
     for name in ("default", "none"):
@@ -157,7 +152,7 @@ def test_a_name_is_taken_from_an_environment_only_where_it_points_at_it(home: Ho
 
 
 @pytest.mark.parametrize("is_live", [True, False])
-def test_prune_spares_wheels_of_a_live_download(home: Home, is_live: bool) -> None:
+def test_prune_keeps_wheels_of_a_running_download(home: Home, is_live: bool) -> None:
     wheels = home.path / "wheels"
     complete = wheels / ("0" * 64) / "torch.whl"
     complete.parent.mkdir(parents=True)
@@ -182,8 +177,7 @@ def test_prune_spares_wheels_of_a_live_download(home: Home, is_live: bool) -> No
 def test_an_environment_is_private_with_any_umask(tmp_path: Path) -> None:
     umask = os.umask(0o002)
     try:
-        home = Home(tmp_path / "home")
-        home.add_stack(tmp_path / "source")
+        home = Home.below(tmp_path)
         home.build()
     finally:
         os.umask(umask)

@@ -1,4 +1,4 @@
-"""Following a run: every byte is read once from any offset, also of a run that died."""
+"""Following a run: every byte is read once from any offset, also if the run was lost."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import FOR_EVER, Run
+from run_helpers import SLEEP_FOREVER, Run
 
-from agent_helpers import agent_argv, all_pythons, read_events
+from agent_helpers import all_pythons, read_events
 from env_helpers import said, start
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameReader, CompressedFrameWriter
 from ipexctl.node.common.processes import ProcessIdentity
@@ -49,8 +49,8 @@ class Follow:
         request = {"home": str(run.home), "id": run.id, "follow": True, **more}
         self.process = start("run.follow", "follow", request, python=python)
 
-    def hear(self, until: Callable[[Follow], bool] = lambda _: False) -> Follow:
-        """Until the last word, or until that is true; then it is cut off as a lost connection would."""
+    def collect(self, until: Callable[[Follow], bool] = lambda _: False) -> Follow:
+        """Collect events to the end, or until `until` is true; then kill the process as a lost connection does."""
         assert self.process.stdout is not None
         for event in read_events(self.process.stdout.fileno()):
             self.events.append(event)
@@ -85,20 +85,20 @@ class Follow:
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_a_run_is_followed_from_its_first_line_to_its_end(make: Callable[..., Run], python: str) -> None:
+def test_run_is_followed_from_first_line_to_end(make: Callable[..., Run], python: str) -> None:
     run = make("import sys\nprint('out')\nprint('err', file=sys.stderr)", 2).start()
-    heard = Follow(run, python).hear()
-    assert [heard.output(rank) for rank in (0, 1)] == [b"out\n", b"out\n"]
-    assert heard.output(1, "stderr") == b"err\n"
-    assert heard.last["event"] == "done"
-    assert heard.last["status"]["state"] == "ok"
+    followed = Follow(run, python).collect()
+    assert [followed.output(rank) for rank in (0, 1)] == [b"out\n", b"out\n"]
+    assert followed.output(1, "stderr") == b"err\n"
+    assert followed.last["event"] == "done"
+    assert followed.last["status"]["state"] == "ok"
 
 
-def test_the_process_that_has_started_a_run_follows_it(make: Callable[..., Run]) -> None:
+def test_start_process_can_follow_its_run(make: Callable[..., Run]) -> None:
     run = make("print('out')", 2)
     run.listen()
     run.write_job()
-    run.say_go(leave=False)
+    run.send_go(leave=False)
     assert run.process.stdin is not None
     assert run.process.stdout is not None
     request = {"home": str(run.home), "id": run.id, "follow": True}
@@ -111,37 +111,37 @@ def test_the_process_that_has_started_a_run_follows_it(make: Callable[..., Run])
     assert (last["event"], last["status"]["state"]) == ("done", "ok")
 
 
-def test_who_comes_back_misses_nothing_and_hears_nothing_twice(make: Callable[..., Run]) -> None:
+def test_reconnected_follower_gets_every_byte_once(make: Callable[..., Run]) -> None:
     run = make(SLOW).start()
     offsets: dict[str, int] = {}
-    heard = b""
+    followed = b""
     for more in (50, 120, 200):
         wanted = f"line {more}\n".encode()
-        part = Follow(run, offsets=offsets).hear(lambda so_far, wanted=wanted: wanted in so_far.output())  # type: ignore[misc]
-        heard += part.output()
+        part = Follow(run, offsets=offsets).collect(lambda so_far, wanted=wanted: wanted in so_far.output())  # type: ignore[misc]
+        followed += part.output()
         offsets |= part.offsets
-    heard += Follow(run, offsets=offsets).hear().output()
-    assert heard == b"".join(b"line %d\n" % i for i in range(300))
+    followed += Follow(run, offsets=offsets).collect().output()
+    assert followed == b"".join(b"line %d\n" % i for i in range(300))
 
 
-def test_the_last_lines_come_first_and_then_all_new_ones(make: Callable[..., Run]) -> None:
+def test_tail_sends_last_lines_and_then_new_ones(make: Callable[..., Run]) -> None:
     run = make(SLOW, 1).start()
     run.wait_for(b"line 100\n")
-    lines = Follow(run, tail=3).hear().output().splitlines()
+    lines = Follow(run, tail=3).collect().output().splitlines()
     first = int(lines[0].split()[1])
     assert first >= 98
     assert lines == [b"line %d" % number for number in range(first, 300)]
 
 
-def test_a_follower_of_the_last_lines_that_reconnects_gets_no_older_ones(make: Callable[..., Run]) -> None:
+def test_tail_after_reconnect_sends_no_older_lines(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('old ' * 9, flush=True)\nif os.environ['RANK'] == '1': time.sleep(600)\n"
     run = make(code + "for n in range(100):\n print(n, flush=True)\n time.sleep(0.02)\ntime.sleep(600)", 2).start()
     run.wait_for(b"99\n", 0)
     run.wait_for(b"old", 1)
-    heard = Follow(run, tail=2).hear(lambda so_far: len(so_far.offsets) == 4)
-    assert heard.output(0) == b"98\n99\n"
-    assert heard.output(1) == b""
-    assert heard.offsets["1.out"] == len("old " * 9) + 1
+    followed = Follow(run, tail=2).collect(lambda so_far: len(so_far.offsets) == 4)
+    assert followed.output(0) == b"98\n99\n"
+    assert followed.output(1) == b""
+    assert followed.offsets["1.out"] == len("old " * 9) + 1
 
 
 IN_TURNS = """\
@@ -157,42 +157,42 @@ for n in range(3):
 """Two ranks print in turns, each line in one write."""
 
 
-def test_output_is_read_in_the_order_of_time_also_when_it_is_read_later(make: Callable[..., Run]) -> None:
+def test_finished_output_is_read_in_order_of_time(make: Callable[..., Run]) -> None:
     run = make(IN_TURNS, 2).start()
     run.wait()
-    heard = Follow(run).hear()
-    times = [event["at"] for event in heard.events if isinstance(event, dict) and "at" in event]
+    followed = Follow(run).collect()
+    times = [event["at"] for event in followed.events if isinstance(event, dict) and "at" in event]
     expected = [b"%d %d\n" % (rank, n) for n in range(3) for rank in range(2)]
-    assert [chunk.data for chunk in heard.chunks] == expected
+    assert [chunk.data for chunk in followed.chunks] == expected
     assert len(times) == 6
     assert all(after - before > 0.1 for before, after in pairwise(times))
-    tail = Follow(run, tail=3, follow=False).hear()
+    tail = Follow(run, tail=3, follow=False).collect()
     assert [chunk.data for chunk in tail.chunks] == expected[-3:]
-    found = Follow(run, grep=r"[01] 1$", follow=False).hear()
+    found = Follow(run, grep=r"[01] 1$", follow=False).collect()
     assert [chunk.data for chunk in found.chunks] == expected[2:4]
-    both = Follow(run, grep="^1", tail=1, ranks=[0, 1], follow=False).hear()
+    both = Follow(run, grep="^1", tail=1, ranks=[0, 1], follow=False).collect()
     assert [chunk.data for chunk in both.chunks] == [b"1 2\n"]
 
 
-def test_a_run_of_an_older_version_has_no_times_and_is_read_rank_by_rank(make: Callable[..., Run]) -> None:
+def test_output_without_times_is_read_rank_by_rank(make: Callable[..., Run]) -> None:
     run = make("print('one')\nprint('two')", 2).start()
     run.wait()
     (run.rundir / "output.times").unlink()
-    heard = Follow(run).hear()
-    assert [chunk.data for chunk in heard.chunks] == [b"one\ntwo\n"] * 2
-    assert not [event for event in heard.events if isinstance(event, dict) and "at" in event]
-    assert [chunk.data for chunk in Follow(run, tail=1, follow=False).hear().chunks] == [b"two\n"]
+    followed = Follow(run).collect()
+    assert [chunk.data for chunk in followed.chunks] == [b"one\ntwo\n"] * 2
+    assert not [event for event in followed.events if isinstance(event, dict) and "at" in event]
+    assert [chunk.data for chunk in Follow(run, tail=1, follow=False).collect().chunks] == [b"two\n"]
 
 
-def test_only_the_asked_ranks_and_streams_are_told_and_without_follow_it_ends_at_once(make: Callable[..., Run]) -> None:
-    run = make(FOR_EVER, 3).start()
+def test_only_requested_ranks_and_streams_are_sent(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER, 3).start()
     run.wait_for_all(b"here")
-    heard = Follow(run, ranks=[1], streams=["out"], follow=False).hear()
-    assert {(chunk.rank, chunk.stream) for chunk in heard.chunks} == {(1, "stdout")}
-    assert heard.last["status"]["state"] == "running"
+    followed = Follow(run, ranks=[1], streams=["out"], follow=False).collect()
+    assert {(chunk.rank, chunk.stream) for chunk in followed.chunks} == {(1, "stdout")}
+    assert followed.last["status"]["state"] == "running"
 
 
-def test_a_line_is_told_when_it_is_printed_and_not_with_the_next_ones(make: Callable[..., Run]) -> None:
+def test_lines_are_sent_without_delay(make: Callable[..., Run]) -> None:
     run = make("import time\nfor i in range(40):\n    print(time.time(), flush=True)\n    time.sleep(0.07)").start()
     follow = Follow(run)
     delays: list[float] = []
@@ -203,17 +203,27 @@ def test_a_line_is_told_when_it_is_printed_and_not_with_the_next_ones(make: Call
             delays.extend(time.time() - float(line) for line in event.data.split())
         return False
 
-    follow.hear(note)
+    follow.collect(note)
     assert len(delays) == 40
     assert sorted(delays)[20] < 0.7  # some 60 ms where nothing else runs
 
 
-def test_output_that_one_pass_does_not_send_is_sent_without_waiting(tmp_path: Path) -> None:
-    file = FollowedFile(str(tmp_path / "0000.out"), 0, "stdout", 0)
-    times = TimesReader(str(tmp_path / "output.times"), 1)
+def sending(
+    *files: FollowedFile, is_live: bool = True, grep: str = ""
+) -> tuple[OutputReader, OutputSender, list[bytes]]:
+    """The output in these files, one of each rank, without times; what sends it, and what was sent."""
+    output = OutputReader(
+        {(rank, "stdout"): file for rank, file in enumerate(files)},
+        TimesReader("/nowhere", len(files)),
+        is_live=is_live,
+    )
     received: list[bytes] = []
-    output = OutputReader({(0, "stdout"): file}, times, is_live=True)
-    sender = OutputSender(output, OutputFilter("", None), CompressedFrameWriter(received.append))
+    return output, OutputSender(output, OutputFilter(grep, None), CompressedFrameWriter(received.append)), received
+
+
+def test_remaining_output_of_a_pass_is_sent_without_waiting(tmp_path: Path) -> None:
+    file = FollowedFile(str(tmp_path / "0000.out"), 0, "stdout", 0)
+    _, sender, _ = sending(file)
     assert (sender.send_some(), sender.is_caught_up) == (False, True)
     (tmp_path / "0000.out").write_bytes(b"x" * 3 * MAX_BYTES)
     assert (sender.send_some(), sender.is_caught_up, file.offset < 2 * MAX_BYTES) == (True, False, True)
@@ -222,16 +232,13 @@ def test_output_that_one_pass_does_not_send_is_sent_without_waiting(tmp_path: Pa
     assert file.offset == 3 * MAX_BYTES
 
 
-def test_output_that_comes_while_a_slow_reader_is_served_is_sent_after_the_end(tmp_path: Path) -> None:
-    """A look at the files ends exactly where a pass ends, and a file has grown since it was looked at."""
+def test_output_written_while_sending_is_sent_after_the_end(tmp_path: Path) -> None:
+    """A scan of the files ends exactly where a pass ends, and a file has grown since its scan."""
     chunks_of_a_pass = -(-MAX_BYTES // CHUNK_SIZE)
     streams = [FollowedFile(str(tmp_path / name), rank, "stdout", 0) for rank, name in enumerate(("a", "b"))]
     (tmp_path / "a").write_bytes(b"early\n")
     (tmp_path / "b").write_bytes(b"y" * (2 * chunks_of_a_pass * CHUNK_SIZE))
-    times = TimesReader(str(tmp_path / "output.times"), 2)
-    output = OutputReader({(rank, "stdout"): file for rank, file in enumerate(streams)}, times, is_live=True)
-    received: list[bytes] = []
-    sender = OutputSender(output, OutputFilter("", None), CompressedFrameWriter(received.append))
+    output, sender, _ = sending(*streams)
     assert sender.send_some()
     with (tmp_path / "a").open("ab") as file:
         file.write(b"late\n")
@@ -241,16 +248,12 @@ def test_output_that_comes_while_a_slow_reader_is_served_is_sent_after_the_end(t
     assert [file.offset for file in streams] == [len(b"early\nlate\n"), 2 * chunks_of_a_pass * CHUNK_SIZE]
 
 
-def test_a_long_search_that_finds_nothing_shows_that_it_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_without_matches_sends_keepalive_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that gets no frame for 30 seconds counts node0 as lost."""
     monkeypatch.setattr("ipexctl.node.run.follow.TICK_INTERVAL", 0.0)
     (tmp_path / "0000.out").write_bytes(b"x\n" * MAX_BYTES)
     file = FollowedFile(str(tmp_path / "0000.out"), 0, "stdout", 0)
-    output = OutputReader({(0, "stdout"): file}, TimesReader(str(tmp_path / "none"), 1), is_live=False)
-    received: list[bytes] = []
-    sender = OutputSender(output, OutputFilter("never", None), CompressedFrameWriter(received.append))
+    _, sender, received = sending(file, is_live=False, grep="never")
     sender.send_all(is_final=True)
     reader = CompressedFrameReader()
     frames = [list(reader.feed(data)) for data in received]
@@ -258,17 +261,17 @@ def test_a_long_search_that_finds_nothing_shows_that_it_goes_on(
     assert all((b"J", b"{}") in flushed for flushed in frames)
 
 
-def test_a_run_whose_supervisor_died_is_lost_and_not_running_for_ever(make: Callable[..., Run]) -> None:
-    run = make(FOR_EVER).start()
+def test_run_with_killed_supervisor_is_lost(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER).start()
     run.wait_for(b"here")
     os.kill(run.status["supervisor"]["pid"], signal.SIGKILL)
-    heard = Follow(run).hear()
-    assert heard.last["status"]["state"] == "lost"
-    assert {row["state"] for row in heard.last["status"]["ranks"]} == {"lost"}
-    assert run.status == heard.last["status"]
+    followed = Follow(run).collect()
+    assert followed.last["status"]["state"] == "lost"
+    assert {row["state"] for row in followed.last["status"]["ranks"]} == {"lost"}
+    assert run.status == followed.last["status"]
 
 
-def test_a_supervisor_on_another_machine_of_this_home_is_judged_by_when_it_wrote(tmp_path: Path) -> None:
+def test_remote_supervisor_is_lost_if_its_status_is_old(tmp_path: Path) -> None:
     path = tmp_path / "status.json"
     elsewhere = {"pid": 1, "start": 0, "machine": "login7"}
     path.write_text(json.dumps({"state": "running", "supervisor": elsewhere, "ranks": [{"state": "running"}]}))
@@ -279,7 +282,7 @@ def test_a_supervisor_on_another_machine_of_this_home_is_judged_by_when_it_wrote
     assert path.read_bytes() == written
 
 
-def test_of_many_ranks_that_start_one_by_one_few_statuses_are_sent(tmp_path: Path) -> None:
+def test_few_statuses_are_sent_while_many_ranks_start(tmp_path: Path) -> None:
     """Each status names all ranks: 100 statuses of 100 ranks would take the control machine 0.3 s."""
     ranks, path, now, sent = 100, tmp_path / "status.json", 1e9, 0
     watcher, elsewhere = StatusWatcher(str(tmp_path), 2.0), {"pid": 1, "start": 0, "machine": "login7"}
@@ -307,7 +310,7 @@ def test_of_many_ranks_that_start_one_by_one_few_statuses_are_sent(tmp_path: Pat
 
 
 @pytest.mark.parametrize("clock", [-600.0, 0.0, 600.0])
-def test_a_follower_does_not_end_by_the_clock_of_another_machine(
+def test_clock_of_another_machine_does_not_end_the_follower(
     clock: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The supervisor's machine writes every four seconds, for 40 minutes, and then no more."""
@@ -331,19 +334,19 @@ def test_a_follower_does_not_end_by_the_clock_of_another_machine(
     assert now - died >= WATCHED
 
 
-def test_a_run_nobody_knows_is_said(make: Callable[..., Run]) -> None:
-    heard = Follow(make(FOR_EVER)).hear()
-    assert heard.last["event"] == "failed"
-    assert missing(heard.last["reason"], "record") == []
-    assert missing(heard.last["fix"], "ipexctl ps") == []
+def test_unknown_run_is_reported(make: Callable[..., Run]) -> None:
+    followed = Follow(make(SLEEP_FOREVER)).collect()
+    assert followed.last["event"] == "failed"
+    assert missing(followed.last["reason"], "record") == []
+    assert missing(followed.last["fix"], "ipexctl ps") == []
 
 
 def on_runs(run: Run, action: str, **more: Any) -> dict[str, Any]:
     return said(start("run.runs", action, {"home": str(run.home), "id": run.id, **more}))
 
 
-def test_runs_are_listed_stopped_once_and_what_was_over_stays_so(make: Callable[..., Run]) -> None:
-    over, on = make("print(1)").start(), make(FOR_EVER, 2).start()
+def test_list_and_stop_report_the_state_of_runs(make: Callable[..., Run]) -> None:
+    over, on = make("print(1)").start(), make(SLEEP_FOREVER, 2).start()
     over.wait()
     on.wait_for(b"here", 1)
     listed = on_runs(on, "list", ids=[over.id, on.id, "never"])["runs"]
@@ -358,7 +361,7 @@ def test_runs_are_listed_stopped_once_and_what_was_over_stays_so(make: Callable[
     assert on_runs(over, "stop")["was"] == "ok"
 
 
-def test_a_process_that_has_the_number_of_another_machines_supervisor_is_not_signalled(tmp_path: Path) -> None:
+def test_process_with_pid_of_a_remote_supervisor_is_not_signalled(tmp_path: Path) -> None:
     run = Run(tmp_path, "")
     with subprocess.Popen(["sleep", "60"]) as process:
         supervisor = {"pid": process.pid, "start": 1, "machine": "login7"}
@@ -372,7 +375,7 @@ def test_a_process_that_has_the_number_of_another_machines_supervisor_is_not_sig
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"state": "ok", "supervisor": null, "ranks": []}'])
-def test_a_record_that_cannot_be_read_is_not_called_none(text: str, make: Callable[..., Run]) -> None:
+def test_unreadable_record_is_reported(text: str, make: Callable[..., Run]) -> None:
     run = make("print(1)").start()
     run.wait()
     (run.home / "runs" / run.id / "status.json").write_text(text)
@@ -383,7 +386,7 @@ def test_a_record_that_cannot_be_read_is_not_called_none(text: str, make: Callab
 
 
 def ended_run(tmp_path: Path, size: int) -> Path:
-    """Of so many ranks, each with a line."""
+    """An ended run with this number of ranks, each with a line."""
     rundir = tmp_path / "runs" / "r1"
     (rundir / "ranks").mkdir(parents=True)
     rows = [{"rank": rank, "state": "ok"} for rank in range(size)]
@@ -396,39 +399,32 @@ def ended_run(tmp_path: Path, size: int) -> Path:
 
 
 def followed_with(tmp_path: Path, soft: int, hard: int) -> tuple[set[tuple[int, str]], dict[str, Any]]:
-    """Which streams were handed on where so many files may be open, and the last word."""
+    """The streams that were sent with this limit of open files, and the last event."""
     request = {"home": str(tmp_path), "id": "r1", "follow": True}
-    with subprocess.Popen(
-        agent_argv(sys.executable, "run.follow", "follow"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
-    ) as process:
-        assert process.stdin is not None
+    limits: dict[str, Any] = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))}
+    with start("run.follow", "follow", request, **limits) as process:
         assert process.stdout is not None
-        process.stdin.write(json.dumps(request).encode() + b"\n")
-        process.stdin.close()
         *events, last = read_events(process.stdout.fileno())
     assert isinstance(last, dict)
     return {(event.rank, event.stream) for event in events if isinstance(event, Chunk)}, last
 
 
-def test_more_ranks_than_files_may_be_open_are_all_heard(tmp_path: Path) -> None:
+def test_run_with_more_ranks_than_open_files_limit_is_followed(tmp_path: Path) -> None:
     ended_run(tmp_path, 40)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    heard, last = followed_with(tmp_path, 32, hard)
-    assert heard == {(rank, stream) for rank in range(40) for stream in ("stdout", "stderr")}
+    followed, last = followed_with(tmp_path, 32, hard)
+    assert followed == {(rank, stream) for rank in range(40) for stream in ("stdout", "stderr")}
     assert last["event"] == "done"
 
 
-def test_a_stream_that_can_not_be_opened_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+def test_stream_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
     ended_run(tmp_path, 40)
     _, last = followed_with(tmp_path, 32, 32)
     assert last["event"] == "failed"
     assert "Too many open files" in last["reason"]
 
 
-def test_a_last_word_said_while_we_looked_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_final_status_written_during_the_check_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rundir = ended_run(tmp_path, 1)
     final = (rundir / "status.json").read_text()
     (rundir / "status.json").write_text(json.dumps({**json.loads(final), "state": "running"}))

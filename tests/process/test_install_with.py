@@ -1,6 +1,6 @@
 """The installs of one machine: packages added to an environment, a private index, and the stack that all commands name.
 
-Of added packages only the wheels travel, the rest is shared, and the old environment goes.
+Only the wheels of added packages are transferred, the rest is shared, and the old environment is removed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cli_helpers import Ran, ipexctl
+from cli_helpers import CommandResult, ipexctl
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack, write_torch, write_wheel
 
@@ -34,7 +34,7 @@ class Machine:
             "PIP_FIND_LINKS": str(self.wheels),
         }
 
-    def call(self, *args: object) -> Ran:
+    def call(self, *args: object) -> CommandResult:
         return ipexctl(args[0], "--hosts", "localhost", "--home", self.home, *args[1:], env=self.env, timeout=120)
 
     def ask(self, *args: object) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Machine:
         return report
 
     def answers(self) -> dict[str, str | None]:
-        """The stack that each command names which queries no index."""
+        """The stack named by each command that queries no index."""
         choice = self.ask("versions")["choice"]
         return {
             "versions": choice and choice["name"],
@@ -79,7 +79,7 @@ def machine(empty: Machine) -> Machine:
     return empty
 
 
-def test_a_package_is_added_with_its_wheel_alone(machine: Machine) -> None:
+def test_added_package_needs_only_its_wheel(machine: Machine) -> None:
     (before,) = machine.envs
     pad = os.stat(next(machine.site.glob("torch_pad*")))
     write_stack(machine.wheels, "2.14.1+cpu", None, None, PYTHON)  # a newer stack does not replace the installed one
@@ -102,14 +102,14 @@ def test_a_package_is_added_with_its_wheel_alone(machine: Machine) -> None:
     assert again["hosts"][0]["status"] == "ok"
 
 
-def test_packages_add_up_and_a_plain_install_keeps_them(machine: Machine) -> None:
+def test_added_packages_are_kept_by_later_installs(machine: Machine) -> None:
     write_wheel(machine.wheels, "rich", "14.0.0")
     machine.install("--with", "tqdm")
     assert {"tqdm", "rich"} <= machine.install("--with", "rich")["hosts"][0]["packages"].keys()
     assert machine.install()["hosts"][0]["status"] == "ok"
 
 
-def test_an_environment_of_another_name_is_made_anew(machine: Machine) -> None:
+def test_environment_with_another_name_is_built_from_scratch(machine: Machine) -> None:
     write_wheel(machine.wheels, "numpy", "2.4.0")
     (before,) = machine.envs
     report = machine.install("--env", "other", "--stack", "torch", "--with", "tqdm")
@@ -117,14 +117,14 @@ def test_an_environment_of_another_name_is_made_anew(machine: Machine) -> None:
     assert machine.envs == {before, report["hosts"][0]["env"]}
 
 
-def test_another_version_of_a_shared_package_replaces_only_that(machine: Machine) -> None:
+def test_another_version_of_a_package_replaces_only_that_package(machine: Machine) -> None:
     write_wheel(machine.wheels, "numpy", "1.26.4", files={"numpy.py": "__version__ = '1.26.4'\n"})
     report = machine.install("--with", "numpy<2")
     assert report["hosts"][0]["packages"]["numpy"] == "1.26.4"
     assert len(list(machine.site.glob("numpy-*.dist-info"))) == 1
 
 
-def test_an_environment_that_a_process_uses_stays(machine: Machine) -> None:
+def test_environment_in_use_is_kept(machine: Machine) -> None:
     (before,) = machine.envs
     python = machine.home / "envs" / before / "bin" / "python"
     with subprocess.Popen([python, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -134,7 +134,7 @@ def test_an_environment_that_a_process_uses_stays(machine: Machine) -> None:
         process.communicate(b"\n")
 
 
-def test_a_damaged_environment_is_not_extended(machine: Machine) -> None:
+def test_damaged_environment_is_not_extended(machine: Machine) -> None:
     next(machine.site.glob("torch_pad*")).unlink()
     ran = machine.call("install", "--with", "tqdm")
     assert ran.rc == 1
@@ -144,7 +144,7 @@ def test_a_damaged_environment_is_not_extended(machine: Machine) -> None:
     assert machine.install("--with", "tqdm")["hosts"][0]["packages"]["tqdm"] == "4.67.1"
 
 
-def test_run_adds_packages_first(machine: Machine, tmp_path: Path) -> None:
+def test_run_adds_packages_before_the_start(machine: Machine, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import tqdm\n")
     machine.call("run", "--with", "tqdm", "--plain", script)
@@ -161,7 +161,7 @@ DEAD = "http://127.0.0.1:9/simple"
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_private_index_that_does_not_answer_is_an_error(answers: bool, tmp_path: Path) -> None:
+def test_private_index_without_answer_is_an_error(answers: bool, tmp_path: Path) -> None:
     private, public = tmp_path / "private", tmp_path / "public"
     write_wheel(private, "acme", "1.0")
     public.mkdir()
@@ -182,7 +182,7 @@ def test_a_private_index_that_does_not_answer_is_an_error(answers: bool, tmp_pat
     [("2.7.0+cpu", "2.7.0", "2.7.0", "ipex-2.7"), ("2.8.0+cpu", "2.8.0", None, "torch-2.13")],
     ids=["all parts", "no bindings"],
 )
-def test_after_a_look_at_the_indexes_all_name_what_install_takes(
+def test_all_commands_name_the_stack_of_install_after_an_index_query(
     empty: Machine, torch: str, ipex: str, oneccl: str | None, name: str
 ) -> None:
     write_stack(empty.wheels, torch, ipex, oneccl, PYTHON)
@@ -191,14 +191,14 @@ def test_after_a_look_at_the_indexes_all_name_what_install_takes(
     assert empty.answers() == {"versions": name, "doctor": name, "run": name}
 
 
-def test_indexes_with_nothing_are_no_stack_for_all(empty: Machine) -> None:
+def test_empty_indexes_give_no_stack_in_all_commands(empty: Machine) -> None:
     refused = empty.ask("install", "--dry-run")
     assert refused["stack"] is None
     assert empty.answers() == {"versions": None, "doctor": None, "run": None}
     assert empty.ask("versions")["why"] == refused["refused"]["reason"]
 
 
-def test_before_a_look_at_the_indexes_all_name_the_candidates(empty: Machine) -> None:
+def test_all_commands_name_candidates_before_an_index_query(empty: Machine) -> None:
     assert empty.answers() == {"versions": None, "doctor": None, "run": None}
     versions = [candidate["name"] for candidate in empty.ask("versions")["candidates"]]
     assert versions == empty.ask("doctor", "--no-network")["recommendation"]["candidates"]
@@ -208,7 +208,7 @@ def test_before_a_look_at_the_indexes_all_name_the_candidates(empty: Machine) ->
     assert not any("env.json" in setting["reason"] for setting in plan["settings"])
 
 
-def test_an_installed_environment_is_what_all_name(empty: Machine) -> None:
+def test_all_commands_name_the_installed_environment(empty: Machine) -> None:
     write_stack(empty.wheels, "2.8.0+cpu", "2.8.0", None, PYTHON)
     assert empty.ask("install", "--stack", "ipex")["hosts"][0]["status"] == "changed"
     write_torch(empty.wheels, "2.13.0+cpu", python=PYTHON)
@@ -218,7 +218,7 @@ def test_an_installed_environment_is_what_all_name(empty: Machine) -> None:
     assert empty.ask("install", "--upgrade", "--dry-run")["stack"]["name"] == "torch-2.13"
 
 
-def test_the_mpi_inside_bindings_that_are_behind_a_url_is_named_once_it_is_installed(empty: Machine) -> None:
+def test_mpi_in_bindings_from_a_url_is_named_after_install(empty: Machine) -> None:
     """Before the download it is not known, and the one of impi-rt is named."""
     write_stack(empty.wheels, "2.8.0+cpu", "2.8.0", "2.8.0", PYTHON, impi="2021.18.0")
     with SimpleIndex(empty.wheels) as served:

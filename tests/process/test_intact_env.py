@@ -1,4 +1,4 @@
-"""`install` finds in one round trip that an environment is intact; whatever is wrong with it is left to the agent."""
+"""`install` finds in one round trip that an environment is intact; other states are left to the agent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,6 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.node_call import script_text
 from ipexctl.stack.env.environment import machine_token
 from ipexctl.stack.unchanged import IntactEnv, parse_intact
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 HOST = Host("node1", "10.0.0.1")
 PROOF = {"ok": True, "phases": [], "seconds": 1.5, "torch": "2.8.0"}
@@ -53,7 +50,7 @@ def home(verified_home: Home, tmp_path: Path) -> Home:
     return Home(tmp_path / "home", verified_home.wheels)
 
 
-def test_an_intact_environment_is_found_with_its_lock_and_its_verification(home: Home) -> None:
+def test_intact_environment_is_found_with_lock_and_verification(home: Home) -> None:
     found = look(home)
     assert found is not None
     assert (found.name, found.lock, found.verified.torch) == (home.name, home.lock, "2.8.0")
@@ -61,8 +58,8 @@ def test_an_intact_environment_is_found_with_its_lock_and_its_verification(home:
     assert (env.names, env.runs, json.loads(env.record)) == (("default",), True, home.record)
 
 
-def test_packages_a_user_added_change_nothing(home: Home) -> None:
-    info = home.env / "lib" / f"python{MINOR}" / "site-packages" / "mine-1.0.dist-info"
+def test_packages_added_by_the_user_are_accepted(home: Home) -> None:
+    info = home.site / "mine-1.0.dist-info"
     info.mkdir()
     (info / "RECORD").write_text("mine.py,,7\n")
     assert look(home) is not None
@@ -87,8 +84,7 @@ def another_lock(home: Home) -> None:
 
 
 def another_version(home: Home) -> None:
-    site = home.env / "lib" / f"python{MINOR}" / "site-packages"
-    (site / "torch-2.8.0.dist-info").rename(site / "torch-2.9.0.dist-info")
+    (home.site / "torch-2.8.0.dist-info").rename(home.site / "torch-2.9.0.dist-info")
 
 
 def python_of_another_version(home: Home) -> None:
@@ -107,10 +103,8 @@ DAMAGES: dict[str, Callable[[Home], object]] = {
     "another lock": another_lock,
     "no lock": lambda home: (home.env / "lock.json").unlink(),
     "another version": another_version,
-    "file of another size": lambda home: (
-        home.env / "lib" / f"python{MINOR}" / "site-packages" / "numpy.py"
-    ).write_text(""),
-    "missing file": lambda home: (home.env / "lib" / f"python{MINOR}" / "site-packages" / "numpy.py").unlink(),
+    "file of another size": lambda home: (home.site / "numpy.py").write_text(""),
+    "missing file": lambda home: (home.site / "numpy.py").unlink(),
     "python of another version": python_of_another_version,
     "python does not run": silent_python,
     "no python": lambda home: (home.env / "bin" / "python").unlink(),
@@ -120,13 +114,13 @@ DAMAGES: dict[str, Callable[[Home], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_anything_else_is_left_to_the_agent(home: Home, damage: str) -> None:
+def test_damaged_environment_is_left_to_the_agent(home: Home, damage: str) -> None:
     DAMAGES[damage](home)
     assert look(home) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a home to another account")
-def test_nothing_is_started_from_a_home_of_another_account(home: Home, tmp_path: Path) -> None:
+def test_home_of_another_account_starts_no_program(home: Home, tmp_path: Path) -> None:
     python = home.env / "bin" / "python"
     python.unlink()
     python.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
@@ -139,14 +133,14 @@ def test_nothing_is_started_from_a_home_of_another_account(home: Home, tmp_path:
 
 
 @pytest.mark.parametrize("line", ["env.lock []", "env.lock " + "[" * 100_000, "env.verified x", "env.record default {"])
-def test_a_malformed_answer_of_a_host_is_no_environment(home: Home, line: str) -> None:
+def test_malformed_answer_is_no_environment(home: Home, line: str) -> None:
     script = environment_command(str(home.path), "default", script_text("env.check")).script
     key = line.split()[0]
     lines = [line if known.startswith(key) else known for known in answer_of(script).split("\n")]
     assert parse_intact("\n".join(lines), HOST, "default") is None
 
 
-def test_it_writes_nothing(home: Home) -> None:
+def test_check_writes_nothing(home: Home) -> None:
     before = {path: path.stat().st_mtime_ns for path in home.path.rglob("*")}
     assert look(home) is not None
     assert {path: path.stat().st_mtime_ns for path in home.path.rglob("*")} == before

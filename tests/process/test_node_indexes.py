@@ -55,7 +55,7 @@ def reasons(answer: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("python", all_pythons())
 @pytest.mark.parametrize("json", [True, False])
-def test_an_index_is_heard_in_json_and_in_html(wheels: Path, python: str, json: bool) -> None:
+def test_index_is_read_in_json_and_html(wheels: Path, python: str, json: bool) -> None:
     with SimpleIndex(wheels, json=json, compressed=True, yanked={TORCH}, requires_python={TORCH: ">=3.9,<4"}) as served:
         answer = ask(served.url, python=python)
         assert answer["answered"] == ["source 0"]
@@ -76,7 +76,7 @@ def test_an_index_is_heard_in_json_and_in_html(wheels: Path, python: str, json: 
 
 
 @pytest.mark.parametrize("where", ["page", "directory", "file url"])
-def test_links_are_a_page_or_a_directory(wheels: Path, where: str) -> None:
+def test_find_links_can_be_a_page_or_a_directory(wheels: Path, where: str) -> None:
     with SimpleIndex(wheels) as served:
         urls = {"page": served.links, "directory": str(wheels), "file url": wheels.as_uri()}
         answer = ask(urls[where], kind="links")
@@ -85,7 +85,7 @@ def test_links_are_a_page_or_a_directory(wheels: Path, where: str) -> None:
         assert answer["candidates"]["torch"][0]["size"] == (wheels / TORCH).stat().st_size
 
 
-def test_the_mpi_inside_bindings_is_read_from_a_wheel_on_disk(tmp_path: Path) -> None:
+def test_mpi_version_in_bindings_is_read_from_a_local_wheel(tmp_path: Path) -> None:
     write_oneccl(tmp_path, "2.7.0")
     write_oneccl(tmp_path, "2.8.0", bundled_mpi=False)
     (tmp_path / "oneccl_bind_pt-2.6.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"no wheel")
@@ -93,7 +93,7 @@ def test_the_mpi_inside_bindings_is_read_from_a_wheel_on_disk(tmp_path: Path) ->
     assert {item["version"]: item["mpi"] for item in found} == {"2.6.0": None, "2.7.0": "2021.14", "2.8.0": ""}
 
 
-def test_a_page_with_odd_links_is_read(tmp_path: Path) -> None:
+def test_page_with_unusual_links_is_read(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(
         "<html><head><BASE href='http://far.example/whl/'></head>"
@@ -109,14 +109,14 @@ def test_a_page_with_odd_links_is_read(tmp_path: Path) -> None:
     assert found[2]["sha256"] == "ab" * 32
 
 
-def test_a_project_nobody_has_is_there_with_none(wheels: Path) -> None:
+def test_unknown_project_has_no_candidates(wheels: Path) -> None:
     with SimpleIndex(wheels) as served:
         answer = ask(served.url, projects=("nothing-such",))
     assert answer["candidates"] == {"nothing-such": []}
     assert answer["answered"] == ["source 0"]
 
 
-def test_a_source_that_says_nothing_costs_no_more_than_its_time(wheels: Path) -> None:
+def test_silent_index_costs_only_its_timeout(wheels: Path) -> None:
     with SimpleIndex(wheels, hanging={"*"}) as hung, SimpleIndex(wheels) as well:
         began = time.monotonic()
         answer = ask(hung.url, hung.links, well.url, timeout=2.5)
@@ -127,7 +127,7 @@ def test_a_source_that_says_nothing_costs_no_more_than_its_time(wheels: Path) ->
     assert took < 8
 
 
-def test_a_source_that_is_slow_on_others_is_said_to_be(wheels: Path) -> None:
+def test_index_that_answers_only_for_some_projects_is_reported(wheels: Path) -> None:
     with SimpleIndex(wheels, hanging={"oneccl-bind-pt"}) as served:
         answer = ask(served.url, timeout=2.5)
     assert answer["answered"] == []
@@ -135,14 +135,14 @@ def test_a_source_that_is_slow_on_others_is_said_to_be(wheels: Path) -> None:
     assert reasons(answer) == ["it answers for others, but oneccl-bind-pt: no answer in time"]
 
 
-def test_a_source_that_failed_is_not_asked_again(wheels: Path) -> None:
+def test_failed_index_is_not_queried_again(wheels: Path) -> None:
     with SimpleIndex(wheels, errors={"*": 500}) as served:
         answer = ask(served.url, projects=tuple(f"project-{number}" for number in range(40)))
         assert served.asked("/simple/") <= 8
     assert reasons(answer) == ["it answers with error 500 (Internal Server Error)"]
 
 
-def test_a_login_that_is_wanted_is_said(wheels: Path) -> None:
+def test_index_that_needs_a_login_is_reported(wheels: Path) -> None:
     with SimpleIndex(wheels, login=("me", "secret")) as served:
         assert reasons(ask(served.url)) == ["needs a login"]
         answer = ask(served.url_with_login)
@@ -151,14 +151,14 @@ def test_a_login_that_is_wanted_is_said(wheels: Path) -> None:
         assert list(answer["logins"]) == [served.origin]
 
 
-def test_403_for_one_project_is_an_absence_for_all_a_closed_door(wheels: Path) -> None:
+def test_status_403_is_a_login_error_only_if_all_projects_have_it(wheels: Path) -> None:
     with SimpleIndex(wheels, errors={"oneccl-bind-pt": 403}) as served:
         assert ask(served.url)["answered"] == ["source 0"]
         served.behaviour.errors = {"*": 403}
         assert reasons(ask(served.url)) == ["needs a login"]
 
 
-def test_what_is_wrong_with_a_source_is_said_in_words(wheels: Path, tmp_path: Path) -> None:
+def test_index_errors_are_described(wheels: Path, tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         refusing = f"http://127.0.0.1:{unused.getsockname()[1]}/simple"
@@ -171,12 +171,12 @@ def test_what_is_wrong_with_a_source_is_said_in_words(wheels: Path, tmp_path: Pa
     ]
 
 
-def test_http_where_https_is_meant_is_said(wheels: Path) -> None:
+def test_tls_error_is_reported_for_an_http_server(wheels: Path) -> None:
     with SimpleIndex(wheels) as served:
         assert reasons(ask(served.url.replace("http:", "https:")))[0].startswith("no TLS connection")
 
 
-def test_a_proxy_is_obeyed(wheels: Path) -> None:
+def test_proxy_setting_is_used(wheels: Path) -> None:
     with SimpleIndex(wheels) as proxy:
         settings = {"proxy": proxy.origin, "trusted_hosts": ["index.invalid"]}
         assert ask("http://index.invalid/simple", settings=settings)["answered"] == ["source 0"]
@@ -194,7 +194,7 @@ def settings(env: Mapping[str, str], python: str = sys.executable) -> dict[str, 
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_pips_settings_are_read_in_pips_order(tmp_path: Path, python: str) -> None:
+def test_pip_settings_are_read_in_the_order_of_pip(tmp_path: Path, python: str) -> None:
     user = tmp_path / "user" / "pip" / "pip.conf"
     system = tmp_path / "system" / "pip" / "pip.conf"
     for file in (user, system):
@@ -224,7 +224,7 @@ def test_pips_settings_are_read_in_pips_order(tmp_path: Path, python: str) -> No
     )
 
 
-def test_the_environment_wins_and_devnull_switches_files_off(tmp_path: Path) -> None:
+def test_pip_variables_override_files_and_devnull_disables_them(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
     file.write_text("[global]\nindex-url = https://file/simple\n")
     assert settings({"PIP_CONFIG_FILE": str(file)})["index_url"] == "https://file/simple"
@@ -234,7 +234,7 @@ def test_the_environment_wins_and_devnull_switches_files_off(tmp_path: Path) -> 
     assert (off["index_url"], off["extra_index_urls"], off["find_links"]) == (None, [], [])
 
 
-def test_a_file_pip_cannot_read_is_left_out(tmp_path: Path) -> None:
+def test_invalid_pip_config_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
     file.write_text("index-url = https://me:secret@host/simple\n")
     assert settings({"PIP_CONFIG_FILE": str(file)})["index_url"] is None

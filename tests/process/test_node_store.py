@@ -1,4 +1,4 @@
-"""A store holds a file whole and with its hash, or not at all, whatever ends whoever writes it."""
+"""A store has a file completely and with its hash, or not at all, also if the writer is killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_store_helpers import END, argv, content_of, feed, file_of, first_line, frame, run, start
+from node_store_helpers import END, content_of, feed, file_of, first_line, frame, run, start
 
 from agent_helpers import all_pythons, wait_until
 from ipexctl.remote.node_call import agent_command, agent_zip
@@ -29,7 +29,7 @@ def sha(content: bytes) -> str:
     return str(file_of(content)["sha256"])
 
 
-def test_what_is_received_is_there(tmp_path: Path) -> None:
+def test_received_files_are_stored(tmp_path: Path) -> None:
     store = tmp_path / "home" / "wheels"
     said = run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + frame(b"", "empty") + END)
     assert said.last == {"event": "done", "got": [sha(ONE), sha(TWO), sha(b"")], "failed": []}
@@ -42,8 +42,8 @@ def test_what_is_received_is_there(tmp_path: Path) -> None:
     }
 
 
-def test_a_file_that_is_asked_for_is_in_use_again(tmp_path: Path) -> None:
-    """A sync removes contents that nobody asked for in a day."""
+def test_queried_file_gets_a_new_mtime(tmp_path: Path) -> None:
+    """A sync removes contents that were not queried for a day."""
     store = tmp_path / "home" / "tmp" / "sync"
     run("store", "receive", {"store": str(store)}, frame(TWO) + END)
     os.utime(store / sha(TWO), (0, 0))
@@ -51,7 +51,7 @@ def test_a_file_that_is_asked_for_is_in_use_again(tmp_path: Path) -> None:
     assert (store / sha(TWO)).stat().st_mtime > 0
 
 
-def test_the_store_is_the_accounts_own(tmp_path: Path) -> None:
+def test_store_is_private(tmp_path: Path) -> None:
     store = tmp_path / "wheels"
     run("store", "receive", {"store": str(store)}, frame(TWO) + END)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [store, *store.rglob("*")]}
@@ -59,12 +59,12 @@ def test_the_store_is_the_accounts_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_every_python_sends_what_every_python_receives(tmp_path: Path, python: str) -> None:
+def test_files_are_sent_and_received_by_every_python(tmp_path: Path, python: str) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     run("store", "receive", {"store": str(here)}, frame(ONE) + frame(TWO, "b.whl") + END, python=python)
     files = [file_of(ONE), file_of(TWO, "b.whl")]
-    sent = in_shell("send", python, agent_zip("files") + first_line("store", {"store": str(here), "files": files}))
-    request = first_line("store", {"store": str(there), "files": files})
+    sent = in_shell("send", python, agent_zip("files") + first_line({"store": str(here), "files": files}))
+    request = first_line({"store": str(there), "files": files})
     received = in_shell("receive", python, agent_zip("files") + request + sent.stdout)
     assert received.returncode == 0, received.stderr
     assert content_of(there) == content_of(here)
@@ -76,7 +76,7 @@ def in_shell(action: str, python: str, stdin: bytes, *, user: int | None = None)
     return subprocess.run(["/bin/sh", "-c", line], input=stdin, capture_output=True, timeout=60, user=user, cwd="/")
 
 
-def test_a_file_with_another_hash_is_refused_by_name_and_the_rest_goes_in(tmp_path: Path) -> None:
+def test_file_with_wrong_hash_is_refused_and_others_are_stored(tmp_path: Path) -> None:
     said = run("store", "receive", {"store": str(tmp_path)}, frame(b"evil", sha256=sha(ONE)) + frame(TWO) + END)
     assert said.last["got"] == [sha(TWO)]
     (failed,) = said.last["failed"]
@@ -85,7 +85,7 @@ def test_a_file_with_another_hash_is_refused_by_name_and_the_rest_goes_in(tmp_pa
     assert list(content_of(tmp_path).values()) == [TWO]
 
 
-def test_a_stream_that_breaks_off_leaves_what_was_whole(tmp_path: Path) -> None:
+def test_truncated_stream_keeps_complete_files(tmp_path: Path) -> None:
     said = run("store", "receive", {"store": str(tmp_path)}, frame(TWO) + frame(ONE)[:2_000_000])
     assert "the stream broke off 1.0 MB before the end of a-1.0-py3-none-any.whl" in said.reason
     assert list(content_of(tmp_path).values()) == [TWO]
@@ -93,7 +93,7 @@ def test_a_stream_that_breaks_off_leaves_what_was_whole(tmp_path: Path) -> None:
     assert "broke off between two files" in said.reason
 
 
-def test_only_what_was_asked_for_is_taken_in(tmp_path: Path) -> None:
+def test_files_that_were_not_requested_are_refused(tmp_path: Path) -> None:
     request = {"store": str(tmp_path), "files": [file_of(ONE)]}
     assert "not requested" in run("store", "receive", request, frame(TWO) + END).reason
     assert "not requested" in run("store", "receive", request, frame(TWO, sha256=[sha(ONE)]) + END).reason
@@ -103,14 +103,14 @@ def test_only_what_was_asked_for_is_taken_in(tmp_path: Path) -> None:
     assert content_of(tmp_path) == {}
 
 
-def test_a_sender_that_repeats_a_file_is_refused(tmp_path: Path) -> None:
+def test_repeated_file_is_refused(tmp_path: Path) -> None:
     request = {"store": str(tmp_path), "files": [file_of(TWO)]}
     assert "not requested" in run("store", "receive", request, frame(TWO) * 2 + END).reason
     assert list(content_of(tmp_path).values()) == [TWO]
 
 
 @pytest.mark.parametrize("stream", [b"", b"\n", b"[]\n", b"null\n", b"x" * 100_000, b'{"size": -1}\n'])
-def test_what_is_no_frame_is_refused(tmp_path: Path, stream: bytes) -> None:
+def test_malformed_frames_are_refused(tmp_path: Path, stream: bytes) -> None:
     assert run("store", "receive", {"store": str(tmp_path)}, stream).reason
     assert content_of(tmp_path) == {}
 
@@ -123,7 +123,7 @@ def test_what_is_no_frame_is_refused(tmp_path: Path, stream: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("action", ["have", "receive"])
-def test_no_name_and_no_hash_leads_out_of_the_store(tmp_path: Path, wrong: dict[str, Any], action: str) -> None:
+def test_invalid_names_and_hashes_are_refused(tmp_path: Path, wrong: dict[str, Any], action: str) -> None:
     store = tmp_path / "store"
     (tmp_path / "x").write_bytes(b"mine")
     request = {"store": str(store), "files": [{**file_of(b"mine"), **wrong}]}
@@ -134,7 +134,7 @@ def test_no_name_and_no_hash_leads_out_of_the_store(tmp_path: Path, wrong: dict[
     assert content_of(tmp_path) == {"x": b"mine"}
 
 
-def test_a_size_that_differs_is_not_there_and_verify_reads_the_bytes(tmp_path: Path) -> None:
+def test_size_is_checked_always_and_content_with_verify(tmp_path: Path) -> None:
     run("store", "receive", {"store": str(tmp_path)}, frame(ONE) + frame(TWO, "b.whl") + END)
     files = [file_of(ONE), file_of(TWO, "b.whl")]
     (tmp_path / sha(TWO) / "b.whl").write_bytes(b"other")
@@ -146,17 +146,17 @@ def test_a_size_that_differs_is_not_there_and_verify_reads_the_bytes(tmp_path: P
     assert list(content_of(tmp_path).values()) == [ONE]
 
 
-def test_a_file_that_is_gone_is_said_to_be_in_its_place(tmp_path: Path) -> None:
+def test_missing_file_is_reported_in_its_frame(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     run("store", "receive", {"store": str(here)}, frame(TWO) + END)
     request = {"store": str(here), "files": [file_of(ONE), file_of(TWO)]}
-    sent = subprocess.run(argv("store", "send"), input=first_line("store", request), capture_output=True).stdout
+    sent, _ = start("store", "send", request).communicate()
     last = run("store", "receive", {"store": str(there)}, sent).last
     assert last["got"] == [sha(TWO)]
     assert "No such file" in last["failed"][0]["reason"]
 
 
-def test_killed_at_any_moment_a_rerun_ends_whole(tmp_path: Path) -> None:
+def test_receive_completes_after_sigkill(tmp_path: Path) -> None:
     stream = b"".join(frame(ONE[: 300_000 + index], f"{index}.whl") for index in range(10)) + END
     wanted = {f"{sha(ONE[: 300_000 + index])}/{index}.whl" for index in range(10)}
     for _ in range(8):
@@ -173,7 +173,7 @@ def test_killed_at_any_moment_a_rerun_ends_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_told_to_end_it_leaves_nothing_half_made(tmp_path: Path, number: signal.Signals) -> None:
+def test_stopped_receive_leaves_no_partial_file(tmp_path: Path, number: signal.Signals) -> None:
     process = start("store", "receive", {"store": str(tmp_path)})
     feed(process, frame(ONE)[:2_000_000])
     wait_until(lambda: any(tmp_path.glob("*.part")))
@@ -183,7 +183,7 @@ def test_told_to_end_it_leaves_nothing_half_made(tmp_path: Path, number: signal.
     assert content_of(tmp_path) == {}
 
 
-def test_it_ends_when_nobody_listens_any_more(tmp_path: Path) -> None:
+def test_receive_ends_if_stdout_is_closed(tmp_path: Path) -> None:
     process = start("store", "receive", {"store": str(tmp_path)})
     assert process.stdout is not None
     process.stdout.close()
@@ -193,7 +193,7 @@ def test_it_ends_when_nobody_listens_any_more(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_parts_of_writers_that_are_gone_are_cleared_and_others_are_not(tmp_path: Path) -> None:
+def test_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
     alive = start("store", "receive", {"store": str(tmp_path)})
     feed(alive, frame(ONE)[:2_000_000])
     wait_until(lambda: any(tmp_path.glob("*.part")))
@@ -210,7 +210,7 @@ def test_parts_of_writers_that_are_gone_are_cleared_and_others_are_not(tmp_path:
     assert (tmp_path / sha(ONE) / "a-1.0-py3-none-any.whl").read_bytes() == ONE
 
 
-def test_two_at_once_write_the_same_files(tmp_path: Path) -> None:
+def test_parallel_receives_of_the_same_files_succeed(tmp_path: Path) -> None:
     both = [start("store", "receive", {"store": str(tmp_path)}) for _ in range(2)]
     for process in both:
         feed(process, frame(ONE) + frame(TWO, "b.whl") + END)
@@ -218,7 +218,7 @@ def test_two_at_once_write_the_same_files(tmp_path: Path) -> None:
     assert set(content_of(tmp_path).values()) == {ONE, TWO}
 
 
-def test_a_full_disk_says_how_much_is_missing(mounted: Callable[[str], Path]) -> None:
+def test_full_disk_is_reported_with_missing_space(mounted: Callable[[str], Path]) -> None:
     point = mounted("size=2m")
     said = run("store", "receive", {"store": str(point / "wheels")}, frame(TWO) + frame(ONE, "b.whl") + END)
     assert "the disk is full: 3.0 MB more are needed, 2.1 MB are left" in said.reason
@@ -226,7 +226,7 @@ def test_a_full_disk_says_how_much_is_missing(mounted: Callable[[str], Path]) ->
     assert list(content_of(point).values()) == [TWO]
 
 
-def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_made(mounted: Callable[[str], Path]) -> None:
+def test_disk_full_during_receive_leaves_no_partial_file(mounted: Callable[[str], Path]) -> None:
     point = mounted("size=4m")
     process = start("store", "receive", {"store": str(point / "wheels")})
     feed(process, frame(ONE)[:1_000_000])
@@ -237,21 +237,21 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_made(mounted: Callab
     assert not list((point / "wheels").glob("*"))
 
 
-def test_a_read_only_filesystem_is_named(mounted: Callable[[str], Path]) -> None:
+def test_read_only_filesystem_is_reported(mounted: Callable[[str], Path]) -> None:
     point = mounted("ro")
     said = run("store", "receive", {"store": str(point / "wheels")}, frame(TWO) + END)
     assert f"{point}/wheels: the filesystem is mounted read-only" in said.reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/usr/bin/python3"), reason="becomes another account")
-def test_a_directory_of_somebody_elses_is_named() -> None:
-    stdin = agent_zip("files") + first_line("store", {"store": "/usr/wheels"}) + frame(TWO) + END
+def test_directory_of_another_account_is_reported() -> None:
+    stdin = agent_zip("files") + first_line({"store": "/usr/wheels"}) + frame(TWO) + END
     done = in_shell("receive", "/usr/bin/python3", stdin, user=65534)
     reason = json.loads(done.stdout.splitlines()[-1])["reason"]
     assert "/usr belongs to another account (uid 0)" in reason
 
 
-def test_a_file_in_a_directorys_place_is_named(tmp_path: Path) -> None:
+def test_file_in_place_of_a_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "wheels").write_text("a file")
     for store in ("wheels", "wheels/below"):
         said = run("store", "receive", {"store": str(tmp_path / store)}, frame(TWO) + END)
@@ -262,11 +262,11 @@ def test_a_file_in_a_directorys_place_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_a_python_without_memfd_runs_the_agent_too(tmp_path: Path, python: str) -> None:
+def test_agent_runs_without_memfd_create(tmp_path: Path, python: str) -> None:
     """As those of conda and uv are built: for a glibc that is older than memfd_create."""
     line = agent_command("files.store", "receive", python=python).script
     bare = line.replace("import os, sys, time\n", 'import os, sys, time\nos.__dict__.pop("memfd_create", None)\n')
     assert bare != line
-    stdin = agent_zip("files") + first_line("store", {"store": str(tmp_path / "store")}) + frame(TWO) + END
+    stdin = agent_zip("files") + first_line({"store": str(tmp_path / "store")}) + frame(TWO) + END
     done = subprocess.run(["/bin/sh", "-c", bare], input=stdin, capture_output=True, timeout=60)
     assert json.loads(done.stdout.splitlines()[-1])["got"] == [sha(TWO)], done.stderr

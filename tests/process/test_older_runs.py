@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +15,14 @@ from typing import Any
 import pytest
 from run_helpers import Run
 
-from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord, RunRegistry
+from cli_helpers import CommandResult, ipexctl
+from ipexctl.jobs.registry import RunRegistry
+from lab_run_helpers import by_rank
 from message_data import missing
 
 DATA = Path(__file__).parents[1] / "data"
-COUNTS = "import time\nfor i in range(60):\n    print('number', i, flush=True)\n    time.sleep(0.05)"
-STAYS = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+COUNT_SCRIPT = "import time\nfor i in range(60):\n    print('number', i, flush=True)\n    time.sleep(0.05)"
+SLEEP_SCRIPT = "import time\nprint('here', flush=True)\ntime.sleep(600)"
 
 
 @dataclass
@@ -51,20 +50,15 @@ class Older:
     def registry(self) -> RunRegistry:
         return RunRegistry(self.directory / "state" / "ipexctl" / "runs")
 
-    def call(self, *args: str, timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
-        env = {**os.environ, "XDG_STATE_HOME": str(self.directory / "state"), "PYTHONPATH": os.pathsep.join(sys.path)}
-        argv = [sys.executable, "-m", "ipexctl", *args]
-        return subprocess.run(argv, env=env, capture_output=True, timeout=timeout, check=False)
+    def call(self, *args: str) -> CommandResult:
+        return ipexctl(*args, env={"XDG_STATE_HOME": str(self.directory / "state")})
 
     def json(self, *args: str) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.call(*args, "--json").stdout)
+        document: dict[str, Any] = json.loads(self.call(*args, "--json").out)
         return document
 
     def start(self, run: Run) -> Run:
-        run.start()
-        node0 = Host(name="localhost", address="localhost")
-        record = RunRecord(run.id, node0, str(run.home), sys.executable, "x.py", world_size=2, started=time.time())
-        self.registry.save(record)
+        self.registry.save(run.start().record)
         return run
 
 
@@ -100,62 +94,59 @@ def live(older: Older) -> Iterator[Callable[[str], Run]]:
         run.close()
 
 
-def test_ended_runs_are_listed_with_how_they_ended(older: Older) -> None:
+def test_ended_runs_are_listed_with_state_and_exit_code(older: Older) -> None:
     runs = {run["id"]: (run["state"], run["exit_code"]) for run in older.json("ps")["runs"]}
     assert runs == {"older-ok": ("ok", 0), "older-failed": ("failed", 1), "older-restarted": ("ok", 0)}
 
 
 @pytest.mark.parametrize("command", ["logs", "attach"])
-def test_output_of_an_ended_run_is_shown_as_it_was_printed(older: Older, command: str) -> None:
+def test_output_of_an_ended_run_is_shown_unchanged(older: Older, command: str) -> None:
     ran = older.call(command, "older-ok")
-    assert ran.returncode == 0, ran.stderr
-    expected = [b"[0] no end", b"[0] out \xc3\xa9", b"[1] no end", b"[1] out \xc3\xa9"]
-    assert sorted(ran.stdout.splitlines()) == expected
-    assert older.call("logs", "older-ok", "--stderr", "-r", "1").stdout == b"[1] err\n"
-    restarted = older.call("logs", "older-restarted", "-r", "0").stdout
-    assert [line.split()[1] for line in restarted.splitlines() if b"attempt" in line] == [b"attempt", b"attempt"]
+    assert ran.rc == 0, ran.err
+    assert ran.lines == ["[0] no end", "[0] out \xe9", "[1] no end", "[1] out \xe9"]
+    assert older.call("logs", "older-ok", "--stderr", "-r", "1").out == "[1] err\n"
+    restarted = older.call("logs", "older-restarted", "-r", "0").out
+    assert [line.split()[1] for line in restarted.splitlines() if "attempt" in line] == ["attempt", "attempt"]
 
 
-def test_logs_without_a_line_say_so_and_name_the_run(older: Older) -> None:
+def test_logs_without_matching_lines_print_a_note(older: Older) -> None:
     ran = older.call("logs", "--grep", "no such (line|word)", "-r", "1")
-    assert (ran.returncode, ran.stdout) == (0, b"")
-    assert missing(ran.stderr.decode(), "older-restarted ranks 1 --grep 'no such (line|word)'") == []
-    assert older.call("logs", "older-ok", "--grep", "end").stderr == b""
-    assert older.call("logs", "-q", "--grep", "no such line").stderr == b""
+    assert (ran.rc, ran.out) == (0, "")
+    assert missing(ran.err, "older-restarted ranks 1 --grep 'no such (line|word)'") == []
+    assert older.call("logs", "older-ok", "--grep", "end").err == ""
+    assert older.call("logs", "-q", "--grep", "no such line").err == ""
 
 
-def test_the_cause_of_a_failed_run_is_found(older: Older) -> None:
+def test_cause_of_a_failed_run_is_found(older: Older) -> None:
     verdict = older.json("why", "older-failed")
     assert (verdict["state"], verdict["cause"]["id"]) == ("failed", "script.no_module")
     assert verdict["first_failure"]["rank"] == 1
 
 
-def test_an_ended_run_is_stopped_without_a_signal(older: Older) -> None:
+def test_stop_of_an_ended_run_changes_nothing(older: Older) -> None:
     before = (older.directory / "home/runs/older-ok/status.json").read_bytes()
-    assert older.call("stop", "older-ok").returncode == 0
+    assert older.call("stop", "older-ok").rc == 0
     assert (older.directory / "home/runs/older-ok/status.json").read_bytes() == before
 
 
-def test_a_live_run_is_followed_to_its_end(older: Older, live: Callable[[str], Run]) -> None:
-    live(COUNTS)
+def test_live_run_is_followed_to_its_end(older: Older, live: Callable[[str], Run]) -> None:
+    live(COUNT_SCRIPT)
     runs = {run["id"]: run["state"] for run in older.json("ps")["runs"]}
     assert runs["older-live"] in ("starting", "running")
     ran = older.call("attach", "older-live")
-    assert ran.returncode == 0, ran.stderr
-    for rank in (b"0", b"1"):
-        lines = [line for line in ran.stdout.splitlines() if line.startswith(b"[%b] " % rank)]
-        assert lines == [b"[%b] number %d" % (rank, number) for number in range(60)]
+    assert ran.rc == 0, ran.err
+    assert by_rank(ran.out) == {rank: [f"number {number}" for number in range(60)] for rank in range(2)}
 
 
-def test_a_live_run_is_inspected_and_stopped(older: Older, live: Callable[[str], Run]) -> None:
-    run = live(STAYS)
+def test_live_run_is_inspected_and_stopped(older: Older, live: Callable[[str], Run]) -> None:
+    run = live(SLEEP_SCRIPT)
     run.wait_for_all(b"here\n")
-    assert sorted(older.call("logs", "older-live").stdout.splitlines()) == [b"[0] here", b"[1] here"]
+    assert older.call("logs", "older-live").lines == ["[0] here", "[1] here"]
     assert older.json("why", "older-live")["state"] == "running"
     dump = older.call("dump", "older-live")
-    assert dump.returncode == 0, dump.stderr
-    assert b"<string>" in dump.stdout
-    assert older.call("stop", "older-live").returncode == 0
+    assert dump.rc == 0, dump.err
+    assert "<string>" in dump.out
+    assert older.call("stop", "older-live").rc == 0
     assert run.wait()["state"] == "stopped"
     assert run.left() == []
 
@@ -181,26 +172,22 @@ def older_account(tmp_path: Path) -> dict[str, str]:
     ):
         (env / name).write_text((env / name).read_text().replace(old, new))
     kinds = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
-    directories = {kind: str(tmp_path / kind) for kind in kinds}
-    return {**os.environ, **directories, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    return {**{kind: str(tmp_path / kind) for kind in kinds}, "HOME": str(tmp_path)}
 
 
-def test_an_environment_is_listed_kept_by_install_and_used_by_run(older_account: dict[str, str]) -> None:
+def test_environment_is_listed_kept_by_install_and_used_by_run(older_account: dict[str, str]) -> None:
     project = Path(older_account["HOME"], "project")
     project.mkdir()
     (project / "train.py").write_text("import torch\nprint('torch', torch.__version__)\n")
 
-    def call(*args: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "ipexctl", args[0], "--hosts", "localhost", *args[1:]]
-        return subprocess.run(
-            argv, env=older_account, cwd=project, capture_output=True, text=True, timeout=100, check=False
-        )
+    def call(command: str, *args: str) -> CommandResult:
+        return ipexctl(command, "--hosts", "localhost", *args, env=older_account, cwd=project, timeout=100)
 
-    (host,) = json.loads(call("envs", "--json").stdout)["hosts"]
+    (host,) = json.loads(call("envs", "--json").out)["hosts"]
     assert [(env["names"], env["row"], env["complete"]) for env in host["envs"]] == [(["default"], "torch-2.13", True)]
-    assert call("envs", "--verify").returncode == 0
+    assert call("envs", "--verify").rc == 0
     installed = call("install", "--stack", "torch", "--offline", "--json")
-    assert json.loads(installed.stdout)["hosts"][0]["status"] == "ok", installed.stderr
+    assert json.loads(installed.out)["hosts"][0]["status"] == "ok", installed.err
     ran = call("run", "train.py")
-    assert ran.returncode == 0, ran.stderr
-    assert "[0] torch 2.13.0" in ran.stdout
+    assert ran.rc == 0, ran.err
+    assert "[0] torch 2.13.0" in ran.out

@@ -1,4 +1,4 @@
-"""A server for one occasion serves who has its token, and nobody else; it ends with whoever arranged it."""
+"""The temporary file server serves only clients with its token, and ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -57,33 +57,33 @@ def wanted(served: Served, store: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_who_has_the_token_gets_the_files(served: Served, tmp_path: Path, python: str) -> None:
+def test_client_with_the_token_gets_the_files(served: Served, tmp_path: Path, python: str) -> None:
     said = run("peer_transfer", "connect", wanted(served, tmp_path / "there"), python=python)
     assert said.last["event"] == "done", said
     assert content_of(tmp_path / "there") == content_of(served.store)
 
 
-def test_who_has_another_token_gets_nothing(served: Served, tmp_path: Path) -> None:
+def test_client_with_another_token_gets_nothing(served: Served, tmp_path: Path) -> None:
     said = run("peer_transfer", "connect", wanted(served, tmp_path / "there", token="f" * 64))
     assert "is not the server that was meant" in said.reason
     assert content_of(tmp_path) == {f"here/{path}": data for path, data in content_of(served.store).items()}
 
 
-STRANGERS = (
+INVALID_HELLOS = (
     *(b"", b"\n", b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"nonce": 1}\n', b'{"nonce": "a", "proof": "b"}\n'),
     *(b'{"nonce": "a", "proof": null}\n', b"[" * 1020 + b"\n", b"x" * 70_000),
 )
 
 
-def test_strangers_are_dropped_within_five_seconds_and_the_others_are_served(served: Served, tmp_path: Path) -> None:
+def test_unauthenticated_clients_are_dropped_within_five_seconds(served: Served, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         began = time.monotonic()
-        strangers = [stack.enter_context(served.call()) for _ in STRANGERS]
-        for stranger, said in zip(strangers, STRANGERS, strict=True):
+        strangers = [stack.enter_context(served.call()) for _ in INVALID_HELLOS]
+        for stranger, said in zip(strangers, INVALID_HELLOS, strict=True):
             with contextlib.suppress(OSError):
                 stranger.sendall(said)
         assert run("peer_transfer", "connect", wanted(served, tmp_path / "there")).rc == 0
-        for stranger, said in zip(strangers, STRANGERS, strict=True):
+        for stranger, said in zip(strangers, INVALID_HELLOS, strict=True):
             heard = b""
             with contextlib.suppress(ConnectionResetError):
                 while data := stranger.recv(4096):
@@ -93,7 +93,7 @@ def test_strangers_are_dropped_within_five_seconds_and_the_others_are_served(ser
     assert served.process.poll() is None
 
 
-def test_a_stranger_who_dribbles_gets_no_more_time(served: Served) -> None:
+def test_slow_unauthenticated_client_gets_no_more_time(served: Served) -> None:
     with served.call() as stranger:
         began = time.monotonic()
         with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ def test_a_stranger_who_dribbles_gets_no_more_time(served: Served) -> None:
         assert 4 < time.monotonic() - began < 7
 
 
-def test_many_strangers_keep_nobody_out_for_long(served: Served, tmp_path: Path) -> None:
+def test_many_unauthenticated_clients_do_not_block_others_for_long(served: Served, tmp_path: Path) -> None:
     strangers = [served.call() for _ in range(60)]
     time.sleep(5.2)
     assert run("peer_transfer", "connect", wanted(served, tmp_path / "there")).rc == 0
@@ -111,7 +111,7 @@ def test_many_strangers_keep_nobody_out_for_long(served: Served, tmp_path: Path)
         stranger.close()
 
 
-def test_a_proof_that_was_overheard_is_of_no_use(served: Served) -> None:
+def test_proof_cannot_be_replayed(served: Served) -> None:
     with served.call() as first, served.call() as second:
         nonce = json.loads(first.recv(4096))["nonce"]
         proof = hmac.new(TOKEN.encode(), f"client|{nonce}|mine".encode(), hashlib.sha256).hexdigest()
@@ -121,7 +121,7 @@ def test_a_proof_that_was_overheard_is_of_no_use(served: Served) -> None:
             assert (b"proof" in conn.recv(4096)) is served_there
 
 
-def test_a_client_does_not_talk_to_a_server_without_the_token(tmp_path: Path) -> None:
+def test_client_refuses_a_server_without_the_token(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         request = {"store": str(tmp_path / "there"), "files": [file_of(TWO)], "address": "127.0.0.1"}
         client = start("peer_transfer", "connect", {**request, "port": listener.getsockname()[1], "token": TOKEN})
@@ -135,7 +135,7 @@ def test_a_client_does_not_talk_to_a_server_without_the_token(tmp_path: Path) ->
     assert content_of(tmp_path) == {}
 
 
-def test_only_the_files_that_were_named_are_handed_out(tmp_path: Path) -> None:
+def test_only_listed_files_are_served(tmp_path: Path) -> None:
     store = tmp_path / "here"
     run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + END)
     served = Served(store, files=[file_of(TWO, "b.whl")])
@@ -144,7 +144,7 @@ def test_only_the_files_that_were_named_are_handed_out(tmp_path: Path) -> None:
     served.close()
 
 
-def test_a_damaged_copy_is_refused_by_name(served: Served, tmp_path: Path) -> None:
+def test_damaged_file_is_refused_by_name(served: Served, tmp_path: Path) -> None:
     (path,) = served.store.glob("*/a-1.0*")
     path.write_bytes(ONE[::-1])
     last = run("peer_transfer", "connect", wanted(served, tmp_path / "there")).last
@@ -153,7 +153,7 @@ def test_a_damaged_copy_is_refused_by_name(served: Served, tmp_path: Path) -> No
     assert list(content_of(tmp_path / "there").values()) == [TWO]
 
 
-def test_it_ends_with_its_stdin(served: Served) -> None:
+def test_server_ends_if_stdin_is_closed(served: Served) -> None:
     assert served.process.stdin is not None
     served.process.stdin.close()
     assert served.process.wait(3) == 0
@@ -161,13 +161,13 @@ def test_it_ends_with_its_stdin(served: Served) -> None:
         served.call()
 
 
-def test_it_ends_when_nobody_comes(served: Served) -> None:
+def test_server_ends_at_idle_timeout(served: Served) -> None:
     short = Served(served.store, files=[], idle=0.5)
     assert short.process.wait(5) == 0
     short.close()
 
 
-def test_nobody_there_is_said_with_what_to_look_at(tmp_path: Path) -> None:
+def test_connection_errors_are_reported_with_a_fix(tmp_path: Path) -> None:
     request = {"store": str(tmp_path), "files": [file_of(TWO)], "address": "127.0.0.1", "port": 1, "token": TOKEN}
     said = run("peer_transfer", "connect", request)
     assert "no connection to 127.0.0.1 port 1: Connection refused" in said.reason
@@ -178,7 +178,7 @@ def test_nobody_there_is_said_with_what_to_look_at(tmp_path: Path) -> None:
     assert "nothing can listen on 10.255.255.1" in serve.reason
 
 
-def test_the_token_is_in_no_argument(served: Served) -> None:
+def test_token_is_not_on_the_command_line(served: Served) -> None:
     seen = subprocess.run(["ps", "-ww", "-p", str(served.process.pid), "-o", "args"], capture_output=True, text=True)
     assert "files.peer_transfer" in seen.stdout
     assert TOKEN not in seen.stdout

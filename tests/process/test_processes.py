@@ -1,4 +1,4 @@
-"""A recorded process is alive while its number and start are those of the record, and only it is signalled."""
+"""A recorded process is alive if its pid and start time match the record; no other process is signalled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def identity_of(process: subprocess.Popen[bytes]) -> ProcessIdentity:
     return ProcessIdentity(process.pid, read_stat(process.pid).start, os.uname().nodename)
 
 
-def test_a_process_is_known_by_number_and_start(sleeper: subprocess.Popen[bytes]) -> None:
+def test_process_is_identified_by_pid_and_start_time(sleeper: subprocess.Popen[bytes]) -> None:
     identity = identity_of(sleeper)
     others = [identity._replace(start=(identity.start or 0) - 1), identity._replace(start=None)]
     assert [each.is_alive for each in (identity, own_identity(), *others)] == [True, True, False, False]
@@ -38,7 +38,7 @@ def test_a_process_is_known_by_number_and_start(sleeper: subprocess.Popen[bytes]
 
 
 @pytest.mark.parametrize("has_pidfd", [True, False])
-def test_another_process_that_has_the_number_now_is_not_signalled(
+def test_process_with_a_reused_pid_is_not_signalled(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, has_pidfd: bool
 ) -> None:
     if not has_pidfd:
@@ -52,7 +52,7 @@ def test_another_process_that_has_the_number_now_is_not_signalled(
 
 
 @pytest.mark.parametrize(("machine", "boot"), [("elsewhere", None), (None, "another boot")])
-def test_the_same_pid_and_start_elsewhere_is_not_signalled(
+def test_same_pid_and_start_on_another_machine_is_not_signalled(
     sleeper: subprocess.Popen[bytes], machine: str | None, boot: str | None
 ) -> None:
     here = own_identity()._replace(pid=sleeper.pid, start=read_stat(sleeper.pid).start)
@@ -61,12 +61,12 @@ def test_the_same_pid_and_start_elsewhere_is_not_signalled(
     assert sleeper.poll() is None
 
 
-def test_a_record_without_a_machine_was_written_here() -> None:
+def test_record_without_machine_is_of_this_machine() -> None:
     assert ProcessIdentity(1, 1).is_of_this_machine
     assert not ProcessIdentity(1, 1, "another-machine").is_of_this_machine
 
 
-def test_a_caught_signal_is_told_from_one_that_would_end_it(sleeper: subprocess.Popen[bytes]) -> None:
+def test_is_caught_detects_signal_handlers(sleeper: subprocess.Popen[bytes]) -> None:
     code = "import signal, time; signal.signal(10, print); print('on', flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -76,7 +76,7 @@ def test_a_caught_signal_is_told_from_one_that_would_end_it(sleeper: subprocess.
         process.kill()
 
 
-def test_only_children_beside_the_guard_make_it_read_all_processes() -> None:
+def test_descendants_are_searched_only_if_the_guard_has_siblings() -> None:
     code = "import os, subprocess, sys\nfrom ipexctl.node.run import processes\nguard = processes.Guard()\n"
     code += "print(processes.has_children(guard.pid))\n"
     code += "orphan = subprocess.Popen(['sh', '-c', 'sleep 600 & echo $!'], stdout=subprocess.PIPE)\n"
@@ -87,7 +87,7 @@ def test_only_children_beside_the_guard_make_it_read_all_processes() -> None:
 
 
 @pytest.mark.parametrize("policy", [os.SCHED_IDLE, os.SCHED_OTHER | 0x40000000])
-def test_a_policy_that_a_run_was_started_with_stays(monkeypatch: pytest.MonkeyPatch, policy: int) -> None:
+def test_scheduling_policy_of_the_caller_is_kept(monkeypatch: pytest.MonkeyPatch, policy: int) -> None:
     """The second is SCHED_OTHER that children don't inherit."""
     monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy)
     monkeypatch.setattr(os, "sched_setscheduler", lambda *_: pytest.fail("it was changed"))
@@ -98,7 +98,7 @@ def test_a_policy_that_a_run_was_started_with_stays(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("refused", ["sched_getscheduler", "sched_setscheduler"])
-def test_a_rank_starts_where_policies_are_refused(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+def test_rank_starts_if_scheduling_policies_are_refused(monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 

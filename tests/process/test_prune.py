@@ -1,4 +1,4 @@
-"""Old runs go by age and size; what goes on, what is new, and what can't be known stays."""
+"""Old runs are pruned by age and size; live, new and unknown runs are kept."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_helpers import HERE
 
 from agent_helpers import agent_file, other_pythons, wait_until
+from cli_helpers import ipexctl
 from env_helpers import said, start
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
@@ -33,7 +35,7 @@ pytest_plugins = ["run_fixtures"]
 
 DAY = 86400.0
 MACHINE = os.uname().nodename
-GONE = {"pid": 2**22 + 1, "start": 1, "machine": MACHINE}
+DEAD_PROCESS = {"pid": 2**22 + 1, "start": 1, "machine": MACHINE}
 
 
 class Runs:
@@ -45,15 +47,17 @@ class Runs:
         self.place.mkdir(exist_ok=exist_ok)
 
     def make(self, name: str, days: float, *, size: int = 0, **status: Any) -> Path:
-        """A run on node0 that ended so long ago."""
+        """A run on node0 that ended this number of days ago."""
         at = time.time() - days * DAY
         told = {"schema": "ipexctl.status/1", "id": name, "state": "ok", "ended": at, "exit_code": 0, "ranks": []}
-        return self.make_other(name, days, size=size, status={**told, "world_size": 1, "supervisor": GONE, **status})
+        return self.make_other(
+            name, days, size=size, status={**told, "world_size": 1, "supervisor": DEAD_PROCESS, **status}
+        )
 
     def make_other(
         self, name: str, days: float, *, size: int = 0, status: dict[str, Any] | None = None, machine: str = ""
     ) -> Path:
-        """On another node it is only files."""
+        """A run directory of another node: it has only files."""
         rundir = self.place / name
         (rundir / "ranks").mkdir(parents=True)
         (rundir / "ranks/0000.out").write_bytes(b"x" * size)
@@ -80,7 +84,7 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path)
 
 
-def test_what_is_old_goes_the_newest_stay_however_old(runs: Runs) -> None:
+def test_old_runs_are_pruned_but_the_newest_are_kept(runs: Runs) -> None:
     for days in range(31, 36):
         runs.make(f"r-{days}", days)
     runs.make("r-1", 1)
@@ -98,7 +102,7 @@ def test_every_python_of_a_node_can_prune(runs: Runs, python: str) -> None:
     assert said(start("run.retention", "prune", request, python=python))["pruned"][0]["id"] == "r"
 
 
-def test_where_all_take_too_much_the_oldest_go(runs: Runs) -> None:
+def test_oldest_runs_are_pruned_above_the_size_limit(runs: Runs) -> None:
     for days in (1, 2, 3, 4):
         runs.make(f"r-{days}", days, size=2_000_000)
     done = runs.prune(gb=0.0045)
@@ -107,26 +111,26 @@ def test_where_all_take_too_much_the_oldest_go(runs: Runs) -> None:
     assert done["pruned"][0]["why"] == "all runs took more than 0.0045 GB"
 
 
-def test_a_dry_run_takes_nothing_away(runs: Runs) -> None:
+def test_dry_run_removes_nothing(runs: Runs) -> None:
     runs.make("r", 99)
     assert [each["id"] for each in runs.prune(dry_run=True)["pruned"]] == ["r"]
     assert runs.names == ["r"]
 
 
 @pytest.fixture
-def lives() -> Iterator[dict[str, Any]]:
-    """A supervisor that is there."""
+def live_supervisor() -> Iterator[dict[str, Any]]:
+    """A live process in place of a supervisor."""
     with subprocess.Popen(["sleep", "60"]) as process:
         yield {"pid": process.pid, "start": read_stat(process.pid).start, "machine": MACHINE}
         process.kill()
 
 
-def test_a_run_that_goes_on_is_never_pruned(runs: Runs, lives: dict[str, Any]) -> None:
-    runs.make("running", 99, state="running", ended=None, supervisor=lives)
-    runs.make("closing", 99, supervisor=lives)
-    runs.make("number-came-back", 99, state="running", ended=None, supervisor={**lives, "start": 1})
-    runs.make("elsewhere", 20, state="running", ended=None, supervisor={**GONE, "machine": "another"})
-    runs.make("ended-elsewhere", 20, supervisor={**GONE, "machine": "another"})
+def test_live_runs_are_never_pruned(runs: Runs, live_supervisor: dict[str, Any]) -> None:
+    runs.make("running", 99, state="running", ended=None, supervisor=live_supervisor)
+    runs.make("closing", 99, supervisor=live_supervisor)
+    runs.make("number-came-back", 99, state="running", ended=None, supervisor={**live_supervisor, "start": 1})
+    runs.make("elsewhere", 20, state="running", ended=None, supervisor={**DEAD_PROCESS, "machine": "another"})
+    runs.make("ended-elsewhere", 20, supervisor={**DEAD_PROCESS, "machine": "another"})
     runs.make_other("about-to-begin", 0.02)
     runs.make_other("brought", 0.5)
     (runs.place / "brought/job.json").touch()
@@ -139,7 +143,7 @@ def test_a_run_that_goes_on_is_never_pruned(runs: Runs, lives: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("how", ["command line", "environment"])
-def test_a_process_of_a_run_keeps_its_directory_where_there_is_no_status(runs: Runs, how: str) -> None:
+def test_process_of_a_run_keeps_its_directory_without_status(runs: Runs, how: str) -> None:
     rundir = runs.make_other("living", 99)
     runs.make_other("dead", 99)
     argv = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -156,7 +160,7 @@ def test_a_process_of_a_run_keeps_its_directory_where_there_is_no_status(runs: R
     assert runs.names == []
 
 
-def test_leases_and_what_an_earlier_call_left_go_too_and_links_are_not_followed(runs: Runs) -> None:
+def test_prune_removes_leases_and_leftovers_and_follows_no_links(runs: Runs) -> None:
     runs.make("r", 99)
     for lease in ("r", "other"):
         path = runs.home / "code/p-1/.ipexctl/leases" / lease
@@ -173,7 +177,7 @@ def test_leases_and_what_an_earlier_call_left_go_too_and_links_are_not_followed(
     assert precious.exists()
 
 
-def test_damaged_records_are_no_reason_to_stop(runs: Runs) -> None:
+def test_damaged_records_are_pruned(runs: Runs) -> None:
     for name, text in (("a", "{"), ("b", "[]"), ("c", '{"supervisor": {}}')):
         (runs.make_other(name, 99) / "status.json").write_text(text)
         os.utime(runs.place / name / "status.json", (1, 1))
@@ -183,7 +187,7 @@ def test_damaged_records_are_no_reason_to_stop(runs: Runs) -> None:
     assert runs.prune() == {"event": "done", "pruned": [], "kept": 0, "bytes": 0}
 
 
-def test_a_pruned_run_is_told_as_such_and_how_it_ended_is_known(runs: Runs) -> None:
+def test_pruned_run_is_listed_with_its_result(runs: Runs) -> None:
     runs.make("r", 40, state="failed", exit_code=3, script="train.py")
     runs.make("whole", 1)
     runs.prune(keep=1)
@@ -200,7 +204,7 @@ def test_a_pruned_run_is_told_as_such_and_how_it_ended_is_known(runs: Runs) -> N
     assert "IPEXCTL_KEEP_DAYS" in followed["fix"]
 
 
-def test_a_full_disk_is_freed_and_what_was_pruned_is_known(mounted: Callable[[str], Path]) -> None:
+def test_prune_works_on_a_full_disk(mounted: Callable[[str], Path]) -> None:
     runs = Runs(mounted("size=1m"))
     runs.make("old", 40, size=100_000)
     runs.make("older", 50, size=100_000)
@@ -213,7 +217,7 @@ def test_a_full_disk_is_freed_and_what_was_pruned_is_known(mounted: Callable[[st
     assert set(read_pruned(str(runs.place))) == {"older", "old"}
 
 
-def test_a_torn_line_hides_no_run_that_is_pruned_later(runs: Runs) -> None:
+def test_truncated_line_does_not_hide_later_pruned_runs(runs: Runs) -> None:
     runs.make("first", 50)
     runs.prune()
     with (runs.place / ".pruned.jsonl").open("ab") as file:
@@ -225,7 +229,7 @@ def test_a_torn_line_hides_no_run_that_is_pruned_later(runs: Runs) -> None:
     assert list(read_pruned(str(runs.place))) == ["first", "second", "third"]
 
 
-def test_in_the_background_it_begins_only_where_there_are_many(runs: Runs) -> None:
+def test_background_prune_starts_only_with_many_runs(runs: Runs) -> None:
     rundir = runs.make("new", 0, state="running")
     shutil.copy(agent_file("run"), rundir / "agent.zip")
     for number in range(9):
@@ -241,10 +245,7 @@ def test_in_the_background_it_begins_only_where_there_are_many(runs: Runs) -> No
     assert "new" in runs.names
 
 
-HERE = Host("localhost", "localhost")
-
-
-def test_all_homes_of_all_runs_are_pruned_once(tmp_path: Path) -> None:
+def test_every_home_of_the_runs_is_pruned_once(tmp_path: Path) -> None:
     homes = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -263,7 +264,7 @@ def test_all_homes_of_all_runs_are_pruned_once(tmp_path: Path) -> None:
     assert [(len(each.gone), each.kept, each.reason) for each in done] == [(2, 10, "")] * 2
 
 
-def test_hosts_behind_one_address_are_told_apart_by_their_ports(tmp_path: Path) -> None:
+def test_hosts_with_one_address_are_distinguished_by_port(tmp_path: Path) -> None:
     ways = [replace(HERE, name=f"node{port}", port=port) for port in (2201, 2202)]
     record = RunRecord("r1", ways[0], str(tmp_path), sys.executable, stores=("node2202",), nodes=tuple(ways))
     opened = []
@@ -276,7 +277,7 @@ def test_hosts_behind_one_address_are_told_apart_by_their_ports(tmp_path: Path) 
     assert set(opened) == {2201, 2202}
 
 
-def test_of_this_machines_copies_only_those_of_runs_that_are_over_go(tmp_path: Path) -> None:
+def test_only_local_copies_of_ended_runs_are_pruned(tmp_path: Path) -> None:
     register = RunRegistry(tmp_path)
     now = time.time()
     for number, (days, state) in enumerate(
@@ -299,7 +300,7 @@ def test_of_this_machines_copies_only_those_of_runs_that_are_over_go(tmp_path: P
     assert prune_local(register, RetentionLimits(newest=10), over={"r1", "r4"}) == []
 
 
-def test_records_of_what_node0_has_no_more_are_forgotten_in_the_end(runs: Runs) -> None:
+def test_records_of_runs_missing_on_node0_are_forgotten_later(runs: Runs) -> None:
     now = time.time()
     records = [
         RunRecord(name, HERE, str(runs.home), sys.executable, started=now - days * DAY)
@@ -312,13 +313,13 @@ def test_records_of_what_node0_has_no_more_are_forgotten_in_the_end(runs: Runs) 
 
 
 @pytest.mark.parametrize("text", ["-1", "two", "nan", "inf", "1,5"])
-def test_a_limit_that_is_no_number_is_a_wrong_call(text: str) -> None:
+def test_invalid_limits_are_a_usage_error(text: str) -> None:
     with pytest.raises(UserError, match="IPEXCTL_KEEP_GB"):
         read_limits({"IPEXCTL_KEEP_GB": text})
     assert read_limits({"IPEXCTL_KEEP_DAYS": "7.5", "IPEXCTL_KEEP_GB": ""}) == RetentionLimits(days=7.5)
 
 
-def test_a_call_tells_what_is_pruned_and_where_nobody_answers(tmp_path: Path) -> None:
+def test_ps_prune_reports_pruned_runs_and_unreachable_hosts(tmp_path: Path) -> None:
     register = RunRegistry(tmp_path / "state/ipexctl/runs")
     homes = [tmp_path / "here", tmp_path / "there"]
     hosts = [HERE, Host("node2", "127.0.0.1", port=1)]
@@ -329,22 +330,18 @@ def test_a_call_tells_what_is_pruned_and_where_nobody_answers(tmp_path: Path) ->
             Runs(home, exist_ok=True).make(name, 40 + number)
             register.save(RunRecord(name, host, str(home), sys.executable, started=time.time() - (40 + number) * DAY))
 
-    def call(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ipexctl", *words]
-        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
-
-    dry = call("ps", "--prune", "--dry-run")
-    assert "localhost: 2 runs would be pruned" in dry.stdout, dry
-    assert "  here-11: older than 30 days" in dry.stdout
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    dry = ipexctl("ps", "--prune", "--dry-run", env=env)
+    assert "localhost: 2 runs would be pruned" in dry.out, dry
+    assert "  here-11: older than 30 days" in dry.out
     assert len(list((homes[0] / "runs").iterdir())) == 12
-    pruned = call("ps", "--prune", "--json")
-    assert pruned.returncode == 3, pruned
-    told = {host["name"]: host["status"] for host in json.loads(pruned.stdout)["hosts"]}
+    pruned = ipexctl("ps", "--prune", "--json", env=env)
+    assert pruned.rc == 3, pruned
+    told = {host["name"]: host["status"] for host in json.loads(pruned.out)["hosts"]}
     assert told == {"localhost": "changed", "node2": "unreachable"}
     assert Runs(homes[0], exist_ok=True).names == [f"here-{number:02}" for number in range(10)]
-    logs = call("logs", "here-11")
-    assert (logs.returncode, missing(logs.stderr, "pruned 30 days")) == (1, [])
-    listed = {run["id"]: run for run in json.loads(call("ps", "--json").stdout)["runs"]}
+    logs = ipexctl("logs", "here-11", env=env)
+    assert (logs.rc, missing(logs.err, "pruned 30 days")) == (1, [])
+    listed = {run["id"]: run for run in json.loads(ipexctl("ps", "--json", env=env).out)["runs"]}
     assert (listed["here-11"]["state"], bool(listed["here-11"]["pruned"])) == ("ok", True)
     assert listed["there-11"]["state"] == "unknown"

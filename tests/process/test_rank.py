@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_helpers import FOR_EVER, SOON_LOST, Run
+from run_helpers import FAST_LOSS_PATCH, SLEEP_FOREVER, Run
 
 from tiny_wheels import STAND_INS
 
@@ -26,7 +26,7 @@ pytest_plugins = ["run_fixtures"]
 RUNS = {"size": 1}
 
 
-def test_a_rank_knows_its_place_and_strays_are_gone(make: Callable[..., Run]) -> None:
+def test_rank_has_its_variables_and_unwanted_ones_are_removed(make: Callable[..., Run]) -> None:
     code = "import json, os\nprint(json.dumps(dict(os.environ)))"
     run = make(
         code,
@@ -50,9 +50,7 @@ def test_a_rank_knows_its_place_and_strays_are_gone(make: Callable[..., Run]) ->
         assert stray not in zero
 
 
-def test_a_setup_file_is_sourced_by_bash_and_what_it_prints_is_no_output(
-    make: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_setup_file_is_sourced_by_bash_and_its_output_is_dropped(make: Callable[..., Run], tmp_path: Path) -> None:
     setup = tmp_path / "set up.sh"
     setup.write_text("echo noise\nexport FROM_SETUP=(1 2)\nexport SITE=here\n[[ -n $BASH ]] && export BY=bash\n")
     run = make("import os\nprint(os.environ['SITE'], os.environ['BY'])", job={"setup": str(setup)}).start()
@@ -60,8 +58,8 @@ def test_a_setup_file_is_sourced_by_bash_and_what_it_prints_is_no_output(
     assert run.output() == b"here bash\n"
 
 
-def test_a_setup_file_finds_what_it_finds_at_a_prompt(make: Callable[..., Run], tmp_path: Path) -> None:
-    """oneAPI's setvars.sh refuses where $0 is itself, and where it has run, as for the mpirun that started the rank;
+def test_setup_file_runs_as_in_an_interactive_shell(make: Callable[..., Run], tmp_path: Path) -> None:
+    """oneAPI's setvars.sh fails if $0 is the script, or if it ran before, as for the mpirun that started the rank;
     conda's activate takes an argument for an environment's name."""
     package = tmp_path / "oneccl"
     (package / "env").mkdir(parents=True)
@@ -74,7 +72,7 @@ def test_a_setup_file_finds_what_it_finds_at_a_prompt(make: Callable[..., Run], 
     assert run.output() == f"{package} bash 0\n".encode()
 
 
-def test_a_setup_file_that_fails_says_so_in_the_ranks_stderr(make: Callable[..., Run], tmp_path: Path) -> None:
+def test_failed_setup_file_is_reported_in_stderr_of_the_rank(make: Callable[..., Run], tmp_path: Path) -> None:
     run = make("print(1)", job={"setup": str(tmp_path / "none.sh")}).start()
     assert run.wait()["state"] == "failed"
     assert b"none.sh could not be sourced" in run.output(0, "err")
@@ -88,7 +86,7 @@ def test_a_setup_file_that_fails_says_so_in_the_ranks_stderr(make: Callable[...,
         ([sys.executable, "-c", "1"], "/nowhere/project", 127, b"is the project synced to this path?"),
     ],
 )
-def test_a_command_that_cannot_start_says_why_in_the_ranks_stderr(
+def test_command_that_cannot_start_is_reported_in_stderr_of_the_rank(
     make: Callable[..., Run], command: list[str], cwd: str | None, code: int, said: bytes
 ) -> None:
     run = make(command, job={"cwd": cwd} if cwd else {}).start()
@@ -96,7 +94,7 @@ def test_a_command_that_cannot_start_says_why_in_the_ranks_stderr(
     assert said in run.output(0, "err")
 
 
-def test_it_runs_on_the_planned_cores_and_tells_of_those_it_could_not_have(make: Callable[..., Run]) -> None:
+def test_rank_runs_on_planned_cores_and_reports_missing_ones(make: Callable[..., Run]) -> None:
     core = sorted(os.sched_getaffinity(0))[-1]
     code = "import os\nprint(sorted(os.sched_getaffinity(0)))"
     run = make(code, 2, plans={"0": {"cores": [core]}, "1": {"cores": [core, 4000]}}).start()
@@ -106,7 +104,7 @@ def test_it_runs_on_the_planned_cores_and_tells_of_those_it_could_not_have(make:
     assert status["ranks"][1]["mismatch"] == [f"of the planned cores {core},4000 only {core} may be used here"]
 
 
-def test_threads_of_the_command_alone_take_turns_where_the_plan_says_so(make: Callable[..., Run]) -> None:
+def test_batch_policy_applies_only_to_the_command(make: Callable[..., Run]) -> None:
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         pytest.skip("the tests were started under another policy, which stays")
     code = """
@@ -123,7 +121,7 @@ print(os.sched_getscheduler(0), os.sched_getscheduler(os.getppid()))
     assert run.output(1) == f"{os.SCHED_BATCH} {os.SCHED_OTHER}\n".encode()
 
 
-def test_every_byte_is_kept_as_it_came(make: Callable[..., Run]) -> None:
+def test_output_is_saved_unchanged(make: Callable[..., Run]) -> None:
     code = """
 import os, random, sys
 r = random.Random(int(os.environ["RANK"]))
@@ -146,7 +144,7 @@ out.write(b"no end of line")
         assert run.output(rank, "err") == alone.stderr
 
 
-def test_what_a_script_leaves_behind_holds_up_nothing_and_is_ended(make: Callable[..., Run]) -> None:
+def test_background_processes_of_a_script_are_ended(make: Callable[..., Run]) -> None:
     code = """
 import os, subprocess, sys
 subprocess.Popen(["sleep", "600"])
@@ -167,9 +165,7 @@ print("done")
 
 
 @pytest.mark.parametrize("end", ["exit", "kill", "kill the wrapper"])
-def test_files_of_intels_openmp_go_with_the_processes_of_a_rank_and_no_others(
-    make: Callable[..., Run], tmp_path: Path, end: str
-) -> None:
+def test_intel_openmp_files_of_a_rank_are_removed(make: Callable[..., Run], tmp_path: Path, end: str) -> None:
     """As libiomp5 leaves them; `mine` is a process that lives, `foreign` one that is not of this run."""
     code = f"""
 import os, signal, subprocess, sys, time
@@ -202,11 +198,11 @@ if {end!r} == "kill the wrapper":
     assert set(tmp_path.glob("__KMP_*")) == {foreign, mine}
 
 
-def test_a_rank_that_cannot_reach_the_supervisor_says_so_and_exits_with_111(make: Callable[..., Run]) -> None:
+def test_rank_that_cannot_reach_the_supervisor_exits_with_111(make: Callable[..., Run]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     run = make(
-        FOR_EVER,
+        SLEEP_FOREVER,
         rank_port=port,
         patches={"run.rank": ("CONNECT = 20.0", "CONNECT = 1.0")},
     ).start()
@@ -220,8 +216,8 @@ def test_a_rank_that_cannot_reach_the_supervisor_says_so_and_exits_with_111(make
     assert not (run.rundir / "job.json").exists()
 
 
-def test_who_does_not_know_the_token_is_no_supervisor(make: Callable[..., Run]) -> None:
-    """Something else listens on that port: the rank starts nothing."""
+def test_supervisor_without_the_token_is_refused(make: Callable[..., Run]) -> None:
+    """Another program listens on that port: the rank starts nothing."""
     stranger = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:
@@ -236,7 +232,7 @@ def test_who_does_not_know_the_token_is_no_supervisor(make: Callable[..., Run]) 
 
     threading.Thread(target=answer, daemon=True).start()
     run = make(
-        FOR_EVER,
+        SLEEP_FOREVER,
         rank_port=stranger.getsockname()[1],
         patches={"run.rank": ("CONNECT = 20.0", "CONNECT = 1.5")},
     ).start()
@@ -246,8 +242,8 @@ def test_who_does_not_know_the_token_is_no_supervisor(make: Callable[..., Run]) 
     assert "another program answers" in run.said("mpirun.log")
 
 
-class Cable:
-    """Between a rank and its supervisor, to be cut and mended."""
+class BreakableConnection:
+    """A proxy between a rank and its supervisor that can be disconnected."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -257,14 +253,14 @@ class Cable:
         self._pairs: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def tear(self) -> None:
+    def disconnect(self) -> None:
         for each in self._pairs:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         self._pairs.clear()
 
     def close(self) -> None:
-        self.tear()
+        self.disconnect()
         self._listener.close()
 
     def _accept(self) -> None:
@@ -286,17 +282,17 @@ class Cable:
                     (far if each is near else near).sendall(data)
 
 
-def test_a_connection_that_breaks_again_and_again_costs_no_byte(make: Callable[..., Run]) -> None:
+def test_repeated_connection_losses_lose_no_output(make: Callable[..., Run]) -> None:
     code = "import time\nfor i in range(60000):\n    print(i, 'x' * 50)\n    if i % 600 == 0: time.sleep(0.05)"
     run = make(code)
     run.listen()
-    cable = Cable(run.port)
+    cable = BreakableConnection(run.port)
     run.rank_port = cable.port
     run.write_job()
-    run.say_go()
+    run.send_go()
     for _ in range(5):
         time.sleep(0.9)
-        cable.tear()
+        cable.disconnect()
     status = run.wait()
     cable.close()
     assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
@@ -305,14 +301,11 @@ def test_a_connection_that_breaks_again_and_again_costs_no_byte(make: Callable[.
     assert len(run.events("back")) >= 3
 
 
-def test_a_frozen_supervisor_stalls_no_rank_and_gets_everything_later(make: Callable[..., Run]) -> None:
+def test_suspended_supervisor_blocks_no_rank_and_gets_all_output_later(make: Callable[..., Run]) -> None:
     code = (
         "import sys\nfor i in range(300000): print(i, 'x' * 50)\nprint('finished', file=sys.stderr)\nopen('done', 'w')"
     )
-    run = make(code, patches={"run.output_buffer": ("MEMORY = 4 << 20", "MEMORY = 1 << 20")})
-    run.listen()
-    run.write_job()
-    run.say_go()
+    run = make(code, patches={"run.output_buffer": ("MEMORY = 4 << 20", "MEMORY = 1 << 20")}).start()
     run.wait_until(lambda: run.status["ranks"][0]["wrapper"] is not None)
     os.kill(run.status["supervisor"]["pid"], signal.SIGSTOP)
     run.wait_until((run.home / "done").exists)
@@ -323,8 +316,8 @@ def test_a_frozen_supervisor_stalls_no_rank_and_gets_everything_later(make: Call
     assert not list((run.rundir / "spill").iterdir())
 
 
-def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_good(make: Callable[..., Run]) -> None:
-    run = make(FOR_EVER, 2, patches={"run.rank": SOON_LOST}).start()
+def test_rank_ends_if_the_supervisor_is_lost(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER, 2, patches={"run.rank": FAST_LOSS_PATCH}).start()
     run.wait_for_all(b"here")
     supervisor, mpirun = run.status["supervisor"]["pid"], run.status["mpirun"]["pid"]
     os.kill(supervisor, signal.SIGSTOP)
@@ -336,10 +329,10 @@ def test_a_rank_ends_itself_and_its_secrets_where_the_supervisor_is_lost_for_goo
 
 
 @pytest.mark.parametrize("rank_port", [None, "tcp"])
-def test_a_supervisor_that_takes_connections_and_does_not_answer_is_waited_for(
+def test_supervisor_that_accepts_but_does_not_answer_is_waited_for(
     make: Callable[..., Run], rank_port: str | None
 ) -> None:
-    """As while it waits for an NFS server that restarts."""
+    """As if it waits for an NFS server that restarts."""
     patches = {
         "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5\nLOST = 5.0"),
         "run.supervisor_client": ("CONNECT_LIMIT = 5.0", "CONNECT_LIMIT = 0.2\nSILENCE_LIMIT = 1.5"),
@@ -348,7 +341,7 @@ def test_a_supervisor_that_takes_connections_and_does_not_answer_is_waited_for(
     run.listen()
     run.rank_port = run.port if rank_port else None
     run.write_job()
-    run.say_go()
+    run.send_go()
     run.wait_for_all(b"here")
     supervisor = run.status["supervisor"]["pid"]
     os.kill(supervisor, signal.SIGSTOP)
@@ -359,9 +352,9 @@ def test_a_supervisor_that_takes_connections_and_does_not_answer_is_waited_for(
     assert [run.output(rank) for rank in range(3)] == [b"here\nend\n"] * 3
 
 
-def test_a_host_that_was_suspended_continues_its_run(make: Callable[..., Run]) -> None:
+def test_run_continues_after_the_host_was_suspended(make: Callable[..., Run]) -> None:
     patches = {
-        "run.rank": SOON_LOST,
+        "run.rank": FAST_LOSS_PATCH,
         "run.protocol": ("SUSPENDED = 5.0", "SUSPENDED = 2.5"),
         "run.supervisor_client": ("SUSPENDED = 8.0", "SUSPENDED = 2.5"),
     }
@@ -379,8 +372,8 @@ def test_a_host_that_was_suspended_continues_its_run(make: Callable[..., Run]) -
 
 
 @pytest.mark.parametrize("ending", ["", "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"])
-def test_a_rank_that_gave_up_a_suspended_supervisor_is_no_success(make: Callable[..., Run], ending: str) -> None:
-    run = make(ending + FOR_EVER, patches={"run.rank": SOON_LOST}).start()
+def test_rank_that_lost_a_suspended_supervisor_fails_the_run(make: Callable[..., Run], ending: str) -> None:
+    run = make(ending + SLEEP_FOREVER, patches={"run.rank": FAST_LOSS_PATCH}).start()
     run.wait_for_all(b"here")
     supervisor, wrapper = run.status["supervisor"]["pid"], run.status["ranks"][0]["wrapper"]
     os.kill(supervisor, signal.SIGSTOP)
@@ -392,7 +385,7 @@ def test_a_rank_that_gave_up_a_suspended_supervisor_is_no_success(make: Callable
     assert (first["kind"], first["ranks"], first["rank"]) == ("lost", [0], None)
 
 
-def test_many_ranks_that_print_much_lose_nothing(make: Callable[..., Run]) -> None:
+def test_large_output_of_many_ranks_is_complete(make: Callable[..., Run]) -> None:
     code = "import os\nfor i in range(12500): print(os.environ['RANK'], i, 'x' * 50, flush=True)"
     run = make(code, 8).start()
     status = run.wait(60)

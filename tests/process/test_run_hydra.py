@@ -33,8 +33,8 @@ def make(tmp_path: Path, intel: Path) -> Iterator[Callable[..., Run]]:
         )
 
 
-def test_the_mpi_library_works_in_a_rank_and_mpirun_prints_nothing(make: Callable[..., Run]) -> None:
-    """It finds the descriptors that hydra has opened for it, through the wrapper."""
+def test_mpi_library_works_in_a_rank(make: Callable[..., Run]) -> None:
+    """The wrapper passes on the file descriptors that hydra has opened for it."""
     code = """
 import ctypes, os
 lib = ctypes.CDLL(os.environ["I_MPI_ROOT"] + "/lib/libmpi.so.12", mode=ctypes.RTLD_GLOBAL)

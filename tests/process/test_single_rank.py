@@ -21,7 +21,7 @@ from ipexctl.jobs.submit.start import File, LaunchSpec, _packed
 from ipexctl.node.common.job import Master, StartRequest
 from message_data import missing
 
-WAITS = "import os, time\nprint(f'wrapper {os.getppid()} here', flush=True)\ntime.sleep(600)"
+WAIT_SCRIPT = "import os, time\nprint(f'wrapper {os.getppid()} here', flush=True)\ntime.sleep(600)"
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         yield make_single
 
 
-def test_it_has_the_variables_and_the_record_of_any_rank(make: Callable[..., Run]) -> None:
+def test_single_rank_has_the_usual_variables_and_record(make: Callable[..., Run]) -> None:
     code = "import json, os, sys\nprint(json.dumps(dict(os.environ)))\nprint('error', file=sys.stderr)"
     run = make(code, job={"variables": {"A": "planned"}}).start()
     status = run.wait()
@@ -54,7 +54,9 @@ def test_it_has_the_variables_and_the_record_of_any_rank(make: Callable[..., Run
     ("code", "kind", "exit_code"),
     [("raise SystemExit(3)", "exit", 3), ("import os\nos.kill(os.getpid(), 9)", "signal", 137)],
 )
-def test_its_failure_is_the_runs(make: Callable[..., Run], code: str, kind: str, exit_code: int) -> None:
+def test_failure_of_the_single_rank_fails_the_run(
+    make: Callable[..., Run], code: str, kind: str, exit_code: int
+) -> None:
     status = make(code).start().wait()
     first = status["first_failure"]
     assert (status["exit_code"], first["kind"], first["rank"], first["host"]) == (exit_code, kind, 0, "here")
@@ -64,10 +66,8 @@ def test_its_failure_is_the_runs(make: Callable[..., Run], code: str, kind: str,
     ("number", "kind", "words"),
     [(signal.SIGKILL, "lost", "0 here wrapper"), (signal.SIGTERM, "signal", "0 here SIGTERM")],
 )
-def test_its_wrapper_is_no_mpirun_when_another_process_ends_it(
-    make: Callable[..., Run], number: int, kind: str, words: str
-) -> None:
-    run = make(WAITS).start()
+def test_killed_wrapper_is_not_reported_as_mpirun(make: Callable[..., Run], number: int, kind: str, words: str) -> None:
+    run = make(WAIT_SCRIPT).start()
     run.wait_for(b"here\n")
     os.kill(int(run.output().split()[1]), number)
     status = run.wait()
@@ -76,7 +76,7 @@ def test_its_wrapper_is_no_mpirun_when_another_process_ends_it(
     assert run.left() == []
 
 
-def test_it_is_stopped_and_may_save_before(make: Callable[..., Run]) -> None:
+def test_single_rank_can_save_before_it_is_stopped(make: Callable[..., Run]) -> None:
     code = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('saved'), sys.exit(0)))\n"
     run = make(code + "print('here', flush=True)\ntime.sleep(600)").start()
     run.wait_for(b"here\n")
@@ -88,14 +88,14 @@ def test_it_is_stopped_and_may_save_before(make: Callable[..., Run]) -> None:
     assert run.left() == []
 
 
-def test_it_ends_with_its_supervisor(make: Callable[..., Run]) -> None:
-    run = make(WAITS).start()
+def test_single_rank_ends_with_its_supervisor(make: Callable[..., Run]) -> None:
+    run = make(WAIT_SCRIPT).start()
     run.wait_for(b"here\n")
     os.kill(run.started["pid"], signal.SIGKILL)
     run.wait_until(lambda: run.left() == [])
 
 
-def test_it_is_restarted(make: Callable[..., Run]) -> None:
+def test_single_rank_is_restarted(make: Callable[..., Run]) -> None:
     code = "import os, sys\nprint('begun', os.environ['RESTART_COUNT'], flush=True)\n"
     run = make(code + "sys.exit(4 if os.environ['RESTART_COUNT'] == '0' else 0)", go={"restarts": 1}).start()
     status = run.wait()
@@ -104,7 +104,7 @@ def test_it_is_restarted(make: Callable[..., Run]) -> None:
     assert (lines[0], lines[-1], len(lines)) == (b"begun 0", b"begun 1", 3)
 
 
-def test_its_files_have_the_mode_of_the_login_and_those_of_the_run_are_private(
+def test_files_of_the_script_follow_umask_and_run_files_are_private(
     make: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "import os, pathlib\npathlib.Path('checkpoint.pt').touch()\nos.mkdir('results')"
@@ -125,9 +125,9 @@ def test_its_files_have_the_mode_of_the_login_and_those_of_the_run_are_private(
     assert {path.name: oct(path.stat().st_mode) for path in made if path.stat().st_mode & 0o077} == {}
 
 
-def test_a_wrapper_that_does_not_start_is_named(make: Callable[..., Run]) -> None:
-    run = make(WAITS, launch=["/nowhere/python"]).start()
+def test_wrapper_that_does_not_start_is_reported(make: Callable[..., Run]) -> None:
+    run = make(WAIT_SCRIPT, launch=["/nowhere/python"]).start()
     assert (run.started["event"], missing(run.started["reason"], "rank /nowhere/python")) == ("failed", [])
-    broken = make(WAITS, launch=[sys.executable, "-c", "raise SystemExit(7)"]).start()
+    broken = make(WAIT_SCRIPT, launch=[sys.executable, "-c", "raise SystemExit(7)"]).start()
     status = broken.wait()
     assert (status["first_failure"]["kind"], missing(status["reason"], "0 here 7 wrapper")) == ("not-begun", [])

@@ -1,4 +1,4 @@
-"""One process of all machines holds the lock of a store, and nobody has to wait for a dead one."""
+"""One process on all machines holds the lock of a store; locks of dead processes are free."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def holder(lock: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def held_elsewhere(lock: Path, seconds: float) -> None:
-    """By a process on another machine, whose last heartbeat is so old."""
+    """Lock it as a process on another machine whose last heartbeat is this old."""
     lock.symlink_to("another-kernel:1:1:abc")
     then = time.time() - seconds
     os.utime(lock, (then, then), follow_symlinks=False)
@@ -67,7 +67,7 @@ def test_one_process_holds_the_lock(lock: Path, holder: subprocess.Popen[bytes])
     assert list(lock.parent.iterdir()) == []
 
 
-def test_the_lock_of_a_killed_process_is_free_at_once(lock: Path, holder: subprocess.Popen[bytes]) -> None:
+def test_lock_of_a_killed_process_is_free_at_once(lock: Path, holder: subprocess.Popen[bytes]) -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait(10)
     assert lock.is_symlink()
@@ -76,7 +76,7 @@ def test_the_lock_of_a_killed_process_is_free_at_once(lock: Path, holder: subpro
     assert list(lock.parent.iterdir()) == []
 
 
-def test_a_holder_on_another_machine_counts_as_dead_without_heartbeats(lock: Path) -> None:
+def test_remote_holder_without_heartbeat_is_dead(lock: Path) -> None:
     held_elsewhere(lock, 30)
     with pytest.raises(Busy), store_lock(str(lock), refuse):
         raise AssertionError
@@ -87,7 +87,7 @@ def test_a_holder_on_another_machine_counts_as_dead_without_heartbeats(lock: Pat
     assert list(lock.parent.iterdir()) == []
 
 
-def test_a_holder_shows_that_it_lives(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holder_updates_its_heartbeat(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BEAT_INTERVAL", 0.02)
     with store_lock(str(lock), refuse):
         os.utime(lock, (1e9, 1e9), follow_symlinks=False)
@@ -108,7 +108,7 @@ def test_waiting_can_end_without_the_lock(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("make", ["file", "link"])
-def test_what_is_no_lock_is_in_nobody_s_way(lock: Path, make: str) -> None:
+def test_files_that_are_no_lock_are_replaced(lock: Path, make: str) -> None:
     """A regular file is the lock of an earlier version."""
     if make == "file":
         lock.touch()
@@ -119,6 +119,6 @@ def test_what_is_no_lock_is_in_nobody_s_way(lock: Path, make: str) -> None:
     assert list(lock.parent.iterdir()) == []
 
 
-def test_where_no_link_can_be_made_the_work_goes_on(tmp_path: Path) -> None:
+def test_work_continues_if_the_lock_cannot_be_created(tmp_path: Path) -> None:
     with store_lock(str(tmp_path / "missing" / "lock"), refuse):
         assert not (tmp_path / "missing").exists()

@@ -1,4 +1,4 @@
-"""The supervisor's port: strangers keep no rank out, and a rank's malformed message costs only its connection."""
+"""The supervisor's port: other clients block no rank, and a malformed message closes only its connection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from run_helpers import FOR_EVER, Run
+from run_helpers import SLEEP_FOREVER, Run
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
@@ -24,11 +24,11 @@ from ipexctl.node.run.rank_connections import RECONNECT_TIME
 pytest_plugins = ["run_fixtures"]
 
 NO_RANKS = [sys.executable, "-c", "import time; time.sleep(600)"]
-"""Instead of mpirun: the test is the ranks."""
+"""In place of mpirun: the test plays the ranks."""
 
 
-class Strangers:
-    """Hold as many connections as they can from one address, and replace those that are closed."""
+class UnauthenticatedClients:
+    """Keep many connections from one address open, and replace those that are closed."""
 
     def __init__(self, connect: Callable[[], socket.socket], count: int) -> None:
         self._over = threading.Event()
@@ -73,8 +73,8 @@ def connect_locally(name: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1", "@"])
-def test_a_stranger_with_more_sockets_than_are_kept_delays_no_rank(make: Callable[..., Run], source: str) -> None:
-    run = make(FOR_EVER, 4, go={"addresses": ["127.0.0.1"]})
+def test_many_unauthenticated_connections_delay_no_rank(make: Callable[..., Run], source: str) -> None:
+    run = make(SLEEP_FOREVER, 4, go={"addresses": ["127.0.0.1"]})
     run.listen()
     if source == "@":
         connect = partial(connect_locally, run.local)
@@ -82,8 +82,8 @@ def test_a_stranger_with_more_sockets_than_are_kept_delays_no_rank(make: Callabl
         run.rank_port = run.port
         connect = partial(socket.create_connection, ("127.0.0.1", run.port), 0.2, (source, 0))
     run.write_job()
-    with Strangers(connect, 700):
-        run.say_go()
+    with UnauthenticatedClients(connect, 700):
+        run.send_go()
         began = time.monotonic()
         run.wait_for_all(b"here\n")
         assert time.monotonic() - began < 10  # a rank gives up after 20 s
@@ -92,7 +92,7 @@ def test_a_stranger_with_more_sockets_than_are_kept_delays_no_rank(make: Callabl
 
 
 class FakeRank:
-    """A rank that has the run's token, and sends what a test wants."""
+    """A rank with the run's token that sends the frames of a test."""
 
     def __init__(self, run: Run, rank: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", run.port), timeout=10)
@@ -167,7 +167,7 @@ MALFORMED: list[dict[str, Any] | bytes] = [
 ]
 
 
-def test_a_malformed_message_costs_its_connection_and_not_the_run(make: Callable[..., Run]) -> None:
+def test_malformed_message_closes_only_its_connection(make: Callable[..., Run]) -> None:
     run = make("", len(MALFORMED) + 1, launch=NO_RANKS).start()
     zero, *others = (FakeRank(run, rank) for rank in range(len(MALFORMED) + 1))
     for rank in (zero, *others):
@@ -187,7 +187,7 @@ def test_a_malformed_message_costs_its_connection_and_not_the_run(make: Callable
     assert run.said("supervise.log") == ""
 
 
-def test_a_rank_that_sends_nothing_else_is_lost(make: Callable[..., Run]) -> None:
+def test_rank_that_sends_only_malformed_messages_is_lost(make: Callable[..., Run]) -> None:
     run = make("", launch=NO_RANKS).start()
     zero = FakeRank(run, 0)
     for _ in range(3):
@@ -199,7 +199,7 @@ def test_a_rank_that_sends_nothing_else_is_lost(make: Callable[..., Run]) -> Non
     assert (status["state"], status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("failed", "lost", 1)
 
 
-def test_a_rank_that_leaves_a_slow_supervisor_is_not_taken_for_killed(make: Callable[..., Run]) -> None:
+def test_rank_that_reconnects_to_a_slow_supervisor_is_not_lost(make: Callable[..., Run]) -> None:
     run = make("", launch=NO_RANKS).start()
     ranks = [FakeRank(run, 0), FakeRank(run, 1)]
     for rank in ranks:
@@ -213,8 +213,8 @@ def test_a_rank_that_leaves_a_slow_supervisor_is_not_taken_for_killed(make: Call
     assert run.wait()["state"] == "ok"
 
 
-def test_strangers_are_dropped_and_the_run_goes_on(make: Callable[..., Run]) -> None:
-    run = make(FOR_EVER).start()
+def test_unauthenticated_connections_are_dropped_and_the_run_continues(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER).start()
     run.wait_for(b"here", 1)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:

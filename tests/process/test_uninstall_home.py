@@ -31,8 +31,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base = tmp_path_factory.mktemp("filled")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(base / "cache"))
-        home = Home(base / "home")
-        home.add_stack(base / "source")
+        home = Home.below(base)
         home.build()
         project = base / "project"
         (project / "deep").mkdir(parents=True)
@@ -64,7 +63,7 @@ def make_run(home: Path, name: str, status: dict[str, Any] | None) -> Path:
 
 @pytest.fixture
 def home(filled: Path, tmp_path: Path) -> Path:
-    """A copy: times and inodes of the tree differ from those that sync noted, so that contents are compared."""
+    """A copy: its times and inodes differ from those that sync recorded, so contents are compared."""
     return shutil.copytree(filled / "home", tmp_path / "home", symlinks=True)
 
 
@@ -88,7 +87,7 @@ def kinds(entries: list[dict[str, Any]]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_the_list_names_everything_and_changes_nothing(home: Path, python: str) -> None:
+def test_list_names_everything_and_changes_nothing(home: Path, python: str) -> None:
     before = snapshot(home)
     reply = agent("list", home, python=python)
     found = kinds(reply["found"])
@@ -99,7 +98,7 @@ def test_the_list_names_everything_and_changes_nothing(home: Path, python: str) 
     assert snapshot(home) == before
 
 
-def test_only_files_that_runs_wrote_stay(home: Path) -> None:
+def test_only_files_written_by_runs_are_kept(home: Path) -> None:
     reply = agent("remove", home)
     tree = f"code/{next(path.name for path in (home / 'code').iterdir())}"
     assert files(home) == {f"{tree}/checkpoints/last.pt", f"{tree}/data.txt", "runs/old-run/ranks/0000.out"}
@@ -107,7 +106,7 @@ def test_only_files_that_runs_wrote_stay(home: Path) -> None:
     assert agent("list", home)["found"] == []
 
 
-def test_with_results_nothing_is_left_at_once_or_later(home: Path, tmp_path: Path) -> None:
+def test_removal_with_results_leaves_nothing(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home, tmp_path / "other", symlinks=True)
     assert agent("remove", home, results=True)["left"] == []
     assert not home.exists()
@@ -117,7 +116,7 @@ def test_with_results_nothing_is_left_at_once_or_later(home: Path, tmp_path: Pat
     assert not (tmp_path / "other").exists()
 
 
-def test_files_of_the_user_and_the_settings_before_tune_stay(home: Path) -> None:
+def test_user_files_and_settings_before_tune_are_kept(home: Path) -> None:
     (home / "tune.before").write_text("linger\tno\n")
     (home / "notes.txt").write_text("mine")
     (home / "code/mine").mkdir()
@@ -146,7 +145,7 @@ def test_files_of_the_user_and_the_settings_before_tune_stay(home: Path) -> None
         (None, "job.json", 90000, False),
     ],
 )
-def test_a_home_with_a_live_run_is_left_alone(
+def test_home_with_a_live_run_is_unchanged(
     home: Path, status: dict[str, Any] | None, name: str, age: float, is_live: bool
 ) -> None:
     if status is not None and status["supervisor"] == "alive":
@@ -167,13 +166,13 @@ def test_a_home_with_a_live_run_is_left_alone(
         assert reply["event"] == "done"
 
 
-def test_a_run_without_a_record_there_has_ended_if_its_node0_says_so(home: Path) -> None:
+def test_run_without_record_has_ended_if_its_node0_reports_it(home: Path) -> None:
     make_run(home, "young", None)
     assert agent("list", home)["starting"] == ["young"]
     assert agent("remove", home, ended=("young",))["event"] == "done"
 
 
-def test_processes_of_a_run_keep_the_home(home: Path) -> None:
+def test_processes_of_a_run_prevent_removal(home: Path) -> None:
     env = {**os.environ, "IPEXCTL_RUN": "old-run"}
     with subprocess.Popen(["sleep", "60"], env=env) as rank:
         try:
@@ -182,7 +181,7 @@ def test_processes_of_a_run_keep_the_home(home: Path) -> None:
             rank.kill()
 
 
-def test_processes_that_use_an_environment_keep_the_home(home: Path) -> None:
+def test_processes_that_use_an_environment_prevent_removal(home: Path) -> None:
     python = next((home / "envs").glob("ipex-*")) / "bin/python"
     with subprocess.Popen([str(python), "-c", "input()"], stdin=subprocess.PIPE) as child:
         try:
@@ -194,7 +193,7 @@ def test_processes_that_use_an_environment_keep_the_home(home: Path) -> None:
     assert agent("remove", home)["event"] == "done"
 
 
-def test_an_install_at_work_keeps_the_home(home: Path) -> None:
+def test_running_install_prevents_removal(home: Path) -> None:
     (home / "tmp").mkdir(exist_ok=True)
     marker = Marker(str(home / "tmp/owner-abc"))
     marker.create()
@@ -205,7 +204,7 @@ def test_an_install_at_work_keeps_the_home(home: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_home_of_another_account_is_refused(home: Path) -> None:
+def test_home_of_another_account_is_refused(home: Path) -> None:
     os.chown(home, 12345, 12345)
     before = snapshot(home)
     for action in ("list", "remove"):
@@ -214,13 +213,13 @@ def test_a_home_of_another_account_is_refused(home: Path) -> None:
     assert snapshot(home) == before
 
 
-def test_a_home_that_is_a_link_is_emptied_and_the_link_stays(home: Path, tmp_path: Path) -> None:
+def test_home_symlink_is_kept_and_its_target_is_emptied(home: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(home)
     agent("remove", tmp_path / "link", results=True)
     assert (tmp_path / "link").is_symlink()
     assert list(home.iterdir()) == []
 
 
-def test_a_home_that_is_not_there_has_nothing(tmp_path: Path) -> None:
+def test_missing_home_has_nothing_to_remove(tmp_path: Path) -> None:
     reply = agent("remove", tmp_path / "none")
     assert (reply["found"], reply["left"]) == ([], [])

@@ -1,4 +1,4 @@
-"""A stack is verified by use, and each failure is seen as what it is."""
+"""A stack is verified by using it, and each failure is reported correctly."""
 
 from __future__ import annotations
 
@@ -22,18 +22,14 @@ from tiny_wheels import write_ipex, write_oneccl
 
 @pytest.fixture(scope="module")
 def gloo(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    top = tmp_path_factory.mktemp("gloo")
-    home = Home(top / "home")
-    home.add_stack(top / "source")
+    home = Home.below(tmp_path_factory.mktemp("gloo"))
     home.build()
     return home
 
 
 @pytest.fixture(scope="module")
 def ccl(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    top = tmp_path_factory.mktemp("ccl")
-    home = Home(top / "home")
-    home.add_stack(top / "source", oneccl="2.8.0")
+    home = Home.below(tmp_path_factory.mktemp("ccl"), oneccl="2.8.0")
     home.build(record={"module": "oneccl_bindings_for_pytorch", "backend": "ccl"})
     return home
 
@@ -50,9 +46,12 @@ def request(home: Home, *, variables: dict[str, str] | None = None, **more: Any)
     return {**asked, **more}
 
 
-def verified(home: Home, **more: Any) -> VerifyResult:
-    child = start("env.verify", "verify", request(home, **more), python=f"{home.env}/bin/python")
-    return verify_result(Reply(said(child)))
+def verify(home: Home, asked: dict[str, Any], python: str = "", env: dict[str, str] | None = None) -> dict[str, Any]:
+    return said(start("env.verify", "verify", asked, python=python or f"{home.env}/bin/python", env=env))
+
+
+def verified(home: Home, *, env: dict[str, str] | None = None, **more: Any) -> VerifyResult:
+    return verify_result(Reply(verify(home, request(home, **more), env=env)))
 
 
 def phases(result: VerifyResult) -> dict[str, bool]:
@@ -70,7 +69,7 @@ def explanation(result: VerifyResult) -> str:
     return explained[0]
 
 
-def test_a_good_stack_with_gloo(gloo: Home) -> None:
+def test_stack_with_gloo_is_verified(gloo: Home) -> None:
     result = verified(gloo)
     assert result.ok
     assert phases(result) == {"torch": True, "ipex": True, "allreduce": True}
@@ -80,7 +79,7 @@ def test_a_good_stack_with_gloo(gloo: Home) -> None:
     assert result.to_json()["phases"][0]["name"] == "torch"
 
 
-def test_a_good_stack_with_oneccl(ccl: Home) -> None:
+def test_stack_with_oneccl_is_verified(ccl: Home) -> None:
     result = verified(ccl)
     assert phases(result) == {"torch": True, "ipex": True, "bindings": True, "allreduce": True}
     assert (result.oneccl, result.backend) == ("2.8.0", "ccl")
@@ -88,12 +87,11 @@ def test_a_good_stack_with_oneccl(ccl: Home) -> None:
 
 
 @pytest.mark.parametrize("python", other_pythons())
-def test_it_runs_under_every_python_of_the_table(gloo: Home, python: str) -> None:
-    child = start("env.verify", "verify", {**request(gloo), "python": f"{gloo.env}/bin/python"}, python=python)
-    assert said(child)["ok"]
+def test_verify_runs_under_every_python(gloo: Home, python: str) -> None:
+    assert verify(gloo, {**request(gloo), "python": f"{gloo.env}/bin/python"}, python)["ok"]
 
 
-def test_a_crash_is_of_the_step_it_happened_in(ccl: Home) -> None:
+def test_crash_is_reported_for_its_phase(ccl: Home) -> None:
     result = verified(ccl, variables={"TINY_CRASH": "optimize:4"})
     assert phases(result)["torch"]
     assert result.failed is not None
@@ -102,20 +100,20 @@ def test_a_crash_is_of_the_step_it_happened_in(ccl: Home) -> None:
     assert missing(explanation(result), "IPEX SIGILL") == []
 
 
-def test_torch_that_crashes_is_all_there_is_to_say(gloo: Home) -> None:
+def test_crash_of_torch_skips_other_phases(gloo: Home) -> None:
     result = verified(gloo, variables={"TINY_CRASH": "import:11"})
     assert phases(result) == {"torch": False}
     assert failed_phase(result).signal == signal.SIGSEGV
 
 
-def test_a_crash_in_the_first_collective_is_seen_through_mpirun(ccl: Home) -> None:
+def test_crash_in_allreduce_is_detected_through_mpirun(ccl: Home) -> None:
     result = verified(ccl, variables={"TINY_CRASH": "allreduce:11"})
     assert result.failed is not None
     assert (result.failed.name, result.failed.signal) == ("allreduce", 11)
     assert missing(explanation(result), "oneCCL SIGSEGV") == []
 
 
-def test_ranks_that_hang_are_ended_at_the_time_limit(gloo: Home) -> None:
+def test_hanging_ranks_are_ended_at_timeout(gloo: Home) -> None:
     began = time.monotonic()
     result = verified(gloo, variables={"TINY_HANG": "1"}, timeout=3)
     assert result.failed is not None
@@ -124,7 +122,7 @@ def test_ranks_that_hang_are_ended_at_the_time_limit(gloo: Home) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, None])
-def test_ended_itself_it_leaves_no_rank_behind(gloo: Home, how: signal.Signals | None) -> None:
+def test_interrupted_verify_leaves_no_rank(gloo: Home, how: signal.Signals | None) -> None:
     hung = request(gloo, variables={"TINY_HANG": "1"}, timeout=8)
     child = start("env.verify", "verify", hung, python=f"{gloo.env}/bin/python")
     assert child.stdout is not None
@@ -141,22 +139,15 @@ def test_ended_itself_it_leaves_no_rank_behind(gloo: Home, how: signal.Signals |
     child.stderr.close()
 
 
-def test_a_wrong_sum_is_no_success(gloo: Home) -> None:
+def test_wrong_allreduce_result_is_a_failure(gloo: Home) -> None:
     assert missing(failed_phase(verified(gloo, variables={"TINY_WRONG_SUM": "1"})).text, "2 4") == []
 
 
-def test_without_mpirun_two_processes_do_and_it_says_so(gloo: Home) -> None:
+def test_verify_uses_two_processes_without_mpirun(gloo: Home) -> None:
     hidden = gloo.env / "bin" / "mpirun"
     hidden.rename(hidden.with_name("hidden"))
     try:
-        child = start(
-            "env.verify",
-            "verify",
-            request(gloo),
-            python=f"{gloo.env}/bin/python",
-            env={"PATH": "/nowhere", "HOME": "/"},
-        )
-        result = verify_result(Reply(said(child)))
+        result = verified(gloo, env={"PATH": "/nowhere", "HOME": "/"})
     finally:
         hidden.with_name("hidden").rename(hidden)
     assert result.ok
@@ -164,16 +155,15 @@ def test_without_mpirun_two_processes_do_and_it_says_so(gloo: Home) -> None:
 
 
 @pytest.mark.parametrize(("lacking", "bf16"), [("training", "inference"), ("1", "no")])
-def test_a_cpu_without_bf16_is_verified_in_what_it_can(gloo: Home, lacking: str, bf16: str) -> None:
+def test_cpu_without_bf16_is_verified_without_it(gloo: Home, lacking: str, bf16: str) -> None:
     result = verified(gloo, variables={"TINY_NO_BF16": lacking})
     assert result.ok
     assert result.bf16 == bf16
     assert "avx512" in result.bf16_why
 
 
-def test_ipex_for_another_torch_is_translated(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    home.add_stack(tmp_path / "source", ipex=None, torch="2.13.0")
+def test_ipex_for_another_torch_is_explained(tmp_path: Path) -> None:
+    home = Home.below(tmp_path, ipex=None, torch="2.13.0")
     home.wheels.append(home.add(write_ipex(tmp_path / "source", "2.8.0", python=home.wheels[0].filename.split("-")[2])))
     home.build()
     result = verified(home)
@@ -181,9 +171,8 @@ def test_ipex_for_another_torch_is_translated(tmp_path: Path) -> None:
     assert missing(explanation(result), "2.8 2.13.0") == []
 
 
-def test_bindings_for_another_torch_are_translated(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    home.add_stack(tmp_path / "source")
+def test_bindings_for_another_torch_are_explained(tmp_path: Path) -> None:
+    home = Home.below(tmp_path)
     tag = home.wheels[0].filename.split("-")[2]
     home.wheels.append(home.add(write_oneccl(tmp_path / "source", "2.7.0", python=tag)))
     home.build(record={"module": "oneccl_bindings_for_pytorch", "backend": "ccl"})
@@ -192,18 +181,17 @@ def test_bindings_for_another_torch_are_translated(tmp_path: Path) -> None:
     assert missing(explanation(result), "oneCCL torch") == []
 
 
-def test_variables_that_are_missing_are_translated(ccl: Home) -> None:
+def test_missing_variables_are_explained(ccl: Home) -> None:
     assert "libccl.so.1" in explanation(verified(ccl, variables={"CCL_ROOT": "/nowhere"}))
 
 
-def test_the_callers_own_environment_stays_out(gloo: Home, tmp_path: Path) -> None:
+def test_environment_variables_of_the_caller_are_ignored(gloo: Home, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('the wrong torch')\n")
     env = {"PATH": os.environ["PATH"], "HOME": "/", "PYTHONPATH": str(tmp_path), "RANK": "7", "TINY_CRASH": "import"}
-    child = start("env.verify", "verify", request(gloo), python=f"{gloo.env}/bin/python", env=env)
-    assert said(child)["ok"]
+    assert verified(gloo, env=env).ok
 
 
-def test_an_environment_of_the_users_is_verified_with_a_setup_file(ccl: Home, tmp_path: Path) -> None:
+def test_foreign_environment_is_verified_with_a_setup_file(ccl: Home, tmp_path: Path) -> None:
     package = next(ccl.env.glob("lib/python*/site-packages/oneccl_bindings_for_pytorch"))
     setup, broken = tmp_path / "setup.sh", tmp_path / "broken.sh"
     setup.write_text(f". {package}/env/setvars.sh\n")
@@ -211,7 +199,7 @@ def test_an_environment_of_the_users_is_verified_with_a_setup_file(ccl: Home, tm
 
     def verify_with(path: Path) -> dict[str, Any]:
         foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(path), "timeout": 20}
-        return said(start("env.verify", "verify", foreign, python=f"{ccl.env}/bin/python"))
+        return verify(ccl, foreign)
 
     for path in (setup, package / "env" / "setvars.sh"):
         assert (reply := verify_with(path))["ok"]
@@ -219,14 +207,14 @@ def test_an_environment_of_the_users_is_verified_with_a_setup_file(ccl: Home, tm
     assert "no such module" in verify_with(broken)["reason"]
 
 
-def test_pythonpath_of_a_setup_file_reaches_what_is_verified(gloo: Home, tmp_path: Path) -> None:
+def test_pythonpath_of_a_setup_file_is_used(gloo: Home, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('the torch of PYTHONPATH')\n")
     setup = tmp_path / "setup.sh"
     setup.write_text(f"export PYTHONPATH={tmp_path}\n")
     assert "the torch of PYTHONPATH" in failed_phase(verified(gloo, setup=str(setup))).text
 
 
-def test_the_cache_that_torch_makes_when_it_is_imported_goes(gloo: Home, tmp_path: Path) -> None:
+def test_torch_cache_directory_is_removed(gloo: Home, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(
         "import os\n"
         "cache = os.environ.get('TORCHINDUCTOR_CACHE_DIR') or f'{os.environ[\"TMPDIR\"]}/torchinductor'\n"
@@ -242,20 +230,19 @@ def test_the_cache_that_torch_makes_when_it_is_imported_goes(gloo: Home, tmp_pat
     assert list(temporary.iterdir()) == []
 
 
-def test_a_python_that_is_not_there_is_not_replaced_by_another(gloo: Home) -> None:
+def test_missing_python_is_an_error(gloo: Home) -> None:
     failed = said(start("env.verify", "verify", request(gloo, python="/nowhere/python")))
     assert "/nowhere/python" in failed["reason"]
 
 
-def test_ipex_that_has_to_be_there_and_isn_t(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    home.add_stack(tmp_path / "source", ipex=None)
+def test_missing_required_ipex_is_reported(tmp_path: Path) -> None:
+    home = Home.below(tmp_path, ipex=None)
     home.build()
     assert verified(home).ok
     assert missing(explanation(verified(home, ipex=True)), "IPEX intel_extension_for_pytorch") == []
 
 
-def test_the_result_is_recorded_beside_the_environment(gloo: Home) -> None:
+def test_result_is_saved_in_the_environment(gloo: Home) -> None:
     note = gloo.env / "verified" / "m1.json"
     assert verified(gloo, keep=str(note)).ok
     assert json.loads(note.read_text())["torch"] == "2.8.0"

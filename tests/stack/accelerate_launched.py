@@ -20,7 +20,7 @@ BESIDE = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 class Caught:
-    """In place of subprocess.Popen, and as strict with variables."""
+    """Replaces subprocess.Popen, and checks variables as strictly."""
 
     env: dict[str, str]
     returncode = 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-from cli_helpers import IPEXCTL, Ran, ipexctl, processes_with
+from agent_helpers import wait_until
+from cli_helpers import CommandResult, processes_with
 from ipexctl.lab import Lab, break_host, mend_host
 from lab_helpers import ask
+from lab_run_helpers import Running, new_cluster
 
 ENDS = """\
 import os, signal, sys, time
@@ -42,84 +42,56 @@ os._exit(0)
 """
 
 
-@dataclass(frozen=True)
 class Ends:
     """Runs of that script on all hosts of a lab, one rank on each."""
 
-    lab: Lab
-    project: Path
+    def __init__(self, lab: Lab, directory: Path) -> None:
+        self.cluster = new_cluster(lab, directory)
+        self.cluster.write("ends.py", ENDS)
+        self.marker = f"mark-{os.getpid()}"
 
-    @property
-    def env(self) -> dict[str, str]:
-        return {"XDG_STATE_HOME": str(self.project.parent / "state")}
+    def words(self, end: str, *options: str) -> tuple[str, ...]:
+        return ("--ppn", "1", "--backend", "ccl", "--plain", *options, "ends.py", end, self.marker)
 
-    def call(self, *words: object, timeout: float = 60) -> Ran:
-        return ipexctl(*words, cwd=self.project, env=self.env, timeout=timeout)
+    def run(self, end: str, *options: str) -> CommandResult:
+        return self.cluster.run(*self.words(end, *options), rc=None, timeout=150)
 
-    def argv(self, end: str, *options: str) -> list[str]:
-        (self.project / "ends.py").write_text(ENDS)
-        where = ("-H", str(self.lab.hostfile), "--ppn", "1", "--backend", "ccl", "--plain")
-        return ["run", *where, *options, "ends.py", end, self.marker]
-
-    @property
-    def marker(self) -> str:
-        return f"mark-{os.getpid()}"
-
-    def run(self, end: str, *options: str) -> Ran:
-        return self.call(*self.argv(end, *options), timeout=150)
-
-    def begin(self, end: str) -> subprocess.Popen[str]:
+    def begin(self, end: str) -> Running:
         """A run whose ranks have all trained."""
-        process = subprocess.Popen(
-            [*IPEXCTL, *self.argv(end)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.project,
-            env={**os.environ, **self.env},
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        left = len(self.lab.hosts)
-        while left and (line := process.stdout.readline()):
-            left -= "has trained" in line
-        assert not left, process.communicate(timeout=30)
-        return process
+        running = self.cluster.begin(*self.words(end))
+        running.wait_for("has trained", times=len(self.cluster.lab.hosts), timeout=150)
+        return running
 
     def interrupt(self) -> tuple[int, str]:
-        process = self.begin("wait")
-        process.send_signal(signal.SIGINT)
-        return process.wait(60), process.communicate()[1]
+        running = self.begin("wait")
+        running.process.send_signal(signal.SIGINT)
+        return running.end(), running.err.read_text()
 
-    def dump(self) -> tuple[str, int]:
+    def dump(self) -> tuple[str, int | None]:
         """The stacks of a run whose rank 1 waits outside of communication; then it is stopped."""
-        process = self.begin("hang")
+        running = self.begin("hang")
         time.sleep(1)
         try:
-            return self.call("dump", "last").out, self.call("stop", "last").rc
+            return self.cluster.call("dump", "last").out, self.cluster.call("stop", "last").rc
         finally:
-            process.communicate(timeout=60)
+            running.end()
 
     def cut_off(self) -> tuple[int, str, float]:
         """Exit code, messages and seconds of a run after the link of the last host is cut."""
-        process = self.begin("wait")
-        host = self.lab.hosts[-1]
+        running = self.begin("wait")
+        host = self.cluster.lab.hosts[-1]
         break_host(host, "link-down")
         began = time.monotonic()
         try:
-            _, messages = process.communicate(timeout=90)
-            return process.returncode, messages, time.monotonic() - began
+            return running.end(90), running.err.read_text(), time.monotonic() - began
         finally:
             mend_host(host)
 
-    def left(self, seconds: float) -> list[str]:
-        """What remains on the hosts after that time at most: processes of the run, files of Intel's OpenMP."""
-        until = time.monotonic() + seconds
-        while (left := self._left()) and time.monotonic() < until:
-            time.sleep(0.3)
-        return left
+    def check_nothing_left(self, seconds: float) -> None:
+        """On the hosts after that time at most: processes of the run, files of Intel's OpenMP."""
+        wait_until(lambda: not self._left(), seconds, self._left)
 
     def _left(self) -> list[str]:
-        files = [f"{host.name}: {ask(host, 'ls /dev/shm').out}" for host in self.lab.hosts]
-        return [*processes_with(self.lab, self.marker), *(text for text in files if "__KMP_" in text)]
+        lab = self.cluster.lab
+        files = [f"{host.name}: {ask(host, 'ls /dev/shm').out}" for host in lab.hosts]
+        return [*processes_with(lab, self.marker), *(text for text in files if "__KMP_" in text)]

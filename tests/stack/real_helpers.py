@@ -7,13 +7,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab import disk, system
+from ipexctl.lab import Lab, LabSpec, down, system, up
+from ipexctl.lab.disk import can_mount_images
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLES = CHECKOUT / "examples"
@@ -45,7 +48,7 @@ _LOSS = re.compile(r"epoch (\d+)/\d+ step (\d+)/\d+ loss (\d+\.\d+|nan|inf)")
 
 
 def leave_out(reason: str) -> NoReturn:
-    """Where CI runs there is a network; how much disk there is, nobody promises."""
+    """Skip the test, or fail it if IPEXCTL_TESTS_STACK=required."""
     if os.environ.get("IPEXCTL_TESTS_STACK") == "required":
         pytest.fail(f"required, and can't be run: {reason}")
     pytest.skip(reason)
@@ -72,8 +75,24 @@ def require_lab() -> None:
         system.require()
     except UserError as missing:
         leave_out(f"no lab here: {missing.message} (fix: {missing.fix})")
-    if not disk.can_mount_images():
+    if not can_mount_images():
         pytest.skip("the hosts' disks would be memory here, and the wheels don't fit")
+
+
+@contextmanager
+def real_lab(
+    name: str, hosts: int, *, disk: float = 0, package: str = "impi-rt", shared_home: bool = False
+) -> Iterator[Lab]:
+    """A lab of that name for real wheels, where this machine and its network have what it needs."""
+    require_lab()
+    require_disk("/var/lib", disk)
+    require_package(package)
+    lab = up(LabSpec(hosts=hosts, name=f"{name}-{os.getpid()}", shared_home=shared_home))
+    try:
+        yield lab
+    finally:
+        with suppress(UserError):  # a page may have taken it down
+            down(lab.name)
 
 
 def oneccl_wheels(directory: Path) -> Path | None:
@@ -98,7 +117,7 @@ def require_bindings(wheels: Path | None) -> Path:
 
 
 def examples_in(directory: Path) -> Path:
-    """A project of its own: the examples write beside themselves."""
+    """A copy of the examples: they write into their own directory."""
     return Path(shutil.copytree(EXAMPLES, directory / "examples", ignore=shutil.ignore_patterns("checkpoints")))
 
 

@@ -20,7 +20,7 @@ from accelerate_generations import RECORD, ask, wheel_of
 from launch_helpers import IPEX, cpu, machine, plan
 from real_helpers import ABORT, EXAMPLES, SHORT, examples_in, losses, require_disk, require_package
 
-from cli_helpers import Ran, ipexctl
+from cli_helpers import CommandResult, ipexctl
 from ipexctl.export.accelerate import to_accelerate
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.accelerate_env import variables_of
@@ -39,7 +39,7 @@ class Stock:
     home: Path
     python: Path
 
-    def run(self, project: Path, *words: str, **env: str) -> Ran:
+    def run(self, project: Path, *words: str, **env: str) -> CommandResult:
         options = ("--hosts", "localhost", "--home", self.home, "--cwd", project, "--plain")
         return ipexctl("run", *options, *words, cwd=project, env=env, timeout=120)
 
@@ -50,7 +50,7 @@ class Stock:
         return subprocess.run([self.python, *words], capture_output=True, text=True, check=True).stdout.strip()
 
     def alone(self, script: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """As somebody would who has no ipexctl."""
+        """Run the script without ipexctl."""
         clean = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
         return subprocess.run(
             [str(self.python), str(script), *words],
@@ -86,7 +86,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def truth(stock: Stock, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], float]:
+def single_process_losses(stock: Stock, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], float]:
     """The losses of one process."""
     single = stock.alone(copied(EXAMPLES, tmp_path_factory.mktemp("single")) / "train_digits.py", "--fresh", *SHORT)
     assert single.returncode == 0, single.stderr
@@ -112,44 +112,48 @@ def killed(stock: Stock, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return script.parent
 
 
-def test_two_and_three_ranks_have_the_losses_of_one_process(
-    stock: Stock, project: Path, truth: dict[tuple[int, int], float]
+def test_losses_of_two_and_three_ranks_equal_those_of_one_process(
+    stock: Stock, project: Path, single_process_losses: dict[tuple[int, int], float]
 ) -> None:
     """The example's optimizer is SGD: Adam would hide gradients that are off by a factor."""
-    assert len(truth) == 10
-    assert truth[2, 10] < truth[1, 2] - 0.1, "it learns nothing, so that equal losses say nothing"
+    assert len(single_process_losses) == 10
+    assert single_process_losses[2, 10] < single_process_losses[1, 2] - 0.1, (
+        "it learns nothing, so that equal losses say nothing"
+    )
     for ranks in ("2", "3"):
         shared = stock.run(project, "-n", ranks, "train_digits.py", *SHORT)
         assert shared.rc == 0, shared.err
         assert f"[0] ranks: {ranks}, over gloo" in shared.out
-        assert losses(shared.out) == pytest.approx(truth, abs=0.0015)
+        assert losses(shared.out) == pytest.approx(single_process_losses, abs=0.0015)
 
 
-def test_a_restarted_run_goes_on_at_the_same_losses_whatever_it_was_called_with_and_the_next_begins_anew(
-    stock: Stock, killed: Path, tmp_path: Path, truth: dict[tuple[int, int], float]
+def test_restarted_run_continues_from_its_checkpoint_and_new_run_starts_over(
+    stock: Stock, killed: Path, tmp_path: Path, single_process_losses: dict[tuple[int, int], float]
 ) -> None:
     script = copied(killed, tmp_path) / "train_digits.py"
     rest = stock.alone(script, *SHORT, "--fresh", RESTART_COUNT="1")
     assert "going on from step 6 " in rest.stdout, rest.stderr
-    assert losses(rest.stdout) == pytest.approx({at: loss for at, loss in truth.items() if at > (1, 6)}, abs=0.0015)
+    assert losses(rest.stdout) == pytest.approx(
+        {at: loss for at, loss in single_process_losses.items() if at > (1, 6)}, abs=0.0015
+    )
     again = stock.alone(script, *SHORT, RESTART_COUNT="0")
-    assert losses(again.stdout) == pytest.approx(truth, abs=0.0015)
+    assert losses(again.stdout) == pytest.approx(single_process_losses, abs=0.0015)
 
 
-def test_fresh_drops_the_checkpoint(stock: Stock, killed: Path, tmp_path: Path) -> None:
+def test_fresh_option_ignores_the_checkpoint(stock: Stock, killed: Path, tmp_path: Path) -> None:
     begun = stock.alone(copied(killed, tmp_path) / "train_digits.py", *SHORT, "--fresh")
     assert begun.returncode == 0, begun.stderr
     assert "going on" not in begun.stdout
 
 
-def test_a_checkpoint_made_with_other_settings_is_refused(stock: Stock, killed: Path, tmp_path: Path) -> None:
+def test_checkpoint_with_other_settings_is_refused(stock: Stock, killed: Path, tmp_path: Path) -> None:
     other = stock.alone(copied(killed, tmp_path) / "train_digits.py", *SHORT, "--batch", "32")
     assert other.returncode != 0
     assert "give the same, or --fresh" in other.stderr
     assert "Traceback" not in other.stderr
 
 
-def test_inference_says_what_it_does_without_ipex(stock: Stock, project: Path) -> None:
+def test_inference_without_ipex_uses_pytorch_alone(stock: Stock, project: Path) -> None:
     ran = stock.run(project, "-n", "1", "inference.py", "--rounds", "1", "--batch", "1")
     assert ran.rc == 0, ran.err
     assert "no IPEX here: PyTorch alone" in ran.out
@@ -157,8 +161,8 @@ def test_inference_says_what_it_does_without_ipex(stock: Stock, project: Path) -
         assert re.search(rf"^\[0\] {name} +torch fp32 fused .* off by \de-0[5-9]$", ran.out, re.MULTILINE), ran.out
 
 
-def test_accelerate_trains_with_any_number_of_ranks_and_two_have_the_losses_of_one(stock: Stock, project: Path) -> None:
-    """Three share no batch of 128 points evenly, which accelerate refuses."""
+def test_accelerate_losses_of_two_ranks_equal_those_of_one(stock: Stock, project: Path) -> None:
+    """Three ranks cannot divide a batch of 128 evenly, which accelerate refuses."""
     found = {}
     for ranks in (1, 2, 3):
         ran = stock.run(project, "-n", str(ranks), "accelerate_train.py", "--epochs", "1")
@@ -169,15 +173,15 @@ def test_accelerate_trains_with_any_number_of_ranks_and_two_have_the_losses_of_o
     assert float(found[3][-1].split()[1].rstrip("%")) > 85
 
 
-def test_accelerate_and_we_train_the_same_from_one_configuration(stock: Stock, project: Path, tmp_path: Path) -> None:
-    """What is exported is launched by accelerate itself, read by us, and taken from the words of its launcher."""
+def test_accelerate_and_ipexctl_train_equally_with_one_config(stock: Stock, project: Path, tmp_path: Path) -> None:
+    """The exported config is launched by accelerate, read by ipexctl, and taken from an `accelerate launch` line."""
     hosts, file = tmp_path / "mpi-hosts", tmp_path / "config.yaml"
     hosts.write_text("127.0.0.1\n")
     words = ("accelerate_train.py", "--epochs", "1")
     there = ("--hosts", "localhost", "--home", stock.home)
     made = ipexctl("export", "accelerate", *there, "-n", "2", "--mpirun-hostfile", hosts, *words, cwd=project)
     assert made.rc == 0, made.err
-    # Whoever else is on this machine may hold accelerate's own port.
+    # Another program on this machine may use accelerate's default port.
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     file.write_text(made.out.replace("main_process_port: 29500", f"main_process_port: {port}"))
@@ -213,9 +217,7 @@ def test_accelerate_and_we_train_the_same_from_one_configuration(stock: Stock, p
 
 
 @pytest.mark.parametrize("version", ["0.27.2", "0.34.2", "1.2.1", "installed"])
-def test_what_is_exported_for_each_accelerate_is_read_by_its_own_code_as_we_read_it(
-    stock: Stock, tmp_path: Path, version: str
-) -> None:
+def test_exported_config_is_read_equally_by_each_accelerate_version(stock: Stock, tmp_path: Path, version: str) -> None:
     version = stock.accelerate if version == "installed" else version
     text = to_accelerate(plan(*TWO, env=IPEX, ppn=2), {**IPEX.packages, "accelerate": version}, "machines").text
     said = ask(str(stock.python), wheel_of(version, tmp_path / "wheels"), {"exported": text}, tmp_path / "said")
@@ -227,7 +229,7 @@ def test_what_is_exported_for_each_accelerate_is_read_by_its_own_code_as_we_read
             assert theirs[setting.name] == setting.value
 
 
-def test_the_accelerate_of_today_sets_what_the_last_on_record_set(stock: Stock, tmp_path: Path) -> None:
+def test_installed_accelerate_sets_the_recorded_variables(stock: Stock, tmp_path: Path) -> None:
     """Where it does not: `tests/stack/accelerate_generations.py` asks them all again."""
     record = json.loads(RECORD.read_text())
     wheel = wheel_of(stock.accelerate, tmp_path / "wheels")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from real_helpers import examples_in, mpirun_config, require_disk, require_lab, require_package, trainer_losses
+from real_helpers import examples_in, mpirun_config, real_lab, trainer_losses
 
-from cli_helpers import Ran, ipexctl
-from ipexctl.lab import Lab, LabSpec, down, ssh_argv, up
-from lab_run_helpers import WHO, by_rank, said_by
+from cli_helpers import CommandResult, ipexctl
+from ipexctl.lab import Lab, ssh_argv
+from lab_run_helpers import REPORT_SCRIPT, by_rank, rank_reports
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -59,17 +58,17 @@ class Hosts:
     def where(self) -> tuple[str, ...]:
         return ("-H", str(self.lab.hostfile))
 
-    def call(self, command: str, *words: object, timeout: float = 300) -> Ran:
+    def call(self, command: str, *words: object, timeout: float = 300) -> CommandResult:
         env = {"XDG_STATE_HOME": str(self.project.parent / "state"), **OFFLINE}
         return ipexctl(*command.split(), *self.where, *words, cwd=self.project, env=env, timeout=timeout)
 
-    def run(self, env: str, *words: object) -> Ran:
+    def run(self, env: str, *words: object) -> CommandResult:
         ran = self.call("run", "--env", env, "--plain", "-x", "HF_HUB_OFFLINE", *words)
         assert ran.rc == 0, ran.err + ran.out
         return ran
 
     def accelerate(self, env: str, *words: str, rc: int = 0) -> str:
-        """As somebody would on the first host who has no ipexctl, but for the way mpirun takes to the second."""
+        """Run accelerate on the first host without ipexctl; only mpirun uses the ssh config of trust."""
         place = f"/home/ipex/.ipexctl/envs/{env}/bin"
         way = "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS='-F /home/ipex/.ipexctl/ssh/config'"
         line = f"cd guide && PATH={place}:$PATH I_MPI_HYDRA_BOOTSTRAP=ssh {way} accelerate {' '.join(words)}"
@@ -88,11 +87,7 @@ class Hosts:
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    require_lab()
-    require_disk("/var/lib", DISK_NEEDED)
-    require_package("accelerate")
-    lab = up(LabSpec(hosts=2, name=f"hug-{os.getpid()}", shared_home=True))
-    try:
+    with real_lab("hug", 2, disk=DISK_NEEDED, package="accelerate", shared_home=True) as lab:
         made = Hosts(lab, examples_in(tmp_path_factory.mktemp("hug")))
         said = made.call("trust")
         assert said.rc == 0, said.err
@@ -101,17 +96,15 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
             said = made.call("install", "--stack", "torch", "--torch", "2.13", "--env", env, *wanted, timeout=600)
             assert said.rc == 0, said.err + said.out
         addresses = [host.address for host in lab.hosts]
-        made.put("who.py", WHO)
+        made.put("who.py", REPORT_SCRIPT)
         made.put("machines", "".join(f"{address}\n" for address in addresses))
         made.put("alone.yaml", ALONE)
         made.put("config.yaml", mpirun_config(addresses[0], machines=2, processes=4))
         yield made
-    finally:
-        down(lab.name)
 
 
 def ranks(text: str) -> dict[int, dict[str, Any]]:
-    """Each rank's word on itself, by the number MPI gave it."""
+    """The report of each rank, by its MPI rank."""
     found = {}
     for line in text.splitlines():
         rank = json.loads(line[line.index("{") :])
@@ -120,7 +113,7 @@ def ranks(text: str) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("env", ENVS)
-def test_ranks_of_accelerates_launcher_and_ours_are_the_same_key_by_key(hosts: Hosts, env: str) -> None:
+def test_ranks_of_accelerate_launch_and_ipexctl_have_equal_variables(hosts: Hosts, env: str) -> None:
     words = ("--config_file", "config.yaml", "who.py", "--epochs", "3")
     theirs = ranks(hosts.accelerate(env, "launch", *words))
     read = hosts.run(env, "--accelerate-config", "config.yaml", *words[2:])
@@ -136,14 +129,14 @@ def test_ranks_of_accelerates_launcher_and_ours_are_the_same_key_by_key(hosts: H
             assert set(here["cores"]) <= set(there["cores"])
             assert set_by_accelerate(here["env"]) == set_by_accelerate(there["env"])
             assert (here["env"]["ACCELERATE_USE_CPU"], there["env"]["ACCELERATE_USE_CPU"]) == ("true", "True")
-            # 0 where the bindings lack, and nothing where oneCCL isn't known: either way it talks over gloo.
+            # 0 without the bindings, unset if accelerate does not know oneCCL: gloo is used in both cases.
             assert (here["env"]["CCL_WORKER_COUNT"], there["env"].get("CCL_WORKER_COUNT", "0")) == ("1", "0")
 
 
-def test_the_file_for_ipex_starts_the_same_process_as_long_as_accelerate_takes_it(hosts: Hosts) -> None:
+def test_ipex_config_starts_an_equal_process_with_older_accelerate(hosts: Hosts) -> None:
     words = ("alone.yaml", "who.py", "--epochs", "3")
     there = json.loads(hosts.accelerate("old", "launch", "--config_file", *words))
-    here = said_by(hosts.run("old", "--accelerate-config", *words))[0]
+    here = rank_reports(hosts.run("old", "--accelerate-config", *words))[0]
     assert (here["host"], here["argv"]) == (there["host"], there["argv"])
     theirs = set_by_accelerate(there["env"])
     assert theirs["ACCELERATE_MIXED_PRECISION"] == "bf16"
@@ -157,7 +150,7 @@ def set_by_accelerate(env: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("env", ENVS)
-def test_what_is_exported_is_launched_by_the_accelerate_it_was_made_for(hosts: Hosts, env: str) -> None:
+def test_exported_config_is_launched_by_its_accelerate_version(hosts: Hosts, env: str) -> None:
     made = hosts.call("export accelerate", "--env", env, "--ppn", "1", "--mpirun-hostfile", "machines", "who.py")
     assert made.rc == 0, made.err
     hosts.put("exported.yaml", made.out)
@@ -178,7 +171,7 @@ def test_what_is_exported_is_launched_by_the_accelerate_it_was_made_for(hosts: H
         ("today", ("--use_cpu", "--bf16"), ()),
     ],
 )
-def test_the_trainers_example_trains_with_the_flags_of_both_generations(
+def test_trainer_example_trains_with_old_and_new_flags(
     hosts: Hosts, env: str, words: tuple[str, ...], said: tuple[str, ...]
 ) -> None:
     """Nodes have no way to the hub. The bindings of oneCCL are on no index: what is missing is one sentence."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from real_helpers import EXAMPLES, SHORT, examples_in, losses, require_disk, require_lab, require_package
-from test_real_wheels import on_host
+from real_helpers import EXAMPLES, SHORT, examples_in, losses, real_lab
 
-from cli_helpers import Ran, ipexctl
-from ipexctl.lab import Lab, LabSpec, down, ssh_argv, up
-from lab_run_helpers import bring_mpi, by_rank, wheels_from_pypi
-from slurm_helpers import Slurm, slurm_on
+from cli_helpers import CommandResult, ipexctl
+from ipexctl.lab import Lab, ssh_argv
+from lab_helpers import on_host
+from lab_run_helpers import by_rank, upload_mpi, wheels_from_pypi
+from slurm_helpers import NEEDS_SLURM, Slurm, slurm_on
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -37,7 +36,7 @@ count(range({COUNTED // 2}))
 train_digits.main()
 count(range({COUNTED // 2}, {COUNTED}))
 """
-"""The example, in which every rank talks."""
+"""The example, in which every rank prints."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,9 @@ class Training:
 
     @property
     def login(self) -> tuple[str, ...]:
-        files = self.lab.hosts[0].dir.parent
-        return ("--user", "ipex", "--identity", str(files / "key"), "--known-hosts", str(files / "known_hosts"))
+        return ("--user", "ipex", "--identity", str(self.lab.key), "--known-hosts", str(self.lab.known_hosts))
 
-    def call(self, command: str, *words: object, timeout: float = 150) -> Ran:
+    def call(self, command: str, *words: object, timeout: float = 150) -> CommandResult:
         env = {"XDG_STATE_HOME": str(self.project.parent / "state")}
         given = (*command.split(), "-H", self.hostfile, *self.login, *words)
         return ipexctl(*given, cwd=self.project, env=env, timeout=timeout)
@@ -64,15 +62,8 @@ class Training:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
-    base = tmp_path_factory.mktemp("training")
-    require_lab()
-    require_disk("/var/lib", DISK_NEEDED)
-    require_package("impi-rt")
-    lab = up(LabSpec(hosts=3, name=f"train-{os.getpid()}", shared_home=True))
-    try:
-        yield prepared(lab, base)
-    finally:
-        down(lab.name)
+    with real_lab("train", 3, disk=DISK_NEEDED, shared_home=True) as lab:
+        yield prepared(lab, tmp_path_factory.mktemp("training"))
 
 
 def prepared(lab: Lab, base: Path) -> Training:
@@ -85,7 +76,7 @@ def prepared(lab: Lab, base: Path) -> Training:
     mpis = {}
     for named, requirement in MPIS.items():
         name = requirement.partition("=")[0]
-        mpis[named] = bring_mpi(lab, next(wheels.glob(f"{name}-*.whl")), name)
+        mpis[named] = upload_mpi(lab, next(wheels.glob(f"{name}-*.whl")), name)
     made = Training(lab, project, hostfile, "/home/ipex/.ipexctl/envs/default/bin/python", mpis)
     said = made.call("trust")
     assert said.rc == 0, said.err
@@ -95,7 +86,7 @@ def prepared(lab: Lab, base: Path) -> Training:
 
 
 @pytest.fixture(scope="module")
-def truth(training: Training) -> dict[tuple[int, int], float]:
+def single_process_losses(training: Training) -> dict[tuple[int, int], float]:
     """The losses of one process, which knows nothing of MPI."""
     host = training.lab.hosts[0]
     put = f"cat >/tmp/alone.py && OMP_NUM_THREADS=1 {training.python} /tmp/alone.py --fresh {' '.join(SHORT)}"
@@ -114,8 +105,8 @@ def truth(training: Training) -> dict[tuple[int, int], float]:
 
 @pytest.mark.parametrize("hosts", [2, 3])
 @pytest.mark.parametrize("named", ["Intel MPI", *MPIS])
-def test_ranks_of_every_mpi_learn_what_one_process_learns_and_all_they_print_is_kept_in_order(
-    training: Training, truth: dict[tuple[int, int], float], named: str, hosts: int
+def test_losses_with_every_mpi_equal_one_process_and_output_is_complete(
+    training: Training, single_process_losses: dict[tuple[int, int], float], named: str, hosts: int
 ) -> None:
     """The hostfile is the Trainer guide's, comments and all; `-n` takes as many of its lines as it needs."""
     mpi = ("--mpi", f"{training.mpis[named]}/bin/mpirun") if named in training.mpis else ()
@@ -130,7 +121,7 @@ def test_ranks_of_every_mpi_learn_what_one_process_learns_and_all_they_print_is_
     for rank, lines in shown.items():
         assert all(line.startswith(f"rank {rank} ") for line in lines)
         assert [line for line in lines if "counts" in line] == [f"rank {rank} counts {n}" for n in range(COUNTED)]
-        assert losses("\n".join(lines)) == pytest.approx(truth, abs=0.0015)
+        assert losses("\n".join(lines)) == pytest.approx(single_process_losses, abs=0.0015)
         kept = on_host(training.lab.hosts[0], f"cat ~/.ipexctl/runs/{run}/ranks/{rank:04}.out")
         assert kept.splitlines() == lines
 
@@ -141,11 +132,12 @@ def slurm(training: Training) -> Iterator[Slurm]:
         yield slurm
 
 
+@NEEDS_SLURM
 @pytest.mark.parametrize(
     ("launcher", "named"), [("srun", ""), ("mpirun", "Intel MPI"), *(("mpirun", named) for named in MPIS)]
 )
-def test_a_job_of_slurm_learns_what_one_process_learns(
-    training: Training, slurm: Slurm, truth: dict[tuple[int, int], float], launcher: str, named: str
+def test_losses_of_a_slurm_job_equal_those_of_one_process(
+    training: Training, slurm: Slurm, single_process_losses: dict[tuple[int, int], float], launcher: str, named: str
 ) -> None:
     mpi = ("--mpi", f"{training.mpis[named]}/bin/mpirun") if named in training.mpis else ()
     words = ("--launcher", launcher, *mpi, "-n", 4, "--ppn", "2", "train_digits.py", "--fresh", *SHORT)
@@ -156,6 +148,6 @@ def test_a_job_of_slurm_learns_what_one_process_learns(
     put = [*ssh_argv(training.lab.hosts[0]), f"cat > {there}/train_digits.py"]
     subprocess.run(put, input=(EXAMPLES / "train_digits.py").read_bytes(), check=True, timeout=20)
     text = made.out.replace(f"cd {training.project}\n", f"cd {there}\n")
-    said = slurm.ended(slurm.begun(text), timeout=240)
+    said = slurm.ended(slurm.submit(text), timeout=240)
     assert "ranks: 4, over gloo" in said
-    assert losses(said) == pytest.approx(truth, abs=0.0015)
+    assert losses(said) == pytest.approx(single_process_losses, abs=0.0015)

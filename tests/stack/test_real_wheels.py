@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import signal
@@ -29,17 +28,15 @@ from real_helpers import (
     losses,
     mpirun_config,
     oneccl_wheels,
+    real_lab,
     require_bindings,
-    require_lab,
-    require_package,
     trainer_losses,
 )
 
-from cli_helpers import Ran, ipexctl
+from cli_helpers import CommandResult, ipexctl
 from doc_shell import Shell
-from ipexctl.lab import Lab, LabSpec, down, up
-from ipexctl.lab.state import LabHost
-from lab_helpers import ask
+from ipexctl.lab import Lab
+from lab_helpers import on_host
 from lab_run_helpers import by_rank
 from message_data import missing
 from page_scenes import REAL_CCL, Scene, play, scenes
@@ -66,31 +63,25 @@ STOCK = ("--stack", "torch", "--torch", "2.13", "--env", "stock")
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Three hosts with one home: torch's CUDA build is unpacked once, not on every host."""
-    require_lab()
     shelf = next(path for path in (Path("/var/lib/ipexctl/labs"), Path("/var/lib")) if path.exists())
     free = shutil.disk_usage(shelf).free
     if free < DISK_NEEDED:
         pytest.skip(f"{free / 1e9:.0f} GB are free in {shelf}; {DISK_NEEDED / 1e9:.0f} are needed")
-    require_package("impi-rt")
-    made = up(LabSpec(hosts=3, name=f"stack-{os.getpid()}", shared_home=True))
-    yield made
-    down(made.name)
+    with real_lab("stack", 3, shared_home=True) as made:
+        yield made
 
 
 @pytest.fixture
 def plain_lab() -> Iterator[Lab]:
     """Two hosts with a home each."""
-    require_lab()
-    require_package("impi-rt")
-    made = up(LabSpec(hosts=2, name=f"plain-{os.getpid()}"))
-    yield made
-    down(made.name)
+    with real_lab("plain", 2) as made:
+        yield made
 
 
 @dataclass(frozen=True)
 class Installed:
     report: dict[str, Any]
-    rc: int
+    rc: int | None
     crossed: int
     """Bytes this machine sent to the hosts meanwhile."""
     seconds: float
@@ -119,12 +110,6 @@ def install(lab: Lab, *words: str, env: Mapping[str, str] | None = None) -> Inst
 
 def sent(lab: Lab) -> int:
     return int(Path(f"/sys/class/net/{lab.uplink}/statistics/tx_bytes").read_text())
-
-
-def on_host(host: LabHost, command: str) -> str:
-    said = ask(host, command, timeout=120)
-    assert said.rc == 0, said.err
-    return said.out.strip()
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +147,18 @@ def crossed_once(installed: Installed) -> bool:
     return 0 < installed.wheels <= installed.crossed < 1.03 * installed.wheels + 80e6
 
 
-def test_every_wheel_crossed_to_the_hosts_once(ipex: Installed) -> None:
+def test_every_wheel_is_uploaded_once(ipex: Installed) -> None:
     assert crossed_once(ipex), ipex
 
 
-def run(project: Path, *words: object, aborts: bool = False) -> Ran:
+def clear(lab: Lab) -> None:
+    """What trust and runs have left; the environment stays."""
+    ipexctl("trust", "-H", lab.hostfile, "--revoke")
+    for host in lab.hosts:
+        on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
+
+
+def run(project: Path, *words: object, aborts: bool = False) -> CommandResult:
     """`aborts`: a rank may be ended by std::terminate at its exit."""
     env = {"XDG_STATE_HOME": str(project.parent / "state")}
     ran = ipexctl("run", "--plain", *words, cwd=project, env=env, timeout=240)
@@ -175,7 +167,7 @@ def run(project: Path, *words: object, aborts: bool = False) -> Ran:
     return ran
 
 
-def train(lab: Lab, project: Path, *words: str, dtype: str = "fp32", aborts: bool = False) -> Ran:
+def train(lab: Lab, project: Path, *words: str, dtype: str = "fp32", aborts: bool = False) -> CommandResult:
     script = ("train_digits.py", "--fresh", *SHORT, "--dtype", dtype)
     ran = run(project, "-H", lab.hostfile, *words, *script, aborts=aborts)
     assert f"{dtype} with IPEX" in ran.out
@@ -198,16 +190,14 @@ def alone(lab: Lab, ipex: Installed, project: Path) -> dict[tuple[int, int], flo
     return found
 
 
-def test_two_hosts_train_the_example_in_bfloat16_with_ipex_and_learn_what_one_does_in_fp32(
+def test_bf16_losses_with_ipex_on_two_hosts_are_close_to_fp32(
     lab: Lab, project: Path, alone: dict[tuple[int, int], float]
 ) -> None:
     try:
         assert ipexctl("trust", "-H", lab.hostfile).rc == 0
         ran = train(lab, project, "-n", "2", "--ppn", "1", "--backend", "gloo", dtype="bf16")
     finally:
-        ipexctl("trust", "-H", lab.hostfile, "--revoke")
-        for host in lab.hosts:
-            on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
+        clear(lab)
     assert "[0] ranks: 2, over gloo" in ran.out
     found = losses(ran.out)
     assert all(math.isfinite(loss) for loss in found.values())
@@ -215,14 +205,14 @@ def test_two_hosts_train_the_example_in_bfloat16_with_ipex_and_learn_what_one_do
     assert found != alone
 
 
-def test_the_second_install_changes_and_sends_nothing(lab: Lab, ipex: Installed, words: tuple[str, ...]) -> None:
+def test_second_install_changes_and_sends_nothing(lab: Lab, ipex: Installed, words: tuple[str, ...]) -> None:
     again = install(lab, *words)
     assert (again.rc, again.statuses) == (0, dict.fromkeys(("node1", "node2", "node3"), "ok")), again.report
     assert again.report["path"] == ipex.report["path"]
     assert again.crossed < 1e6
 
 
-def test_the_maintained_row_is_stock_pytorch_over_gloo_and_only_node0_keeps_its_wheels(plain_lab: Lab) -> None:
+def test_maintained_stack_is_stock_pytorch_with_gloo(plain_lab: Lab) -> None:
     planned = install(plain_lab, *STOCK, "--dry-run")
     assert planned.rc == 0, planned.report
     if any(wheel["name"].startswith("nvidia-") for wheel in planned.report["wheels"]):
@@ -238,7 +228,7 @@ def test_the_maintained_row_is_stock_pytorch_over_gloo_and_only_node0_keeps_its_
     assert crossed_once(stock), stock
     kept = [on_host(host, "find ~/.ipexctl/wheels -name '*.whl' 2>/dev/null | wc -l") for host in plain_lab.hosts]
     assert int(kept[0]) >= len(stock.report["wheels"])
-    assert kept[1] == "0"
+    assert int(kept[1]) == 0
     assert ipexctl("envs", "-H", plain_lab.hostfile, "--remove", "stock", timeout=300).rc == 0
     check_nothing_left(plain_lab)
 
@@ -261,9 +251,7 @@ def check_ccl(report: dict[str, Any]) -> None:
         assert verified["allreduce_ms"]
 
 
-def test_the_mpi_inside_the_bindings_is_named_starts_the_ranks_and_is_the_only_one(
-    bindings: Path | None, ipex: Installed
-) -> None:
+def test_mpi_inside_the_bindings_is_the_only_one_and_starts_the_ranks(bindings: Path | None, ipex: Installed) -> None:
     require_bindings(bindings)
     check_ccl(ipex.report)
     assert ipex.report["stack"]["mpi"] == "2021.15"
@@ -273,7 +261,7 @@ def test_the_mpi_inside_the_bindings_is_named_starts_the_ranks_and_is_the_only_o
 
 
 @scenes(REAL_CCL)
-def test_the_page_leads_to_two_hosts_over_ccl(
+def test_ccl_page_works_on_two_hosts(
     context: Scene, bindings: Path | None, ipex: Installed, lab: Lab, tmp_path: Path
 ) -> None:
     """Its install finds what is there."""
@@ -282,12 +270,10 @@ def test_the_page_leads_to_two_hosts_over_ccl(
     try:
         assert play(context, Shell(tmp_path, env, lab=lab.name)) == []
     finally:
-        ipexctl("trust", "-H", lab.hostfile, "--revoke")
-        for host in lab.hosts:
-            on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
+        clear(lab)
 
 
-def test_two_ranks_learn_over_the_bindings_what_one_does(
+def test_losses_of_two_ranks_over_ccl_equal_those_of_one(
     bindings: Path | None, lab: Lab, alone: dict[tuple[int, int], float], project: Path
 ) -> None:
     require_bindings(bindings)
@@ -304,23 +290,20 @@ def trusted(lab: Lab, ipex: Installed) -> Iterator[Lab]:
     """The lab, whose node0 may log in to the others; nothing of that is left after the last test of the class."""
     assert ipexctl("trust", "-H", lab.hostfile).rc == 0
     yield lab
-    ipexctl("trust", "-H", lab.hostfile, "--revoke")
-    for host in lab.hosts:
-        on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
+    clear(lab)
 
 
 @pytest.fixture
 def ends(trusted: Lab, tmp_path: Path) -> Iterator[Ends]:
     """Runs over ccl, after which nothing of them is left on any host."""
-    (tmp_path / "project").mkdir()
-    ends = Ends(trusted, tmp_path / "project")
+    ends = Ends(trusted, tmp_path)
     yield ends
-    assert ends.left(10) == []
+    ends.check_nothing_left(10)
 
 
 class TestThreeHostsOverCcl:
     @pytest.mark.parametrize(("dtype", "difference"), [("fp32", 0.0015), ("bf16", 0.08)])
-    def test_three_hosts_learn_over_ccl_what_one_rank_does(
+    def test_losses_of_three_hosts_over_ccl_equal_those_of_one_rank(
         self,
         bindings: Path | None,
         trusted: Lab,
@@ -339,7 +322,7 @@ class TestThreeHostsOverCcl:
         ("end", "rc", "named"),
         [("kill", 137, "1 node2 SIGKILL"), ("raise", 1, "1 node2 RuntimeError on purpose"), ("exit", 3, "1 node2 3")],
     )
-    def test_a_rank_that_ends_under_ccl_ends_all_and_is_named(
+    def test_failed_rank_over_ccl_ends_the_run_and_is_named(
         self, bindings: Path | None, ends: Ends, end: str, rc: int, named: str
     ) -> None:
         """Over MPI, a rank that raises or calls sys.exit waits in MPI_Finalize for the others."""
@@ -347,7 +330,7 @@ class TestThreeHostsOverCcl:
         ran = ends.run(end)
         assert (ran.rc, missing(ran.err, named)) == (rc, []), ran.err + ran.out
 
-    def test_a_hang_under_ccl_is_seen_in_the_stacks(self, bindings: Path | None, ends: Ends) -> None:
+    def test_hang_over_ccl_is_shown_in_the_stack_dump(self, bindings: Path | None, ends: Ends) -> None:
         require_bindings(bindings)
         stacks, rc = ends.dump()
         groups = re.split(r"^(?=ranks? )", stacks, flags=re.MULTILINE)
@@ -356,22 +339,20 @@ class TestThreeHostsOverCcl:
         assert "all_reduce" not in hanging
         assert any("all_reduce" in group for group in groups if group != hanging), stacks
 
-    def test_a_host_that_is_cut_off_under_ccl_is_named_and_the_call_ends_with_that(
-        self, bindings: Path | None, ends: Ends
-    ) -> None:
+    def test_disconnected_host_over_ccl_is_named_and_ends_the_run(self, bindings: Path | None, ends: Ends) -> None:
         """A rank counts as lost after 25 s of silence."""
         require_bindings(bindings)
         rc, messages, seconds = ends.cut_off()
         assert (rc, missing(messages, "node3 2")) == (1, []), messages
         assert seconds < 45
-        assert ends.left(70) == []
+        ends.check_nothing_left(70)
 
-    def test_ctrl_c_ends_ranks_under_ccl(self, bindings: Path | None, ends: Ends) -> None:
+    def test_ctrl_c_ends_ranks_over_ccl(self, bindings: Path | None, ends: Ends) -> None:
         require_bindings(bindings)
         rc, messages = ends.interrupt()
         assert rc == 130, messages
 
-    def test_a_run_over_ccl_is_restarted(self, bindings: Path | None, ends: Ends) -> None:
+    def test_run_over_ccl_is_restarted(self, bindings: Path | None, ends: Ends) -> None:
         require_bindings(bindings)
         ran = ends.run("kill once", "--max-restarts", "1")
         assert ran.rc == 0, ran.err + ran.out
@@ -389,14 +370,13 @@ def guides(bindings: Path | None, trusted: Lab, project: Path) -> tuple[str, ...
     (project / "machines").write_text("".join(f"{address} #node{at} ip\n" for at, address in enumerate(addresses)))
     (project / "config.yaml").write_text(mpirun_config(addresses[0], machines=3, processes=3))
     (project / "talk.py").write_text(ACCELERATE)
-    files = trusted.hosts[0].dir.parent
-    login = ("--user", "ipex", "--identity", str(files / "key"), "--known-hosts", str(files / "known_hosts"))
+    login = ("--user", "ipex", "--identity", str(trusted.key), "--known-hosts", str(trusted.known_hosts))
     assert ipexctl("trust", "-H", project / "machines", *login).rc == 0
     return login
 
 
 class TestTheLinesOfTheGuidesOverCcl:
-    def test_the_trainer_guides_flags_learn_on_three_hosts_what_one_process_does(
+    def test_losses_with_trainer_guide_flags_equal_those_of_one_process(
         self, bindings: Path | None, project: Path, guides: tuple[str, ...]
     ) -> None:
         """IPEX in bf16, oneCCL over libfabric."""
@@ -416,7 +396,7 @@ class TestTheLinesOfTheGuidesOverCcl:
         assert wanted[-1] < wanted[0], "it learns nothing"
         assert found == pytest.approx(wanted, abs=0.02)
 
-    def test_accelerates_configuration_learns_on_three_hosts_what_one_process_does(
+    def test_losses_with_accelerate_config_equal_those_of_one_process(
         self, bindings: Path | None, project: Path, guides: tuple[str, ...]
     ) -> None:
         require_bindings(bindings)
@@ -435,7 +415,7 @@ class TestTheLinesOfTheGuidesOverCcl:
         assert found == pytest.approx(wanted, abs=0.0015)
 
 
-def test_the_mpirun_inside_the_bindings_can_be_named_for_a_python_without_variables(
+def test_mpirun_of_the_bindings_works_with_the_mpi_option(
     bindings: Path | None, lab: Lab, ipex: Installed, tmp_path: Path
 ) -> None:
     """The path has a space."""
@@ -447,8 +427,8 @@ def test_the_mpirun_inside_the_bindings_can_be_named_for_a_python_without_variab
         "print('sum', ones.item(), 'CCL_ROOT', 'CCL_ROOT' in os.environ); dist.destroy_process_group()\n"
     )
     env = ipex.report["path"]
-    root = on_host(lab.hosts[0], f"ls -d {env}/lib/python3*/site-packages/oneccl_bindings_for_pytorch")
-    place = on_host(lab.hosts[0], f"ln -s {root} 'my bindings' && echo $PWD/my bindings")
+    root = on_host(lab.hosts[0], f"ls -d {env}/lib/python3*/site-packages/oneccl_bindings_for_pytorch").strip()
+    place = on_host(lab.hosts[0], f"ln -s {root} 'my bindings' && echo $PWD/my bindings").strip()
     try:
         ran = run(
             tmp_path / "project",
@@ -461,7 +441,7 @@ def test_the_mpirun_inside_the_bindings_can_be_named_for_a_python_without_variab
     assert ran.out.count("sum 2.0 CCL_ROOT True") == 2
 
 
-def test_bindings_without_oneccl_inside_use_the_packages_of_the_users_row(
+def test_bindings_without_oneccl_use_packages_of_the_user_stack(
     bindings: Path | None, ipex: Installed, lab: Lab, tmp_path: Path
 ) -> None:
     """In place of the environment there: for two of torch's CUDA build the disk is too small."""
@@ -483,7 +463,7 @@ def test_bindings_without_oneccl_inside_use_the_packages_of_the_users_row(
     assert "intel-openmp" in host["packages"], "what a user's row requires is added"
 
 
-def test_taking_everything_away_leaves_nothing_behind(lab: Lab, ipex: Installed) -> None:
+def test_removal_leaves_no_files(lab: Lab, ipex: Installed) -> None:
     ran = ipexctl("envs", "-H", lab.hostfile, "--remove", "default", timeout=300)
     assert ran.rc == 0, ran.err
     check_nothing_left(lab)

@@ -14,7 +14,7 @@ from benchmarks.figures import fit_line, median_interval, ratio, ratios, turn_ra
     ("count", "low", "high", "coverage"),
     [
         (1, 1, 1, 0.0),
-        (5, 1, 5, 0.9375),  # too few rounds for 95 %
+        (5, 1, 5, 0.9375),  # too few rounds for 95 % coverage
         (6, 1, 6, 0.96875),
         (7, 1, 7, 0.984375),
         (9, 2, 8, 0.9609375),
@@ -22,7 +22,7 @@ from benchmarks.figures import fit_line, median_interval, ratio, ratios, turn_ra
         (20, 6, 15, 0.958611),
     ],
 )
-def test_the_interval_of_the_sign_test(count: int, low: int, high: int, coverage: float) -> None:
+def test_median_interval_has_the_bounds_of_the_sign_test(count: int, low: int, high: int, coverage: float) -> None:
     values = list(range(1, count + 1))
     random.Random(count).shuffle(values)
     found = median_interval(values)
@@ -30,25 +30,25 @@ def test_the_interval_of_the_sign_test(count: int, low: int, high: int, coverage
     assert found.coverage == pytest.approx(coverage, abs=1e-6)
 
 
-def test_the_interval_covers_the_median_as_often_as_it_says() -> None:
+def test_median_interval_has_the_stated_coverage() -> None:
     draw = random.Random(18)
     found = [median_interval([draw.gauss(0.0, 1.0) for _ in range(9)]) for _ in range(4000)]
     covered = sum(each.low <= 0.0 <= each.high for each in found) / len(found)
     assert covered == pytest.approx(found[0].coverage, abs=0.01)
 
 
-def test_an_aim_inside_the_interval_is_not_decided() -> None:
+def test_target_inside_the_interval_is_undecided() -> None:
     interval = median_interval([0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03])
     assert [interval.reaches(aim) for aim in (0.96, 0.98, 1.04)] == [True, None, False]
     assert median_interval([1.0] * 5).reaches(0.5) is None
 
 
-def test_a_slow_round_cancels_out_in_a_ratio() -> None:
+def test_slow_round_does_not_change_the_ratio() -> None:
     assert ratios([10.0, 1.0, 10.0], [20.0, 2.0, 20.0]) == [0.5, 0.5, 0.5]
     assert ratio([10.0, 1.0], [20.0, 2.0]) == 0.5
 
 
-def test_a_line_tells_the_cost_of_more_hosts_and_when_a_limit_is_reached() -> None:
+def test_fitted_line_gives_cost_per_host_and_where_a_limit_is_reached() -> None:
     line = fit_line({1: 1.1, 32: 4.2, 128: 13.8})
     assert line.start == pytest.approx(1.0)
     assert line.slope == pytest.approx(0.1)
@@ -58,7 +58,7 @@ def test_a_line_tells_the_cost_of_more_hosts_and_when_a_limit_is_reached() -> No
     assert math.isinf(fit_line({1: 3.0, 2: 3.0}).reaches(4.0))
 
 
-def test_a_step_that_was_stopped_counts_in_both_turns_by_its_running_time() -> None:
+def test_interrupted_step_counts_in_both_turns_by_its_running_time() -> None:
     turns = [(0.0, 10.0), (100.0, 110.0), (200.0, 210.0)]
     even = [2.0, 6.0, 10.0, 104.0, 108.0, 202.0, 206.0]  # every 4 s of running; the first one after 2
     assert turn_rates(even, turns) == pytest.approx([0.25, 0.25, 0.25])
@@ -66,7 +66,7 @@ def test_a_step_that_was_stopped_counts_in_both_turns_by_its_running_time() -> N
     assert turn_rates(slower, turns) == pytest.approx([0.5, 0.2, 0.2])
 
 
-def test_a_stop_within_a_step_slows_no_turn_down() -> None:
+def test_interruption_within_a_step_does_not_change_the_rate() -> None:
     turns = [(50.0 * number, 50.0 * number + 7.0) for number in range(20)]
     running = [0.9 * number for number in range(1, int(140 / 0.9) + 1)]
     steps = [50.0 * (at // 7.0) + at % 7.0 for at in running]

@@ -18,7 +18,7 @@ RETIRED_NAMES = frozenset(
     | {"whoever", "wishes", "Ahead", "Aside", "Beginning", "Begun", "Blob", "Crew", "Gate", "Heard", "Reach", "Scene"}
     | {"Seat", "StackRow", "Talk", "Told", "Way", "Wishes"}
 )
-"""docs/concepts.md and the code have a word of the field for each."""
+"""docs/concepts.md and the code use a technical term instead of each."""
 RETIRED_WORDS = re.compile(r"\b(ours|whoever|somebody|heeds?|hung up|to be had|the house)\b", re.IGNORECASE)
 
 
@@ -43,7 +43,7 @@ def relative(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_a_module_uses_no_retired_name_or_word(path: Path) -> None:
+def test_modules_use_no_retired_names_or_words(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert path.stem not in RETIRED_NAMES
     assert [f"{line}: {name}" for name, line in names(tree) if name in RETIRED_NAMES] == []
@@ -53,6 +53,6 @@ def test_a_module_uses_no_retired_name_or_word(path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_a_page_uses_no_retired_word(page: Path) -> None:
+def test_docs_pages_use_no_retired_words(page: Path) -> None:
     lines = page.read_text().splitlines()
     assert [f"{number}: {line}" for number, line in enumerate(lines, 1) if RETIRED_WORDS.search(line)] == []

@@ -1,4 +1,4 @@
-"""Names on their way to a shell: one that sh would read as something else reaches none of the texts we write for it."""
+"""Variable names in generated shell code: invalid names are refused by every function that writes shell text."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ipexctl.launch.plan import Setting
 from ipexctl.playbook.modules.host_script import exports
 from ipexctl.text import is_variable_name, variable_in_sh
 
-BAD = (
+INVALID_NAMES = (
     *("X=1; touch marker #", "", "1X", "X-Y", "X Y", "X\n", "X\nY", "$(touch marker)", "`touch marker`", "X;Y", "é"),
     *("X=", "X+", "X[$(touch marker)]", "-p", "X\0", "\N{ARABIC-INDIC DIGIT THREE}", "X\N{ARABIC-INDIC DIGIT THREE}"),
 )
 
 
-class Made:
-    """The part of a call, or of a plan, that is looked at."""
+class FakeCall:
+    """A minimal task call or launch plan with one variable."""
 
     def __init__(self, name: str, value: str | None = "v", *, secret: bool = False) -> None:
         self.environment = {name: value}
@@ -33,26 +33,26 @@ class Made:
 
 WRITERS: dict[str, Callable[[str], Any]] = {
     "variable_in_sh": variable_in_sh,
-    "playbook": lambda name: exports(Made(name)),  # type: ignore[arg-type]
+    "playbook": lambda name: exports(FakeCall(name)),  # type: ignore[arg-type]
     "export": lambda name: assignment(Setting(name, "v", "because")),
     "prepended": lambda name: assignment(Setting(name, "v", "because", prepend=True)),
     "unset": lambda name: assignment(Setting(name, None, "because")),
     "commented": lambda name: commented([Setting(name, "v", "because")]),
     "commented-unset": lambda name: commented([Setting(name, None, "because")]),
-    "secret": lambda name: secrets_of(Made(name, "", secret=True)),  # type: ignore[arg-type]
+    "secret": lambda name: secrets_of(FakeCall(name, "", secret=True)),  # type: ignore[arg-type]
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", INVALID_NAMES)
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_is_no_name_of_a_variable_is_written_nowhere(writer: str, name: str) -> None:
+def test_invalid_variable_names_are_refused_by_every_writer(writer: str, name: str) -> None:
     assert not is_variable_name(name)
     with pytest.raises(UserError):
         WRITERS[writer](name)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_names_of_variables_are_written_as_they_are(writer: str) -> None:
+def test_valid_variable_names_are_written_unchanged(writer: str) -> None:
     assert "_Xy_1" in str(WRITERS[writer]("_Xy_1"))
 
 
@@ -60,12 +60,12 @@ def test_names_of_variables_are_written_as_they_are(writer: str) -> None:
     name=st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]*\Z"),
     value=st.text(st.characters(codec="utf-8", exclude_characters="\0")),
 )
-def test_sh_reads_nothing_but_the_variable(name: str, value: str) -> None:
+def test_sh_reads_an_assignment_as_one_variable(name: str, value: str) -> None:
     line = assignment(Setting(f"IPEXCTL_{name}", value, "because"))
     assert shlex.split(line) == ["export", f"IPEXCTL_{name}={value}"]
 
 
-def test_a_reason_stays_a_comment() -> None:
+def test_multiline_reasons_stay_comments_in_sh() -> None:
     script = "\n".join(commented([Setting("X", "v", "because\necho ran"), Setting("Y", None, "since\necho ran")]))
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=20)
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""The directories of ipexctl on the control machine are closed to others, also those an older version made."""
+"""The directories of ipexctl on the control machine are private, also if an older version created them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ KINDS = {"XDG_STATE_HOME": state_directory, "XDG_CACHE_HOME": cache_directory, "
 
 
 @pytest.fixture(params=KINDS)
-def loose(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
-    """A directory as an older version made it with umask 0, in one that is not ipexctl's."""
+def open_directory(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """A directory as an older version created it with umask 0, below a directory of other programs."""
     for variable in KINDS:
         monkeypatch.setenv(variable, str(tmp_path / variable))
     parent = tmp_path / request.param
@@ -32,17 +32,17 @@ def loose(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return request.param, directory
 
 
-def test_a_looser_directory_is_tightened_and_the_one_above_is_left_as_it_is(loose: tuple[str, Path]) -> None:
-    variable, directory = loose
+def test_open_directory_is_made_private_and_its_parent_is_unchanged(open_directory: tuple[str, Path]) -> None:
+    variable, directory = open_directory
     assert KINDS[variable]() == directory
     assert directory.stat().st_mode & 0o777 == 0o700
     assert directory.parent.stat().st_mode & 0o777 == 0o777
 
 
 def test_a_directory_of_another_account_is_refused_and_not_changed(
-    loose: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    open_directory: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    variable, directory = loose
+    variable, directory = open_directory
     monkeypatch.setattr(os, "geteuid", lambda: directory.stat().st_uid + 1)
     with pytest.raises(UserError) as caught:
         KINDS[variable]()
@@ -59,15 +59,15 @@ def test_a_directory_of_another_account_is_refused_and_not_changed(
         (own_directories, set(KINDS)),
     ],
 )
-def test_commands_tighten_what_they_use(
-    use: Callable[[], object], variables: set[str], loose: tuple[str, Path]
+def test_commands_make_private_the_directories_they_use(
+    use: Callable[[], object], variables: set[str], open_directory: tuple[str, Path]
 ) -> None:
-    variable, directory = loose
+    variable, directory = open_directory
     use()
     assert (directory.stat().st_mode & 0o777 == 0o700) == (variable in variables)
 
 
-def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_directory_is_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
     assert cache_directory() == tmp_path / "none/ipexctl"
     assert not (tmp_path / "none").exists()

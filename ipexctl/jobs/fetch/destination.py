@@ -45,6 +45,9 @@ class MissingPart:
     entry: FetchEntry
     have: int = 0
     known: str | None = None
+    crc: int = 0
+    in_place: bool = False
+    """The bytes are those of the file itself, not of a temporary file beside it."""
 
 
 @dataclass(slots=True)
@@ -71,7 +74,6 @@ class Destination:
         self._path_descriptors: list[tuple[bytes, int]] = []
         self._entered: tuple[str, ...] | None = None
         """The directory whose descriptors are open."""
-        self._sums: dict[int, tuple[int, bool]] = {}
         self._directories: list[FetchEntry] = []
         self._made: tuple[str, ...] | None = None
         """The directory that was created last: it was empty."""
@@ -118,14 +120,13 @@ class Destination:
 
     def begin(self, entry: FetchEntry, at: int, missing: MissingPart) -> None:
         """Its bytes follow from that offset: after the present ones, or all of them."""
-        crc, in_place = self._sums.pop(entry.index, (0, False))
         if at not in (0, missing.have):
             raise HostError("it resumes a file at another offset than requested")
-        crc = crc if at else 0
+        crc = missing.crc if at else 0
         name = encode_name(entry.parts[-1])
         try:
             directory = self._enter(entry.parts[:-1])
-            if at and in_place:
+            if at and missing.in_place:
                 refused = "" if at == entry.size else "it changed while it was read; fetch it again"
                 number = os.open(name, _READING, dir_fd=directory)
                 self._file = _OpenFile(entry, directory, b"", number, crc, at, True, refused)
@@ -246,8 +247,7 @@ class Destination:
                 size += len(data)
         if not 0 < size <= entry.size:
             return MissingPart(entry)
-        self._sums[entry.index] = (crc, in_place)
-        return MissingPart(entry, size, digest.hexdigest())
+        return MissingPart(entry, size, digest.hexdigest(), crc, in_place)
 
     @staticmethod
     def _set_mode(directory: int, name: bytes, entry: FetchEntry) -> None:
@@ -305,7 +305,7 @@ class Destination:
                     raise
                 here = os.path.join(self.root, *parts[: depth + 1])
                 raise WriteRefused(
-                    f"{here} is not a directory on the control machine, and nothing is written through a link"
+                    f"{here} is a link or a file on the control machine; fetch writes into directories only"
                 ) from None
             self._path_descriptors.append((names[depth], number))
             mode = stat.S_IMODE(os.fstat(number).st_mode)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,8 @@ from ipexctl.jobs.fetch.destination import Destination
 from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
 from ipexctl.jobs.fetch.receiver import Receiver
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
-from ipexctl.remote.node_call import agent_command, agent_zip, prefixed
-from ipexctl.remote.outcome import HostError, Unreachable
+from ipexctl.remote.node_call import agent_and_request, agent_command, call_error, prefixed
+from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.progress import BytesMoved, Notice, Watch
 from ipexctl.remote.session import Session, StdinQueue
 from ipexctl.sync.fetched import note_fetched
@@ -147,8 +146,8 @@ def _receive_once(
     try:
         label = f"send files of {fetch_request.host.name}"
         command = agent_command("files.file_sender", python=fetch_request.python, home=fetch_request.home, label=label)
-        head = agent_zip("files") + json.dumps(fetch_request.request).encode() + b"\n"
-        ended = session.run(command, receiver.sink, stdin=prefixed(head, stdin), timeout=timeout, cancel=cancel)
+        feed = prefixed(agent_and_request("files.file_sender", fetch_request.request), stdin)
+        ended = session.run(command, receiver.sink, stdin=feed, timeout=timeout, cancel=cancel)
     finally:
         stdin.end()
         session.close()
@@ -158,12 +157,9 @@ def _receive_once(
                 receiver.destination.close_directories()
             note_fetched(receiver.destination.created)
     last = receiver.last
-    if last is not None and last.get("event") == "failed":
-        raise HostError(str(last.get("reason") or "it failed without saying why"), str(last.get("fix") or ""))
-    if not ended.ok or (last is None and receiver.is_waiting):
-        raise HostError(
-            f"{command.label} broke off ({ended})" + (f": {receiver.complaint}" if receiver.complaint else "")
-        )
+    has_failed = last.get("event") == "failed" if last is not None else receiver.is_waiting
+    if has_failed or not ended.ok:
+        raise call_error(command, ended, last, receiver.stderr)
 
 
 def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:

@@ -1,7 +1,7 @@
 """The source of a fetch, the entries that a host lists and which of them were requested, and the result. Pure.
 
-What a host says is not trusted: the whole list is checked before anything is written, and a name that leads out of
-where it is to go is refused.
+A host's list is not trusted: all of it is checked before anything is written, and a name that leads out of the
+destination is refused.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def _is_of_run(entry: FetchEntry, run: str) -> bool:
 
 def _outward(link: FetchEntry) -> FileFailure:
     reason = f"it links to {quoted(link.target)}, which may lead out of the requested directory"
-    return FileFailure(link.name, f"{reason}; its own path brings what it links to")
+    return FileFailure(link.name, f"{reason}; to get the target, fetch the path of the target")
 
 
 def _refused(entry: FetchEntry, why: str) -> HostError:

@@ -45,6 +45,7 @@ class Receiver:
         self.unchanged: list[str] = []
         self.size = 0
         self.received = 0
+        self.stderr = b""
         self.last: dict[str, Any] | None = None
         self.destination: Destination | None = None
         self.stdin, self._requested = stdin, requested
@@ -52,12 +53,10 @@ class Receiver:
         self._entries: list[FetchEntry] = []
         self._missing: dict[int, MissingPart] = {}
         self._line = bytearray()
-        self._stderr = b""
         self._current: FetchEntry | None = None
-        self._small: dict[str, Any] | None = None
-        """The message about a small file, whose bytes follow it."""
-        self._chunk_left = -1
-        """Remaining bytes of a chunk; negative between chunks."""
+        self._piece: dict[str, Any] = {}
+        """The message about the piece of the current file whose bytes follow."""
+        self._piece_left = 0
         self._listed_bytes = 0
         self._done = 0
         self._total = 0
@@ -65,18 +64,13 @@ class Receiver:
     def sink(self, stream: Stream, data: bytes) -> None:
         """Receive stdout; a HostError raised here ends the call."""
         if stream == "stderr":
-            self._stderr = (self._stderr + data)[-_STDERR_KEPT:]
+            self.stderr = (self.stderr + data)[-_STDERR_KEPT:]
             return
         at, done = 0, self._done
         while at < len(data):
-            at = self._receive_line(data, at) if self._chunk_left < 0 else self._receive_bytes(data, at)
+            at = self._receive_bytes(data, at) if self._piece_left else self._receive_line(data, at)
         if self._done != done:
             self._on_bytes(self._done, max(self._total, self._done))
-
-    @property
-    def complaint(self) -> str:
-        lines = [line for line in self._stderr.decode(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip() if lines else ""
 
     @property
     def is_waiting(self) -> bool:
@@ -91,7 +85,7 @@ class Receiver:
         """Receive a line, which may arrive in parts; returns the position after it."""
         end = data.find(b"\n", at)
         if (end if end >= 0 else len(data)) - at + len(self._line) > _LONGEST:
-            raise HostError("its answer can't be read", "run it again with -vv")
+            raise _unreadable()
         if end < 0:
             self._line += data[at:]
             return len(data)
@@ -101,7 +95,7 @@ class Receiver:
             message = json.loads(line.decode())  # for bytes, json looks for the encoding first
             event = message["event"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise HostError("its answer can't be read", "run it again with -vv") from None
+            raise _unreadable() from None
         if event in ("entry", "note"):
             self._listed_bytes += len(line)
             if self._listed_bytes > _MOST_BYTES:
@@ -110,26 +104,15 @@ class Receiver:
         return end + 1
 
     def _receive_bytes(self, data: bytes, at: int) -> int:
-        if self._chunk_left == 0 and self._small is None:
-            end = at + 4 - len(self._line)
-            self._line += data[at:end]
-            if len(self._line) == 4:
-                self._chunk_left = int.from_bytes(self._line, "big")
-                self._line.clear()
-                if self._chunk_left > _PIECE:
-                    raise HostError("its answer can't be read", "run it again with -vv")
-                self._chunk_left = self._chunk_left or -1
-            return end
-        chunk = memoryview(data)[at : at + self._chunk_left]
+        piece = memoryview(data)[at : at + self._piece_left]
         assert self.destination is not None
-        assert self._current is not None
-        self.destination.write(chunk)
-        self._chunk_left -= len(chunk)
-        self.received += len(chunk)
-        self._done += len(chunk)
-        if self._small is not None and self._chunk_left == 0:
-            self._finish_small(self._small)
-        return at + len(chunk)
+        self.destination.write(piece)
+        self._piece_left -= len(piece)
+        self.received += len(piece)
+        self._done += len(piece)
+        if not self._piece_left:
+            self._finish_piece()
+        return at + len(piece)
 
     def _on_message(self, event: object, message: dict[str, Any]) -> None:
         if event == "entry" and self.destination is None:
@@ -139,16 +122,14 @@ class Receiver:
             notes.append(FileFailure(str(message.get("n")), str(message.get("reason"))))
         elif event == "listed" and self.destination is None:
             self._listed(str(message.get("from")), message.get("single") is True, _integer(message, "since"))
-        elif event == "file" and self._current is None:
-            self._begin(message)
-        elif event == "whole" and self._current is not None:
-            self._finish(message)
+        elif event == "piece" and (self._current is None or self._current.index == _integer(message, "i")):
+            self._on_piece(message)
         elif event == "lost" and (missing := self._missing.pop(_integer(message, "i"), None)) is not None:
             self.failed.append(FileFailure(missing.entry.name, str(message.get("reason"))))
         elif event in ("done", "failed"):
             self.last = message
         else:
-            raise HostError("its answer can't be read", "run it again with -vv")
+            raise _unreadable()
 
     def _listed(self, source: str, single: bool, since: int) -> None:
         self.source = source
@@ -176,6 +157,15 @@ class Receiver:
             self.stdin.send(json.dumps({"wants": parts}).encode() + b"\n")
         self.stdin.end()
 
+    def _on_piece(self, message: dict[str, Any]) -> None:
+        if self._current is None:
+            self._begin(message)
+        self._piece, self._piece_left = message, _integer(message, "n")
+        if not 0 <= self._piece_left <= _PIECE:
+            raise _unreadable()
+        if not self._piece_left:
+            self._finish_piece()
+
     def _begin(self, message: dict[str, Any]) -> None:
         missing = self._missing.pop(_integer(message, "i"), None)
         if missing is None:
@@ -187,31 +177,25 @@ class Receiver:
         self.destination.begin(entry, at, missing)
         if at:
             self.resumed.append(entry.name)
-        self._chunk_left = 0
-        if "n" not in message:
+
+    def _finish_piece(self) -> None:
+        """The file is complete if this was its last piece."""
+        if "crc" not in self._piece:
             return
-        size = _integer(message, "n")
-        if not 0 <= size <= _PIECE:
-            raise HostError("its answer can't be read", "run it again with -vv")
-        self._small, self._chunk_left = message, size
-        if size == 0:
-            self._finish_small(message)
-
-    def _finish_small(self, message: dict[str, Any]) -> None:
-        self._small, self._chunk_left = None, -1
-        self._finish(message)
-
-    def _finish(self, message: dict[str, Any]) -> None:
         assert self.destination is not None
         assert self._current is not None
         entry, self._current = self._current, None
         try:
-            self.destination.finish(message.get("crc"), changed=bool(message.get("changed")))
+            self.destination.finish(self._piece["crc"], changed=bool(self._piece.get("changed")))
         except WriteRefused as error:
             self.failed.append(FileFailure(entry.name, str(error)))
             return
         self.brought.append(entry.name)
         self.size += entry.size
+
+
+def _unreadable() -> HostError:
+    return HostError("its answer can't be read", "run it again with -vv")
 
 
 def _integer(message: dict[str, Any], key: str) -> int:

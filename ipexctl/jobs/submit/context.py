@@ -75,11 +75,11 @@ def gather(
     unsynced: str = "",
     dry_run: bool = False,
     before_install: bool = False,
-) -> RunContext | StartFailure:
+) -> RunContext:
     """Ask all hosts at once. `unsynced` is a path that every host must have, because it is not synced.
 
     With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it. With
-    `before_install`, the environment is only a Python that all hosts have, or none.
+    `before_install`, the environment is only a Python that all hosts have, or none. Raises a StartFailure.
     """
     node0, *others = hosts
     paths = run_in_background(lambda: check_paths(hosts, request, pool, unsynced), "paths")
@@ -87,30 +87,26 @@ def gather(
         lambda: read_node0(pool.session(node0), request.home, pool.cancel) if others else Node0Files(), "node0"
     )
     facts = complete_facts(hosts, gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
-    if isinstance(facts, StartFailure):
-        return facts
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
     addresses = addresses_among(hosts, facts, request.iface) if others else {}
     if isinstance(addresses, Refusal):
-        return StartFailure(addresses.reason, addresses.fix, addresses.hosts)
+        raise StartFailure.of_refusal(addresses)
     checked = paths.result()
-    if isinstance(checked, StartFailure):
-        return checked
     notes: tuple[str, ...] = ()
-    env = checked.env or (
-        RankEnv(_common_python(facts)) if before_install else existing_environment(hosts, request.env, facts, home)
-    )
-    if isinstance(env, StartFailure) and dry_run and not has_environment(request.env, facts):
+    if checked.env is not None:
+        env = checked.env
+    elif before_install:
+        env = RankEnv(_common_python(facts))
+    elif dry_run and not has_environment(request.env, facts):
         from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
 
-        planned = planned_environment(request, facts, home, known_rows(os.environ))
-        env, notes = planned if isinstance(planned, tuple) else (planned, ())
-    if isinstance(env, StartFailure):
-        return env
+        env, notes = planned_environment(request, facts, home, known_rows(os.environ))
+    else:
+        env = existing_environment(hosts, request.env, facts, home)
     try:
         files = node0_files.result()
     except HostError as error:
-        return StartFailure.of_host(node0.name, error)
+        raise StartFailure.of_host(node0.name, error) from None
     ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if others else None
     # An installed environment has the variables of its own setvars.sh.
     setup = request.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
@@ -123,8 +119,8 @@ def _common_python(facts: Mapping[str, Facts]) -> str:
     return next((path for path in paths[0] if all(path in others for others in paths)), "")
 
 
-def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts] | StartFailure:
-    """The facts of all hosts, in their order: a run needs every one of them, with the same home. Pure."""
+def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts]:
+    """The facts of all hosts, in their order; raises a StartFailure if one is missing or its home is another. Pure."""
     facts: dict[str, Facts] = {}
     homes: dict[str, str] = {}
     for answer in answers:
@@ -134,17 +130,15 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
         except HostError as error:
             leave_out = f"leave it out: -l '!{name}'" if len(hosts) > 1 else "see: ipexctl doctor"
             fix = f"{error.fix}; or {leave_out}" if error.fix else leave_out
-            return replace(StartFailure.of_host(name, error), fix=fix)
+            raise replace(StartFailure.of_host(name, error), fix=fix) from None
         homes[name] = home.path
     if refusal := check_same_home(homes, [host_facts.account.user for host_facts in facts.values()]):
-        return StartFailure(refusal.reason, refusal.fix, refusal.hosts)
+        raise StartFailure.of_refusal(refusal)
     return {host.name: facts[host.name] for host in hosts}  # the answers come in any order
 
 
-def existing_environment(
-    hosts: Sequence[Host], name: str, facts: Mapping[str, Facts], home: str
-) -> RankEnv | StartFailure:
-    """The installed environment of that name, if it is the same on every host. Pure."""
+def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, Facts], home: str) -> RankEnv:
+    """The installed environment of that name; raises a StartFailure if it is not the same on every host. Pure."""
     found: dict[str, EnvRecord] = {}
     broken: set[str] = set()
     for host in hosts:
@@ -157,14 +151,14 @@ def existing_environment(
     install = "ipexctl install" + ("" if name == "default" else f" --env {name}")
     missing = tuple(host.name for host in hosts if host.name not in found)
     if broken_only := tuple(host for host in missing if host in broken):
-        return StartFailure(
+        raise StartFailure(
             f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
             f"{install} makes it again; or use another Python: --python PATH",
             broken_only,
         )
     if missing:
         where = "" if len(hosts) == 1 else f" on {fold(missing)}"
-        return StartFailure(
+        raise StartFailure(
             f"there is no environment {name}{where}",
             f"{install} makes it, and so does run --install; or use another Python: --python PATH",
             missing,
@@ -172,7 +166,7 @@ def existing_environment(
     first = found[hosts[0].name]
     others = tuple(host for host, record in found.items() if record.name != first.name)
     if others:
-        return StartFailure(
+        raise StartFailure(
             f"the environment {name} is {first.name} on {hosts[0].name} and {found[others[0]].name} on {fold(others)}: "
             "ranks of different stacks cannot communicate",
             f"{install} --upgrade makes it the same on all hosts",
@@ -199,7 +193,7 @@ def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
 
 def planned_environment(
     request: RunRequest, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
-) -> tuple[RankEnv, tuple[str, ...]] | StartFailure:
+) -> tuple[RankEnv, tuple[str, ...]]:
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
     from ipexctl.stack.choice import choose_stack  # slow to import, and seldom needed
     from ipexctl.stack.lock.wheels import split_requirement
@@ -208,7 +202,7 @@ def planned_environment(
     chosen = choose_stack(StackRequest(request.torch, request.stack), facts, rows, env=request.env)
     if isinstance(chosen, Refusal):
         reason = f"there is no environment {request.env}, and it cannot be installed: {chosen.reason}"
-        return StartFailure(reason, chosen.fix, chosen.hosts)
+        raise StartFailure(reason, chosen.fix, chosen.hosts)
     note = f"the environment {request.env} does not exist yet: this plan uses the one that install would make"
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
     plan = candidates[-1]

@@ -27,7 +27,7 @@ from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up, job_of
 from ipexctl.launch.plan import HostPlan, LaunchPlan, to_json
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
-from ipexctl.node.common.job import ConnectivityRecord, JobRecord, Master, RankPlacement, StartRequest
+from ipexctl.node.common.job import ConnectivityRecord, Master, RankPlacement, StartRequest
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 
@@ -72,25 +72,22 @@ def plan_run(
     notify: Callable[[str], None],
 ) -> PlannedRun | StartFailure:
     """Plan a run and change nothing, for --dry-run and export. Notes for the user go to `notify`."""
-    with ExitStack() as stack:
-        sync = None
-        if (files := start_reading(request, project, notify)) is not None:
-            sync = run_in_background(partial(_query_tree, hosts, request, pool, files, lease=None), "tree")
-            stack.callback(wait, (sync,))
-        context = gather(hosts, request, pool, unsynced=project.executed_path(request), dry_run=True)
-        if isinstance(context, StartFailure):
-            return context
-        if sync is not None:
-            sync.result()  # the project is named before any note
-        for note in context.notes:
-            notify(f"note: {note}")
-        plan = make_plan(context, request, project, run)
-        if isinstance(plan, StartFailure):
-            return plan
-        tree = _upload(sync, project, context, notify)
-        if isinstance(tree, StartFailure):
-            return tree
-        return PlannedRun(replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory)), context)
+    try:
+        with ExitStack() as stack:
+            query = None
+            if (reading := start_reading(request, project, notify)) is not None:
+                query = run_in_background(partial(_query_tree, hosts, request, pool, reading, lease=None), "tree")
+                stack.callback(wait, (query,))
+            context = gather(hosts, request, pool, unsynced=project.executed_path(request), dry_run=True)
+            if query is not None:
+                query.result()  # the project is named before any note
+            for note in context.notes:
+                notify(f"note: {note}")
+            plan = make_plan(context, request, project, run)
+            tree = _upload(query, project, context, notify)
+            return PlannedRun(replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory)), context)
+    except StartFailure as failure:
+        return failure
 
 
 def submit_run(
@@ -100,71 +97,70 @@ def submit_run(
     project: ProjectLocation,
     *,
     notify: Callable[[str], None],
-    files: Future[Project] | None = None,
+    reading: Future[Project] | None = None,
     host_options: str = "",
 ) -> StartedRun | StartFailure:
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
 
-    `files`: the project, if `start_reading` was called before. `host_options` select the same hosts on a command line.
-    The preflight checks, the supervisor's start and the comparison of the tree take longest: they run at once.
+    The order: the project is read and the hosts are asked for their copies of it while the facts are gathered. Then the
+    plan; the preflight checks, the start of the supervisor and the upload at once, but files are uploaded only after
+    the checks have passed; the job files; mpirun.
+
+    `reading`: the project, if `start_reading` was called before. `host_options` select the same hosts on a command
+    line.
     """
     run, registry, retention = new_id(request.script, time.time()), RunRegistry(), read_limits(os.environ)
-    with mark_pending(registry.directory, run), ExitStack() as on_failure:
-        sync = None
-        if (files := files or start_reading(request, project, notify)) is not None:
-            sync = run_in_background(partial(_query_tree, hosts, request, pool, files, lease=run), "tree")
-            on_failure.callback(_release_tree, hosts, request, pool, run, sync)
+    try:
+        with mark_pending(registry.directory, run), ExitStack() as on_failure:
+            query = None
+            reading = reading or start_reading(request, project, notify)
+            if reading is not None:
+                query = run_in_background(partial(_query_tree, hosts, request, pool, reading, lease=run), "tree")
+                on_failure.callback(_release_tree, hosts, request, pool, run, query)
 
-        context = gather(hosts, request, pool, unsynced=project.executed_path(request))
-        if isinstance(context, StartFailure):
-            return context
+            context = gather(hosts, request, pool, unsynced=project.executed_path(request))
+            plan = make_plan(context, request, project, run)
+            if request.restarts and not request.checkpoint and (note := restart_note(plan.hosts, context.stores)):
+                notify(f"note: {note}")
+            preflight = run_in_background(
+                partial(_preflight, context, plan, request, pool, project, notify), "preflight"
+            )
 
-        plan = make_plan(context, request, project, run)
-        if isinstance(plan, StartFailure):
-            return plan
-
-        if request.restarts and not request.checkpoint and (note := restart_note(plan.hosts, context.stores)):
-            notify(f"note: {note}")
-        preflight = run_in_background(partial(_preflight, context, plan, request, pool, project, notify), "preflight")
-
-        _check_project(files)
-        record = _record(run, context, plan, request, pool.connector.options, host_options)
-        on_failure.callback(registry.remove, run)
-        launch = Launch(record.nodes, _launch_spec(record, context, plan, request, retention), pool)
-        launch.start_supervisor()
-        on_failure.callback(launch.abandon)
-        tree = _upload(sync, project, context, notify, preflight)
-        if isinstance(tree, StartFailure):
-            return tree
-        if (failure := check_data(hosts, request, tree, pool)) is not None:
-            return failure
-        if request.sync and (note := files_in_other_generations(tree, project.subdirectory, registry.all())):
-            notify(f"note: {note}")
-        plan = replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
-        record = replace(record, cwd=plan.cwd)
-        registry.save(record)
-        failure = launch.upload_jobs(_jobs(plan, request), _plan_document(context, plan, request))
-        if failure is not None:
-            return failure
-        checked = preflight.result()
-        if isinstance(checked, StartFailure):
-            return checked
-        clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
-        failure = launch.start_mpirun(checked)
-        if failure is None or failure.is_unsure:
+            if reading is not None:
+                reading.result()  # raises the UserError of a refused project, while no host has a file of the run
+            record = _record(run, context, plan, request, pool.connector.options, host_options)
+            on_failure.callback(registry.remove, run)
+            launch = Launch(record.nodes, _launch_spec(record, context, plan, request, retention), pool)
+            launch.start_supervisor()
+            on_failure.callback(launch.abandon)
+            tree = _upload(query, project, context, notify, preflight)
+            check_data(hosts, request, tree, pool)
+            if request.sync and (note := files_in_other_generations(tree, project.subdirectory, registry.all())):
+                notify(f"note: {note}")
+            plan = replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
+            record = replace(record, cwd=plan.cwd)
+            registry.save(record)
+            secrets = {export.name: export.value for export in request.options.exports if export.secret}
+            launch.upload_jobs(partial(job_of, plan, secrets), _plan_document(context, plan, request))
+            connectivity = preflight.result()
+            clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
+            try:
+                launch.start_mpirun(connectivity)
+            except StartFailure as failure:
+                if failure.is_unsure:
+                    on_failure.pop_all()
+                raise
             on_failure.pop_all()
-        if failure is not None:
-            return failure
+    except StartFailure as failure:
+        return failure
     run_in_background(lambda: prune_local(registry, retention), "prune")
     return StartedRun(record, plan, launch, (*plan.notes, *_logind_notes(context)))
 
 
-def make_plan(
-    context: RunContext, request: RunRequest, project: ProjectLocation, run: str
-) -> LaunchPlan | StartFailure:
+def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation, run: str) -> LaunchPlan:
     """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
 
-    Raises a UserError if the ranks to show do not exist.
+    Raises a StartFailure if there is no plan, a UserError if the ranks to show do not exist.
     """
     options, notes = request.options, list[str]()
     if request.accelerate is not None:
@@ -186,15 +182,9 @@ def make_plan(
         )
     )
     if isinstance(plan, Refusal):
-        return StartFailure(plan.reason, plan.fix, plan.hosts)
+        raise StartFailure.of_refusal(plan)
     request.ranks.within(plan.world_size)
     return replace(plan, notes=(*plan.notes, *notes))
-
-
-def _check_project(files: Future[Project] | None) -> None:
-    """Raise the UserError of a project that is refused, while no host has a file of the run."""
-    if files is not None:
-        files.result()
 
 
 def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
@@ -236,16 +226,19 @@ def _preflight(
     pool: SessionPool,
     project: ProjectLocation,
     notify: Callable[[str], None],
-) -> StartFailure | ConnectivityRecord | None:
+) -> ConnectivityRecord | None:
     """Check the imports of the script, and the connections between the hosts with ranks."""
     nodes = _nodes(context, plan)
     connectivity = run_in_background(lambda: check_connectivity(nodes, context, pool), "connectivity")
     script = with_environment(project.script, request, context) if project.script and request.sync else None
-    result = check_script(nodes, context.env.python, script, pool) if script is not None else ""
-    if isinstance(result, str) and result:
-        notify(f"note: {result}")
-    checked = connectivity.result()
-    return result if isinstance(result, StartFailure) and not isinstance(checked, StartFailure) else checked
+    try:
+        note = check_script(nodes, context.env.python, script, pool) if script is not None else ""
+    except StartFailure:
+        connectivity.result()  # raises the failure of a connection, which comes first
+        raise
+    if note:
+        notify(f"note: {note}")
+    return connectivity.result()
 
 
 def start_reading(
@@ -270,13 +263,13 @@ def start_reading(
 
 
 def _query_tree(
-    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, files: Future[Project], *, lease: str | None
+    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, reading: Future[Project], *, lease: str | None
 ) -> ProjectSync:
     """Ask the hosts which files of the project they have. A complete tree gets the lease at once."""
     from ipexctl.sync.sync import query_project  # imported while the facts are gathered
 
     return query_project(
-        files.result(),
+        reading.result(),
         hosts,
         pool,
         home=request.home,
@@ -293,19 +286,19 @@ def _upload(
     project: ProjectLocation,
     context: RunContext,
     notify: Callable[[str], None],
-    preflight: Future[StartFailure | ConnectivityRecord | None] | None = None,
-) -> str | StartFailure:
+    preflight: Future[ConnectivityRecord | None] | None = None,
+) -> str:
     """Upload what the hosts lack of the project, if preflight has passed. Returns the path of the tree."""
     if query is None:
         return str(project.root)
     sync = query.result()
-    if sync.needs_upload and preflight is not None and isinstance(failure := preflight.result(), StartFailure):
-        return failure
+    if sync.needs_upload and preflight is not None:
+        preflight.result()
     report = sync.upload()
     failed = [host for host in report.hosts if host.status in ("failed", "unreachable")]
     if failed:
         first = failed[0]
-        return StartFailure(
+        raise StartFailure(
             f"{first.host.name}: the project could not be synced: {first.reason}",
             first.fix,
             tuple(host.host.name for host in failed),
@@ -349,7 +342,7 @@ def _record(
         connect_timeout=connect.connect_timeout,
         stores=tuple(first_of_store.values()),
         nodes=nodes,
-        ranks=tuple(rank.host for rank in sorted(plan.ranks, key=lambda rank: rank.rank)),
+        ranks=tuple(rank.host for rank in plan.ranks),
         cwd=plan.cwd,
         again=host_options,
     )
@@ -362,11 +355,10 @@ def _launch_spec(
     request: RunRequest,
     retention: RetentionLimits,
 ) -> LaunchSpec:
-    ranks = sorted(plan.ranks, key=lambda rank: rank.rank)
     start = StartRequest(
         argv=tuple(plan.argv),
         by_mpirun=plan.flavor != "none",
-        ranks=tuple(RankPlacement(rank.rank, rank.host, context.stores[rank.host]) for rank in ranks),
+        ranks=tuple(RankPlacement(rank.rank, rank.host, context.stores[rank.host]) for rank in plan.ranks),
         world_size=plan.world_size,
         nodes=len(plan.hosts),
         master=Master(plan.master_addr, plan.master_port),
@@ -393,11 +385,6 @@ def _launch_spec(
     )
 
 
-def _jobs(plan: LaunchPlan, request: RunRequest) -> dict[str, JobRecord]:
-    secrets = {export.name: export.value for export in request.options.exports if export.secret}
-    return {host.name: job_of(plan, host, secrets) for host in plan.hosts}
-
-
 def _plan_document(context: RunContext, plan: LaunchPlan, request: RunRequest) -> str:
     """The text of plan.json."""
     install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
@@ -414,10 +401,10 @@ def _logind_notes(context: RunContext) -> tuple[str, ...]:
 
 
 def _release_tree(
-    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, run: str, sync: Future[ProjectSync]
+    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, run: str, query: Future[ProjectSync]
 ) -> None:
     """Remove the run's leases, so that the next sync may change the tree in place."""
-    wait((sync,))  # it may still ask for a lease
+    wait((query,))  # it may still ask for a lease
     home = shlex.quote(request.home.removeprefix("~/"))  # sessions start in the home directory
     clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{run}", pool)
 

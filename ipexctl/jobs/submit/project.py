@@ -30,7 +30,7 @@ _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class ProjectLocation:
-    """Where the project is, and the command of the ranks in it."""
+    """The project on the control machine, and the command of the ranks in it."""
 
     root: Path
     """On the control machine."""

@@ -74,16 +74,27 @@ class RunRequest:
         return self.argv[0]
 
 
-@dataclass(frozen=True, slots=True)
-class StartFailure(Refusal):
-    """Why a run was not started. Nothing of it runs anywhere, unless `is_unsure`."""
+@dataclass(eq=False)
+class StartFailure(Exception):
+    """Why a run was not started. Nothing of it runs anywhere, unless `is_unsure`.
 
+    The steps of a start raise it; `plan_run`, `submit_run` and `check_before_install` return it as a value.
+    """
+
+    reason: str
+    fix: str = ""
+    hosts: tuple[str, ...] = ()
+    exit_code: int = 1
     is_unsure: bool = False
     """The connection was lost when the run was started: it may run."""
 
     @classmethod
     def of_host(cls, name: str, error: HostError) -> StartFailure:
         return cls(f"{name}: {error.reason}", error.fix, (name,), exit_code([error.status]))
+
+    @classmethod
+    def of_refusal(cls, refusal: Refusal) -> StartFailure:
+        return cls(refusal.reason, refusal.fix, refusal.hosts)
 
     def with_host_options(self, options: str) -> StartFailure:
         """With options in each suggested command that select the same hosts."""

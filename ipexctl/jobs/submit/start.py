@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.submit.request import StartFailure
-from ipexctl.launch.plan import RANK_NAMES, HostPlan, LaunchPlan
+from ipexctl.launch.plan import RANK_NAMES, LaunchPlan
 from ipexctl.node.common.job import (
     ConnectivityRecord,
     JobRecord,
@@ -28,6 +28,7 @@ from ipexctl.node.common.job import (
     RankJob,
     StartRequest,
     SupervisorRequest,
+    as_json,
 )
 from ipexctl.node.common.records import FINAL
 from ipexctl.remote.cancel import Cancel
@@ -38,7 +39,7 @@ from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session, StdinQueue, capture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from ipexctl.facts.system import Logind
     from ipexctl.hosts.host import Host
@@ -68,7 +69,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """What is known of a run before its project's directory on the hosts is."""
+    """A run as the supervisor needs it, before the project's directory on the hosts is known."""
 
     record: RunRecord
     bind: str
@@ -144,17 +145,18 @@ class Launch:
         """Call it first. The supervisor on node0 listens and waits for its job while the rest is made ready."""
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
-    def upload_jobs(self, jobs: Mapping[str, JobRecord], plan: str) -> StartFailure | None:
+    def upload_jobs(self, make_job: Callable[[Collection[str]], JobRecord | None], plan: str) -> None:
         """One round trip to each other store; the supervisor listens at the end. Node0's store gets its job from it.
+        Raises a StartFailure.
 
-        `jobs`: host with ranks → its job, with the secrets. `plan`: the text of plan.json.
+        `make_job`: `job_of` for the plan, with the secrets. `plan`: the text of plan.json.
         """
-        self._start = self._start._replace(job=self._job_text(self._node0, jobs), plan=plan)
+        self._start = self._start._replace(job=self._job_text(self._node0, make_job), plan=plan)
         groups = {group[0]: group for group in self._others}
         command = Command(self._spec.unpack(), f"make {self._record.rundir}")
 
         def upload(host: Host, session: Session) -> None:
-            job = File("job.json", self._job_text(groups[host], jobs).encode())
+            job = File("job.json", self._job_text(groups[host], make_job).encode())
             files = io.BytesIO(_packed([*self._agent, job]))
             result = capture(session, command, stdin=files, timeout=_UPLOAD_SECONDS, cancel=self._pool.cancel)
             if not result.ended.ok:
@@ -163,16 +165,16 @@ class Launch:
 
         outcomes = self._pool.each(list(groups), upload)
         failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]
-        if not failures:
-            return self._wait_for(self._listening)
-        return replace(failures[0], hosts=tuple(name for failure in failures for name in failure.hosts))
+        if failures:
+            raise replace(failures[0], hosts=tuple(name for failure in failures for name in failure.hosts))
+        self._wait_for(self._listening)
 
-    def start_mpirun(self, connectivity: ConnectivityRecord | None) -> StartFailure | None:
-        """Let the supervisor start mpirun; from then on the run continues on its own."""
+    def start_mpirun(self, connectivity: ConnectivityRecord | None) -> None:
+        """Let the supervisor start mpirun; from then on the run continues on its own. Raises a StartFailure."""
         start = self._start._replace(connectivity=connectivity)
         self._may_run = not self._supervisor.done()  # one that is lost by now gets no command
-        self._send(start.to_json())
-        return self._wait_for(self._started)
+        self._send(as_json(start))
+        self._wait_for(self._started)
 
     def follow(self, request: Mapping[str, Any], on_frame: Callable[[Frame], None], cancel: Cancel) -> Reply:
         """Follow the started run to its end, by the process that has started it. Its connection must stay open."""
@@ -218,13 +220,13 @@ class Launch:
             if event.get("event") == name and not future.done():
                 future.set_result(None)
 
-    def _job_text(self, group: Sequence[Host], jobs: Mapping[str, JobRecord]) -> str:
+    def _job_text(self, group: Sequence[Host], make_job: Callable[[Collection[str]], JobRecord | None]) -> str:
         """The text of job.json for these hosts, which have one store; empty for node0's without ranks."""
         spec, record = self._spec, self._record
-        own = [jobs[host.name] for host in group if host.name in jobs]
-        if not own:
+        job = make_job([host.name for host in group])
+        if job is None:
             return ""
-        job = merge_jobs(own)._replace(
+        job = job._replace(
             id=record.id,
             rundir=record.rundir,
             setup=spec.start.setup,
@@ -234,7 +236,7 @@ class Launch:
         )
         return json.dumps(job.to_json())
 
-    def _wait_for(self, future: Future[None]) -> StartFailure | None:
+    def _wait_for(self, future: Future[None]) -> None:
         """Wait for this event or the end of the supervisor's call, which is then the failure."""
         with self._pool.cancel.waking(self._cancel.throw):
             futures: tuple[Future[Any], ...] = (future, self._supervisor)
@@ -244,7 +246,7 @@ class Launch:
                 self._cancel.throw()
                 wait((self._supervisor,))
         if future.done():
-            return None
+            return
         try:
             if is_late:
                 raise TimedOut(f"the supervisor did not start within {_START_SECONDS:g} s")
@@ -253,10 +255,10 @@ class Launch:
         except HostError as error:
             failure = StartFailure.of_host(self._record.node0.name, error)
             is_lost = self._may_run and isinstance(error, (Cancelled, TimedOut, Unreachable))
-            if not is_lost or self._is_stopped(error):
-                return failure
-            fix = f"it may run: ipexctl ps shows it, ipexctl stop {self._record.id} stops it"
-            return replace(failure, fix=fix, is_unsure=True)
+            if is_lost and not self._is_stopped(error):
+                fix = f"it may run: ipexctl ps shows it, ipexctl stop {self._record.id} stops it"
+                failure = replace(failure, fix=fix, is_unsure=True)
+            raise failure from None
 
     def _is_stopped(self, error: HostError) -> bool:
         """Stop a run that may have started, because the connection was lost; False if that is not confirmed."""
@@ -320,24 +322,31 @@ def _packed(files: Sequence[File]) -> bytes:
     return packed.getvalue()
 
 
-def job_of(plan: LaunchPlan, host: HostPlan, secrets: Mapping[str, str]) -> JobRecord:
-    """One host's job, without what `start` adds: the run's id, directory and token.
+def job_of(plan: LaunchPlan, secrets: Mapping[str, str], hosts: Collection[str]) -> JobRecord | None:
+    """The job of the hosts with one store, without what `Launch` adds: the run's id, directory and token.
 
-    A secret of the plan that is missing in `secrets` is a KeyError: it must not reach a rank empty.
+    None if no rank is planned on them. A variable that only one of several hosts gets is one of its ranks. A secret of
+    the plan that is missing in `secrets` is a KeyError: it must not reach a rank empty.
     """
+    own = {host.name: host for host in plan.hosts if host.name in hosts}
+    if not own:
+        return None
     variables: dict[str, str | None] = {}
-    of_ranks: dict[int, dict[str, str | None]] = {rank.rank: {} for rank in host.ranks}
-    prepended = []
+    of_ranks: dict[int, dict[str, str | None]] = {rank.rank: {} for host in own.values() for rank in host.ranks}
+    prepended: dict[str, None] = {}
     for setting in plan.settings:
-        if setting.host not in (None, host.name) or setting.name in RANK_NAMES:
+        if setting.host not in (None, *own) or setting.name in RANK_NAMES:
             continue  # the rank wrapper sets those from mpirun's variables
-        value = secrets[setting.name] if setting.secret else setting.value
-        if setting.rank is None:
-            variables[setting.name] = value
-        elif setting.rank in of_ranks:
-            of_ranks[setting.rank][setting.name] = value
+        if setting.rank is not None:
+            targets = [of_ranks[setting.rank]]
+        elif setting.host is None or len(own) == 1:
+            targets = [variables]
+        else:
+            targets = [of_ranks[rank.rank] for rank in own[setting.host].ranks]
+        for target in targets:
+            target[setting.name] = secrets[setting.name] if setting.secret else setting.value
         if setting.prepend:
-            prepended.append(setting.name)
+            prepended[setting.name] = None
     return JobRecord(
         world_size=plan.world_size,
         master=Master(plan.master_addr, plan.master_port),
@@ -349,19 +358,7 @@ def job_of(plan: LaunchPlan, host: HostPlan, secrets: Mapping[str, str]) -> JobR
             rank.rank: RankJob(
                 host.name, rank.local_rank, len(host.ranks), rank.cores, rank.memory, of_ranks[rank.rank], rank.batch
             )
+            for host in own.values()
             for rank in host.ranks
         },
     )
-
-
-def merge_jobs(jobs: Sequence[JobRecord]) -> JobRecord:
-    """One job for hosts that share a home: variables of a host become variables of its ranks."""
-    if len(jobs) == 1:
-        return jobs[0]
-    ranks = {
-        rank: plan._replace(variables={**job.variables, **plan.variables})
-        for job in jobs
-        for rank, plan in job.ranks.items()
-    }
-    prepended = {name for job in jobs for name in job.prepended}
-    return jobs[0]._replace(variables={}, prepended=tuple(sorted(prepended)), ranks=ranks)

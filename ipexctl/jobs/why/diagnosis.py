@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.jobs.dump import RankStacks, name_ranks, place_lines
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.stall_report import describe_silent
-from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, raised, shortened
+from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, raised, shortened
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.records import Failure, OutOfMemory, RankStatus, SilentRank
 from ipexctl.node.run.verdict import format_limit, signal_name
@@ -199,7 +199,7 @@ def _alike(what: What, rows: Sequence[_Row], sentence: str) -> AlikeRanks:
 
 
 def _places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
-    """Where the ranks were in the newest dump, once for all ranks at the same place."""
+    """The places of the ranks in the newest dump, once for all ranks at the same place."""
     dump = snapshot.current_dump
     return tuple(_alike("running", ranks, place) for ranks, place in (place_lines(dump) if dump is not None else ()))
 
@@ -353,9 +353,9 @@ def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) 
     if first is not None and (too_many := _too_many_ranks(snapshot, first)) is not None:
         return too_many
     if first is not None and first.rank is not None:
-        out_of_memory = _out_of_memory(snapshot, first)
-        if out_of_memory is not None:
-            return out_of_memory
+        if first.oom is not None:
+            limited = f" (its limit is {format_limit(first.oom.limit)})" if first.oom.limit else ""
+            return _recorded(snapshot, first, "memory.oom", limited=limited)
         output = snapshot.output_of(first.rank)
         own = cause_of(output, context, known_errors()) or raised(output, context)
         if own is not None and own.order == _VAGUE:
@@ -372,11 +372,7 @@ def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) 
     if hung or own is not None:
         harmless = _harmless_cause(snapshot)
         own = own or harmless
-    if own is not None:
-        return own
-    if first is not None and first.kind == "lost":
-        return _lost_cause(snapshot, first)
-    return _exited(snapshot, first) if first is not None else None
+    return own or (_end_without_text(snapshot, first) if first is not None else None)
 
 
 _VAGUE: Final = 3
@@ -397,14 +393,8 @@ def _too_many_ranks(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     if not shares:
         return None
     host, (ranks, cores) = max(shares.items(), key=lambda item: item[1][0] / item[1][1])
-    return Cause(
-        "run.too_many_ranks",
-        f"{ranks} ranks share {counted(cores, 'core')} on {host}: they were too slow to answer in time",
-        f"fewer ranks for each host: ipexctl run --ppn {cores} …; to check whether it is up: ipexctl doctor -l {host}",
-        "possible",
-        first.rank,
-        host,
-    )
+    words = {"ranks": ranks, "shared": counted(cores, "core"), "cores": cores}
+    return _recorded(snapshot, first, "run.too_many_ranks", host, **words)
 
 
 def _has_killed_wrapper(snapshot: RunSnapshot) -> bool:
@@ -412,64 +402,22 @@ def _has_killed_wrapper(snapshot: RunSnapshot) -> bool:
     return " was killed" in snapshot.status.reason or " were killed" in snapshot.status.reason
 
 
-def _out_of_memory(snapshot: RunSnapshot, first: Failure) -> Cause | None:
-    run, host, rank = snapshot.id, first.host or "", first.rank
-    if first.oom is None:
-        return None
-    limited = f" (its limit is {format_limit(first.oom.limit)})" if first.oom.limit else ""
-    return Cause(
-        "memory.oom",
-        f"{host} ran out of memory{limited}, and the kernel killed rank {rank} to free some",
-        "use a smaller batch, fewer ranks per node (--ppn) or fewer DataLoader workers; its output: "
-        f"ipexctl logs {run} -r {rank}",
-        "likely",
-        rank,
-        host,
-    )
+def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
+    if first.kind == "lost":
+        id_ = "node.wrapper_killed" if _has_killed_wrapper(snapshot) else "node.lost"
+        id_ = "node.cut_off" if first.rank is None else id_
+        return _recorded(snapshot, first, id_, node0=snapshot.node0)
+    if first.exit_code is not None and not first.signal:
+        return _recorded(snapshot, first, "script.exited", code=first.exit_code)
+    return None
 
 
-def _lost_cause(snapshot: RunSnapshot, first: Failure) -> Cause:
-    if first.rank is None:
-        return Cause(
-            "node.cut_off",
-            f"node0 ({snapshot.node0}) lost every other node at once: it was frozen, its network link is cut, or the "
-            "whole network",
-            "ipexctl doctor checks the network between the nodes; then run it again",
-            "possible",
-        )
-    if _has_killed_wrapper(snapshot):
-        return Cause(
-            "node.wrapper_killed",
-            f"the wrapper process of rank {first.rank} was killed on {first.host}, not by ipexctl: by a user, or by "
-            "the kernel because memory ran out",
-            f"on {first.host}, as root: dmesg -T | grep -i kill; then run it again",
-            "possible",
-            first.rank,
-            first.host or "",
-        )
-    return Cause(
-        "node.lost",
-        f"{first.host} is down, its network link is cut, or it is frozen",
-        f"check whether it is up: ipexctl doctor --limit {first.host}; to run without it: "
-        f"ipexctl run --limit '!{first.host}' …",
-        "possible",
-        first.rank,
-        first.host or "",
-    )
-
-
-def _exited(snapshot: RunSnapshot, first: Failure) -> Cause | None:
-    if first.exit_code is None or first.signal:
-        return None
-    return Cause(
-        "script.exited",
-        f"rank {first.rank} exited with code {first.exit_code} and printed no exception: by sys.exit, or a program "
-        "that it started",
-        f"all its output: ipexctl logs {snapshot.id} -r {first.rank}",
-        "possible",
-        first.rank,
-        first.host or "",
-    )
+def _recorded(snapshot: RunSnapshot, first: Failure, id_: str, host: str | None = None, **words: object) -> Cause:
+    """A cause that the run's record shows; `words` are those of its row in the table."""
+    output = RankOutput(first.rank, first.host or "" if host is None else host)
+    known = next(known for known in known_errors("recorded") if known.id == id_)
+    found = PatternMatch(output, snapshot.context, {name: str(word) for name, word in words.items()})
+    return Cause(id_, *known.texts(found), known.confidence, output.rank, output.host)
 
 
 def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:

@@ -10,13 +10,7 @@ import time
 from typing import TYPE_CHECKING, List
 
 from ipexctl.node.common.answer import AgentError, emit_failure
-from ipexctl.node.common.files import (
-    HOME_ENTRIES,
-    make_private_directory,
-    open_private,
-    secure_directory,
-    write_atomically,
-)
+from ipexctl.node.common.files import HOME_ENTRIES, make_private_directory, secure_directory, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,10 +80,7 @@ def unpack_copy(directory: str) -> None:
 def _write(path: Path, data: bytes) -> None:
     # Python puts bytecode into __pycache__; made here, it is private with any umask.
     make_private_directory(path.parent / "__pycache__")
-    with open(path, "wb", opener=open_private) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    write_atomically(path, data)
 
 
 def _is_unused(path: Path) -> bool:

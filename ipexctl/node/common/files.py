@@ -172,7 +172,7 @@ def check_owner(directory: AnyPath, fix: str = _OWN_HOME) -> None:
 def secure_directory(directory: AnyPath, fix: str = _OWN_HOME, entries: frozenset[str] | None = None) -> None:
     """Check the owner of a directory, and close it to others; with `entries`, only if nothing else is in it.
 
-    A home with other files is left as it is: others may need those. What ipexctl makes in it is private.
+    A home with other files is left as it is: others may need those. Files that ipexctl makes in it are private.
     """
     check_owner(directory, fix)
     with contextlib.suppress(OSError):

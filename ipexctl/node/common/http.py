@@ -46,18 +46,9 @@ class HttpClient:
         """`host` or `host:port`, whose certificates are not verified."""
         self._contexts: dict[bool, ssl.SSLContext] = {}
         self._lock = threading.Lock()
-        self._opener = urllib.request.OpenerDirector()
-        for handler in (
-            urllib.request.ProxyHandler(_proxies(settings.get("proxy"))),
-            urllib.request.HTTPHandler(),
-            _HttpsHandler(self._context_for),
-            urllib.request.FileHandler(),
-            urllib.request.UnknownHandler(),
-            urllib.request.HTTPDefaultErrorHandler(),
-            urllib.request.HTTPErrorProcessor(),
-            _RedirectHandler(self.check_encryption),
-        ):
-            self._opener.add_handler(handler)
+        proxies = urllib.request.ProxyHandler(_proxies(settings.get("proxy")))
+        handlers = proxies, _HttpsHandler(self._context_for), _RedirectHandler(self.check_encryption)
+        self._opener = urllib.request.build_opener(*handlers)
 
     def open(self, url: str, *, timeout: float, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:
         """The response. Sends credentials of the URL, else known logins, else ~/.netrc, to that origin only."""
@@ -108,14 +99,9 @@ class HttpClient:
             return self._contexts[verify]
 
     def _is_trusted(self, parts: SplitResult) -> bool:
-        for name in self._trusted_hosts:
-            trusted = urlsplit("//" + name.rpartition("//")[2])
-            if trusted.hostname == parts.hostname and trusted.port in (
-                None,
-                parts.port or (80 if parts.scheme == "http" else 443),
-            ):
-                return True
-        return False
+        port = parts.port or (80 if parts.scheme == "http" else 443)
+        trusted = (urlsplit("//" + name.rpartition("//")[2]) for name in self._trusted_hosts)
+        return any(host.hostname == parts.hostname and host.port in (None, port) for host in trusted)
 
     def _new_context(self, verify: bool) -> ssl.SSLContext:
         named = [self._cafile, *(os.environ.get(name) for name in _CA_VARIABLES)]
@@ -142,17 +128,15 @@ class HttpClient:
         return context
 
 
-class _HttpsHandler(urllib.request.AbstractHTTPHandler):
+class _HttpsHandler(urllib.request.HTTPSHandler):
     """Chooses the certificates for each host, including the target of a redirect."""
 
     def __init__(self, context_for: Callable[[str], ssl.SSLContext]) -> None:
-        super().__init__()
+        urllib.request.AbstractHTTPHandler.__init__(self)  # that of HTTPSHandler loads the certificates of the system
         self._context_for = context_for
 
     def https_open(self, request: urllib.request.Request) -> Any:
         return self.do_open(http.client.HTTPSConnection, request, context=self._context_for(request.full_url))
-
-    https_request = urllib.request.AbstractHTTPHandler.do_request_
 
 
 class _RedirectHandler(urllib.request.HTTPRedirectHandler):

@@ -67,11 +67,9 @@ class JobRecord(NamedTuple):
         return f"JobRecord({self.id!r})"  # no secrets in logs
 
     def to_json(self) -> Json:
-        return {
-            **self._asdict(),
-            "master": self.master._asdict(),
-            "ranks": {str(rank): job._asdict() for rank, job in self.ranks.items()},
-        }
+        # Not by `as_json`, which would look at every variable of thousands of ranks.
+        ranks = {str(rank): job._asdict() for rank, job in self.ranks.items()}
+        return {**self._asdict(), "master": self.master._asdict(), "ranks": ranks}
 
 
 class SupervisorRequest(NamedTuple):
@@ -141,10 +139,13 @@ class StartRequest(NamedTuple):
     def __repr__(self) -> str:
         return f"StartRequest({self.world_size} ranks)"  # no secrets in logs
 
-    def to_json(self) -> Json:
-        ranks = [placement._asdict() for placement in self.ranks]
-        connectivity = self.connectivity._asdict() if self.connectivity is not None else None
-        return {**self._asdict(), "master": self.master._asdict(), "ranks": ranks, "connectivity": connectivity}
+
+def as_json(value: Any) -> Any:
+    """A record, or a value of one, for JSON: the records in it become objects, also those in a tuple."""
+    if hasattr(value, "_asdict"):
+        return {name: as_json(item) for name, item in value._asdict().items()}
+    is_of_records = isinstance(value, tuple) and value and isinstance(value[0], tuple)
+    return [as_json(item) for item in value] if is_of_records else value
 
 
 def read_job(document: object) -> JobRecord:

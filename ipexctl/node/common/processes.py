@@ -115,12 +115,13 @@ def all_processes() -> list[ProcessStat]:
     return stats
 
 
-def command_lines() -> Iterator[tuple[int, bytes]]:
-    """The pids and the arguments of the other processes, each argument with a NUL after it."""
+def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
+    """The pids and the arguments of the other processes, each argument with a NUL after it; `more`: `environ`."""
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
-                yield int(name), file.read()
+            for kind in ("cmdline", *more):
+                with contextlib.suppress(OSError), open(f"/proc/{name}/{kind}", "rb") as file:
+                    yield int(name), file.read()
 
 
 def allow_many_files(most: int = 1 << 16) -> None:

@@ -11,7 +11,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Literal, NamedTuple, TypeVar, cast
 
-from ipexctl.node.common.job import Master, field_types
+from ipexctl.node.common.job import Master, as_json, field_types
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class RankStatus(NamedTuple):
     """Sentences about cores and memory that differ from the plan."""
 
     def to_json(self) -> Json:
-        fields = self._asdict()
+        fields = self._asdict()  # `as_json` takes three times as long, and a run may have thousands of ranks
         lines = {"out": fields.pop("out_lines"), "err": fields.pop("err_lines")}
         return {**fields, "oom": self.oom and self.oom._asdict(), "lines": lines}
 
@@ -78,9 +78,6 @@ class Failure(NamedTuple):
     ranks: tuple[int, ...] = ()
     """All ranks concerned, such as those of a lost node, or those that never started."""
     oom: OutOfMemory | None = None
-
-    def to_json(self) -> Json:
-        return {**self._asdict(), "oom": self.oom and self.oom._asdict()}
 
 
 class SilentRank(NamedTuple):
@@ -107,9 +104,6 @@ class Silence(NamedTuple):
     dump: str = ""
     """The id of the stack dump that --on-hang has taken."""
 
-    def to_json(self) -> Json:
-        return {**self._asdict(), "ranks": [rank._asdict() for rank in self.ranks]}
-
 
 class Attempt(NamedTuple):
     """An earlier attempt, and why it ended."""
@@ -118,9 +112,6 @@ class Attempt(NamedTuple):
     reason: str = ""
     first_failure: Failure | None = None
     ended: float | None = None
-
-    def to_json(self) -> Json:
-        return {**self._asdict(), "first_failure": self.first_failure and self.first_failure.to_json()}
 
 
 class Mpirun(NamedTuple):
@@ -165,16 +156,9 @@ class RunStatus(NamedTuple):
         return self.state in FINAL
 
     def to_json(self) -> Json:
-        document = {"schema": SCHEMA, **self._asdict()}
-        document.update(
-            supervisor={**self.supervisor._asdict(), "host": document.pop("node0")},
-            mpirun=self.mpirun._asdict(),
-            attempts=[attempt.to_json() for attempt in self.attempts],
-            master=self.master._asdict(),
-            ranks=[rank.to_json() for rank in self.ranks],
-            first_failure=self.first_failure and self.first_failure.to_json(),
-            silent=self.silent and self.silent.to_json(),
-        )
+        document: Json = {"schema": SCHEMA, **as_json(self._replace(ranks=()))}
+        document["supervisor"]["host"] = document.pop("node0")
+        document["ranks"] = [rank.to_json() for rank in self.ranks]
         if self.unwritten_events is None:
             del document["unwritten_events"]
         return document

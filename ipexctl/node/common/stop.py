@@ -20,7 +20,12 @@ def stop_on_signals() -> None:
         signal.signal(number, _stop)
 
 
-def _stop(*_: object) -> None:
+_signals: list[object] = []
+"""The signals so far. Python drops an exception of a handler that runs in a callback, such as one after a fork."""
+
+
+def _stop(received: object, _: object) -> None:
+    _signals.append(received)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise Stopped
@@ -34,11 +39,11 @@ def emit_step(what: str) -> None:
         raise Stopped from None
 
 
-def check_reader() -> None:
-    """Raises Stopped when stdout has no reader."""
+def check_stopped() -> None:
+    """Raises Stopped after a signal, or when stdout has no reader."""
     poller = select.poll()
     poller.register(1, 0)
-    if poller.poll(0):
+    if _signals or poller.poll(0):
         raise Stopped
 
 

@@ -15,10 +15,10 @@ from typing import Callable, Iterator
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import home_of, read_json
-from ipexctl.node.common.stop import answer_until_stopped, check_reader, emit_step
+from ipexctl.node.common.stop import answer_until_stopped, check_stopped, emit_step
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
 from ipexctl.node.env.environments import check_name
-from ipexctl.node.env.fill import fill
+from ipexctl.node.env.fill import Fill
 
 
 def remove(path: Path) -> None:
@@ -94,7 +94,7 @@ class BuildArea:
             if not is_reported:
                 emit_step("waiting for another install of the same environment")
                 is_reported = True
-            check_reader()
+            check_stopped()
             return not ready()
 
         with store_lock(str(self.tmp / f"{name}.lock"), wait):
@@ -139,8 +139,8 @@ class Build:
         return {"state": outcome, "path": str(self.final), "seconds": round(time.monotonic() - began, 3)}
 
     def _build(self) -> str:
-        fill(self.request, self.area, self.final)
-        check_reader()
+        Fill(self.request, self.area, self.final).run()
+        check_stopped()
         for _ in range(5):
             try:
                 self.area.target.rename(self.final)

@@ -8,13 +8,14 @@ import select
 import signal
 import subprocess
 import time
-from typing import Callable, Sequence
+from typing import BinaryIO, Callable, Sequence
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.processes import end_with_parent
-from ipexctl.node.common.stop import Stopped
+from ipexctl.node.common.stop import check_stopped
 
-HEAD_SIZE, TAIL_SIZE = 2048, 4096
+KEPT = 2048, 4096
+"""The numbers of first and last bytes that are kept of a program's output."""
 
 
 def own_group() -> Callable[[], None]:
@@ -29,22 +30,32 @@ def own_group() -> Callable[[], None]:
 
 
 class Child:
-    """A child program with its output, and its report on a separate pipe."""
+    """A child program with its output, and its report on a separate pipe.
+
+    `stdout` is a file that gets its stdout; without it, stdout is part of the output, as stderr is.
+    """
 
     def __init__(
-        self, argv: Sequence[str], env: dict[str, str], pipe: tuple[int, int] | None = None, cwd: str | None = None
+        self,
+        argv: Sequence[str],
+        env: dict[str, str],
+        pipe: tuple[int, int] | None = None,
+        cwd: str | None = None,
+        stdout: BinaryIO | None = None,
+        kept: tuple[int, int] = KEPT,
     ) -> None:
         self.began = time.monotonic()
         self.output = b""
         self.report = b""
+        self._head, self._tail = kept
         self.ended = False
         self._pipe = pipe[0] if pipe else None
         try:
             self.process = subprocess.Popen(
                 list(argv),
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stdout=stdout or subprocess.PIPE,
+                stderr=subprocess.STDOUT if stdout is None else subprocess.PIPE,
                 env=env,
                 cwd=cwd,
                 pass_fds=[pipe[1]] if pipe else [],
@@ -55,8 +66,10 @@ class Child:
         finally:
             if pipe:
                 os.close(pipe[1])
-        assert self.process.stdout is not None
-        self.fds = {self.process.stdout.fileno()} | ({self._pipe} if self._pipe is not None else set())
+        stream = self.process.stdout if stdout is None else self.process.stderr
+        assert stream is not None
+        self._stream = stream
+        self.fds = {stream.fileno()} | ({self._pipe} if self._pipe is not None else set())
 
     def read(self, fd: int) -> None:
         data = os.read(fd, 65536)
@@ -64,10 +77,10 @@ class Child:
             self.fds.discard(fd)
         elif fd == self._pipe:
             self.report += data
-        elif len(self.output) < HEAD_SIZE:
+        elif len(self.output) < self._head:
             self.output += data
         else:
-            self.output = self.output[:HEAD_SIZE] + (self.output[HEAD_SIZE:] + data)[-2 * TAIL_SIZE :]
+            self.output = self.output[: self._head] + (self.output[self._head :] + data)[-2 * self._tail :]
 
     def end(self, *, hard: bool = False) -> None:
         """Send a signal to its process group."""
@@ -81,18 +94,15 @@ class Child:
                 self.process.wait(2)
         self.end(hard=True)
         self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._stream.close()
         if self._pipe is not None:
             os.close(self._pipe)
 
     @property
     def text(self) -> str:
-        text = (
-            self.output
-            if len(self.output) <= HEAD_SIZE + TAIL_SIZE
-            else self.output[:HEAD_SIZE] + b"\n...\n" + self.output[-TAIL_SIZE:]
-        )
+        text = self.output
+        if len(text) > self._head + self._tail:
+            text = text[: self._head] + b"\n...\n" + text[-self._tail :]
         return text.decode(errors="replace").strip()
 
 
@@ -101,6 +111,7 @@ def watch(children: Sequence[Child], timeout: float) -> bool:
     deadline = time.monotonic() + timeout
     try:
         while True:
+            check_stopped()
             open_fds = {fd: child for child in children for fd in child.fds}
             alive = [child for child in children if child.process.poll() is None]
             if not alive or not open_fds:
@@ -117,9 +128,8 @@ def watch(children: Sequence[Child], timeout: float) -> bool:
             for fd in open_fds:
                 poller.register(fd, select.POLLIN)
             for fd, _ in poller.poll(min(left, 1.0 if open_fds else 0.01) * 1000):
-                if fd == 1:
-                    raise Stopped
-                open_fds[fd].read(fd)
+                if fd != 1:
+                    open_fds[fd].read(fd)
     finally:
         for child in children:
             child.close()

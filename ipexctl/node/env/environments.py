@@ -58,10 +58,9 @@ def check(request: Json) -> Json:
     else:
         problems = find_problems(str(env), record, lock, request.get("digest"))
         if not problems:
-            python = start_python(env, problems)
+            problems = check_python(env / "bin" / "python")
             sites = sites_of(str(env))
             problems += check_site(sites[0], lock) if sites else [f"{env.name} has no site-packages"]
-            end_python(python, problems)
     return {
         "name": env.name,
         "build": record.get("build"),
@@ -73,31 +72,18 @@ def check(request: Json) -> Json:
     }
 
 
-def start_python(env: Path, problems: list[str]) -> subprocess.Popen[bytes] | None:
-    python = env / "bin" / "python"
+def check_python(python: Path) -> list[str]:
+    argv = [str(python), "-I", "-c", "0"]
     try:
-        return subprocess.Popen(
-            [str(python), "-I", "-c", "0"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-    except OSError as error:
-        real = os.path.realpath(str(python))
-        problems.append(f"its Python doesn't run: {real} ({error.strerror})")
-        return None
-
-
-def end_python(python: subprocess.Popen[bytes] | None, problems: list[str]) -> None:
-    if python is None:
-        return
-    try:
-        _, errors = python.communicate(timeout=30)
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
-        python.kill()
-        python.communicate()
-        problems.append("its Python doesn't end within 30 s")
-        return
-    if python.returncode:
-        last = errors.decode(errors="replace").strip().splitlines()[-1:]
-        problems.append(f"its Python doesn't run: {last[0] if last else f'exit code {python.returncode}'}")
+        return ["its Python doesn't end within 30 s"]
+    except OSError as error:
+        return [f"its Python doesn't run: {os.path.realpath(str(python))} ({error.strerror})"]
+    if not done.returncode:
+        return []
+    last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    return [f"its Python doesn't run: {last[0] if last else f'exit code {done.returncode}'}"]
 
 
 def list_directory(directory: Path) -> list[Path]:
@@ -213,10 +199,9 @@ def prune(request: Json) -> Json:
     result = remove({**request, "names": [env["name"] for env in before["envs"] if not env["names"]]})
     freed = 0
     is_building = any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*"))
-    builds = [entry for entry in list_directory(home / "tmp") if entry.name.startswith("build-")]
     if not is_building:
         freed += before["leftover_bytes"]
-        for entry in [*(home / "envs").glob(".build-*"), *builds]:
+        for entry in [*(home / "envs").glob(".build-*"), *(home / "tmp").glob("build-*")]:
             shutil.rmtree(str(entry), ignore_errors=True)
     # The finished wheels of an install stay too: its build needs them all.
     is_downloading = any(is_partial_in_use(str(path)) for path in (home / "wheels").glob("*.part"))

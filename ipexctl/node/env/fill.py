@@ -31,15 +31,13 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.stop import emit_step
 from ipexctl.node.env.check import check_site, normalize
-from ipexctl.node.env.child import Child, watch
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version, write_record
-from ipexctl.node.env.uv import unpack_uv
+from ipexctl.node.env.uv import run, unpack_uv, uv_environment
 
 if TYPE_CHECKING:
     from ipexctl.node.env.build import BuildArea
 
 MARGIN = 32 << 20
-FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MANPATH", "CLASSPATH", "PKG_CONFIG_PATH")
 IGNORED_VARIABLES = {"_", "PWD", "OLDPWD", "SHLVL", "HOME", "SETVARS_CALL", "INFOPATH", "CMAKE_PREFIX_PATH"}
 IGNORED_VARIABLES.update(LIST_VARIABLES[2:])
@@ -59,7 +57,7 @@ def _site_of(env: Path) -> Path:
 
 
 class Fill:
-    """Installs one environment and writes its record."""
+    """Installs the environment of a request into `area.target`, and writes its record; `final` is its later place."""
 
     def __init__(self, request: Json, area: BuildArea, final: Path) -> None:
         self.home, self.work, self.aside, self.store = area.home, area.work, area.target, area.store
@@ -71,7 +69,15 @@ class Fill:
         self.shared: list[Json] = []
         self.new_files: list[Json] = request["files"]
 
-    def fill(self) -> None:
+    def run(self) -> None:
+        try:
+            self._steps()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise self._disk_full_error(quota=error.errno == errno.EDQUOT) from None
+            raise explain_os_error(error, str(self.home), "run ipexctl install again") from None
+
+    def _steps(self) -> None:
         emit_step("reading wheels")
         self._check_python()
         if self.base is not None:
@@ -99,16 +105,11 @@ class Fill:
         write_atomically(self.aside / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
         write_record(self.aside, record)
 
-    def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
-        kept.update(HOME=str(self.work), TMPDIR=str(self.work / "tmp"), LC_ALL="C.UTF-8", PYTHONNOUSERSITE="1")
-        kept.update(UV_CACHE_DIR=str(self.work / "cache"), UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
-        kept.update(PIP_CONFIG_FILE=os.devnull, XDG_CONFIG_HOME=str(self.work / "tmp"))
-        return kept
-
     def _run(self, *argv: str) -> tuple[int, str]:
-        child = Child(argv, self._environment(), cwd=str(self.work))
-        watch([child], float("inf"))
+        env = uv_environment(self.work)
+        env.update(HOME=str(self.work), XDG_CONFIG_HOME=str(self.work / "tmp"), PYTHONNOUSERSITE="1")
+        env.update(PIP_CONFIG_FILE=os.devnull)
+        child = run(argv, env, self.work)
         return child.process.returncode, child.text
 
     def _check_python(self) -> None:
@@ -166,9 +167,9 @@ class Fill:
                     f"{file['name']} is no wheel", "download it again, or leave it out"
                 ) from None
         if free_space(str(self.home)) < self.needed + MARGIN:
-            raise self.disk_full_error(self.needed + MARGIN - free_space(str(self.home)))
+            raise self._disk_full_error(self.needed + MARGIN - free_space(str(self.home)))
 
-    def disk_full_error(self, missing: int | None = None, *, quota: bool = False) -> AgentError:
+    def _disk_full_error(self, missing: int | None = None, *, quota: bool = False) -> AgentError:
         missing = self.needed - self._used() if missing is None else missing
         return failure(
             f"{self.home} has no room for the environment{' under the quota of this account' * quota}: "
@@ -211,7 +212,7 @@ class Fill:
         quota = re.search(r"[Qq]uota exceeded|os error 122\)", text) is not None
         is_full = free_space(str(self.home)) < self.needed - self._used()
         if quota or is_full or re.search(r"No space left|os error 28\)", text):
-            raise self.disk_full_error(quota=quota)
+            raise self._disk_full_error(quota=quota)
         lines = [re.sub(r"^[^\w/]+", "", line).strip() for line in text.splitlines() if line.strip()]
         output = " ".join(lines[-6:])[-700:]
         raise self._remove_damaged_wheels() or failure(f"uv ended with exit code {code}: {output}")
@@ -324,14 +325,3 @@ class Fill:
             with fresh.open("w", newline="") as out:
                 csv.writer(out, lineterminator="\n").writerows(updated)
             fresh.replace(record)
-
-
-def fill(request: Json, area: BuildArea, final: Path) -> None:
-    """Install the environment of a request into `area.target`; `final` is its later place."""
-    filler = Fill(request, area, final)
-    try:
-        filler.fill()
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise filler.disk_full_error(quota=error.errno == errno.EDQUOT) from None
-        raise explain_os_error(error, str(area.home), "run ipexctl install again") from None

@@ -160,10 +160,11 @@ def bundled_mpi(wheel: Path) -> str | None:
         return None
 
 
-class SourceQuery:
+class SourceQuery(threading.Thread):
     """The query of one source, and its results so far."""
 
     def __init__(self, source: Json, projects: list[str], client: HttpClient, timeout: float) -> None:
+        super().__init__(daemon=True)
         self.source = source
         self.projects = projects
         self.client = client
@@ -172,7 +173,6 @@ class SourceQuery:
         self.reason: str | None = None
         self.has_replied = False
         self.responded = threading.Event()
-        self.done = threading.Event()
 
     def run(self) -> None:
         try:
@@ -187,7 +187,6 @@ class SourceQuery:
         except Exception as error:  # noqa: BLE001 - an error of one source must not end the others
             self.reason = f"what it answers can't be read ({type(error).__name__}: {error})"
         self.responded.set()
-        self.done.set()
 
     def query_links_page(self) -> None:
         path = local_path(self.source["url"])
@@ -203,19 +202,17 @@ class SourceQuery:
             raise SourceUnusable("no such directory")
         denied = 0
         with ThreadPoolExecutor(MAX_PARALLEL) as pool:
-            for project, reply in zip(self.projects, pool.map(self.query_project, self.projects)):
-                if isinstance(reply, SourceUnusable):
-                    raise reply
-                denied += isinstance(reply, ProjectMissing) and reply.denied
-                found_links = [] if isinstance(reply, ProjectMissing) else reply
+            for project, (found_links, is_denied) in zip(self.projects, pool.map(self.query_project, self.projects)):
+                denied += is_denied
                 self.results[project] = [item for item in found_links if item["project"] == project]
         # File stores send 403 for missing files; only when all replies are 403, the source needs a login.
         if self.projects and denied == len(self.projects):
             raise ProjectMissing(denied=True)
 
-    def query_project(self, project: str) -> list[Json] | SourceUnusable | ProjectMissing:
+    def query_project(self, project: str) -> tuple[list[Json], bool]:
+        """The wheels of a project, and whether the source denies access to it."""
         if self.reason:
-            return SourceUnusable(self.reason)
+            raise SourceUnusable(self.reason)
         try:
             path = local_path(self.source["url"])
             if path is None:
@@ -225,15 +222,14 @@ class SourceQuery:
                 page = path / project / "index.html"
                 found_links = local_links(page) if page.is_file() else []
             self.has_replied = True
-            return wheels(found_links)
+            return wheels(found_links), False
         except ProjectMissing as missing:
             self.has_replied = True
-            return missing
+            return [], missing.denied
         except SourceUnusable as error:
             if not self.reason:
-                reason = str(error)
-                self.reason = f"it answers for others, but {project}: {reason}" if self.has_replied else reason
-            return SourceUnusable(self.reason)
+                self.reason = f"it answers for others, but {project}: {error}" if self.has_replied else str(error)
+            raise SourceUnusable(self.reason) from None
         finally:
             self.responded.set()
 
@@ -245,15 +241,17 @@ def query_sources(request: Json, _: BinaryIO) -> Json:
     queries = [SourceQuery(source, projects, client, timeout) for source in request["sources"]]
     began = time.monotonic()
     for query in queries:
-        threading.Thread(target=query.run, daemon=True).start()
+        query.start()
     candidates: dict[str, list[Json]] = {project: [] for project in projects}
     answered, unusable = [], []
     for query in queries:
         label, reason = query.source["label"], None
         if not query.responded.wait(max(0.0, began + timeout - time.monotonic())):
             reason = f"no answer within {timeout:g} s"
-        elif not query.done.wait(max(0.0, began + 3 * timeout - time.monotonic())):
-            reason = f"slow: {len(query.results)} of {len(projects)} answers within {3 * timeout:g} s"
+        else:
+            query.join(max(0.0, began + 3 * timeout - time.monotonic()))
+            if query.is_alive():
+                reason = f"slow: {len(query.results)} of {len(projects)} answers within {3 * timeout:g} s"
         reason = reason or query.reason
         if reason:
             unusable.append({"source": label, "reason": reason})

@@ -10,22 +10,22 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import zipfile
 import zlib
 from pathlib import Path
-from typing import BinaryIO, Iterator, Mapping
+from typing import TYPE_CHECKING, BinaryIO, Iterator, Mapping
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import home_of, sha256_of
 from ipexctl.node.common.http import CA_BUNDLES
-from ipexctl.node.common.processes import end_with_parent, is_partial_in_use, partial_name
+from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.common.stop import answer_until_stopped
 from ipexctl.node.env.indexes import local_path
-from ipexctl.node.env.uv import unpack_uv
+from ipexctl.node.env.uv import run, unpack_uv, uv_environment
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
@@ -41,7 +41,8 @@ def temporary_directory(home: str) -> Iterator[Path]:
         if not is_partial_in_use(str(leftover)):  # of a killed command
             shutil.rmtree(str(leftover), ignore_errors=True)
     directory = tmp / partial_name("lock")
-    directory.mkdir(mode=0o700)
+    for path in (directory, directory / "tmp"):
+        path.mkdir(mode=0o700)
     try:
         yield directory
     finally:
@@ -76,18 +77,14 @@ def write_metadata_wheel(wheel: Path, target: Path) -> bool:
 
 
 def environment(request: Json, directory: Path, settings: Json) -> dict[str, str]:
-    """The account's environment without its settings of uv and Python, plus those of the request."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("UV_", "PYTHON", "VIRTUAL_ENV"))}
+    """The environment of uv with the settings of the request."""
+    env = uv_environment(directory)
     env.update(
-        UV_CACHE_DIR=str(directory / "cache"),
         UV_CREDENTIALS_DIR=str(directory / "credentials"),
-        TMPDIR=str(directory),
         UV_INDEX_STRATEGY="unsafe-first-match",  # the name is uv's: a later index can add versions, not replace them
         UV_PRERELEASE="explicit",
         UV_HTTP_TIMEOUT="20",
         UV_HTTP_RETRIES="1",
-        UV_PYTHON_DOWNLOADS="never",
-        UV_NO_PROGRESS="1",
         NO_COLOR="1",
     )
     links = [source["url"] for source in request["sources"] if source["kind"] == "links"]
@@ -172,33 +169,16 @@ def compile_lock(request: Json, directory: Path) -> Json:
     argv += ["--python-version", request["python"], "--python-platform", request["platform"]]
     argv += ["--constraints", str(directory / "constraints.txt")] if request["constraints"] else []
     argv.append(str(directory / "requirements.txt"))
-    try:
-        done = subprocess.run(
-            argv,
-            cwd=str(directory),
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            preexec_fn=end_with_parent(signal.SIGKILL),
-            timeout=request.get("timeout") or 300,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise AgentError("uv found no answer in time", "an index is very slow: leave it out") from None
-    except PermissionError:
-        raise AgentError(
-            f"uv can't be run in {directory}: no programs may be run there (noexec)", "--home DIR elsewhere"
-        ) from None
-    except OSError as error:
-        raise AgentError(f"uv can't be run ({error.strerror or error})") from None
-    messages = done.stderr
-    if done.returncode:
-        for links, original in originals.items():
-            messages = messages.replace(str(links), str(original))
-        return {"pylock": None, "message": messages[-MAX_MESSAGES:].replace(str(directory) + "/", "")}
-    return {"pylock": done.stdout, "message": messages[-MAX_MESSAGES:], "on_disk": local_wheels(done.stdout, originals)}
+    with (directory / "pylock.toml").open("w+b") as pylock:
+        child = run(argv, env, directory, timeout=request.get("timeout") or 300, stdout=pylock, kept=(0, MAX_MESSAGES))
+        pylock.seek(0)
+        text = pylock.read().decode(errors="replace")
+    if child.process.returncode == 0:
+        return {"pylock": text, "on_disk": local_wheels(text, originals)}
+    message = child.text
+    for links, original in originals.items():
+        message = message.replace(str(links), str(original))
+    return {"pylock": None, "message": message.replace(str(directory) + "/", "")}
 
 
 def local_wheels(text: str, originals: Mapping[Path, Path]) -> Json:

@@ -1,15 +1,19 @@
-"""Unpacks the uv program from the content store, which has it as a wheel or as a binary."""
+"""Runs uv, which the content store has as a wheel or as a binary, without the account's settings of uv and Python."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import zipfile
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, Mapping, Sequence
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.env.child import KEPT, Child, watch
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
 
 
 def unpack_uv(store: Path, file: Mapping[str, Any], directory: Path) -> str:
@@ -31,3 +35,29 @@ def unpack_uv(store: Path, file: Mapping[str, Any], directory: Path) -> str:
             raise AgentError("uv's wheel is damaged", "run ipexctl install again") from None
     program.chmod(0o700)
     return str(program)
+
+
+def uv_environment(directory: Path) -> dict[str, str]:
+    """The account's variables without its settings of uv, pip and Python; uv's own files are below the directory."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_PREFIXES)}
+    env.update(UV_CACHE_DIR=str(directory / "cache"), UV_PYTHON_DOWNLOADS="never", UV_NO_PROGRESS="1")
+    env.update(TMPDIR=str(directory / "tmp"), LC_ALL="C.UTF-8")
+    return env
+
+
+def run(
+    argv: Sequence[str],
+    env: dict[str, str],
+    directory: Path,
+    *,
+    timeout: float = float("inf"),
+    stdout: BinaryIO | None = None,
+    kept: tuple[int, int] = KEPT,
+) -> Child:
+    """Run uv, or a program for it, to its end. Raises Stopped if the caller is gone, and an AgentError on a timeout."""
+    if os.access(argv[0], os.F_OK) and not os.access(argv[0], os.X_OK):
+        raise AgentError(f"{argv[0]} can't be run: no programs may be run there (noexec)", "--home DIR elsewhere")
+    child = Child(argv, env, cwd=str(directory), stdout=stdout, kept=kept)
+    if not watch([child], timeout):
+        raise AgentError("uv found no answer in time", "an index is very slow: leave it out")
+    return child

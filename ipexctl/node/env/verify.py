@@ -35,7 +35,8 @@ class Verify:
         self.cache = cache
         self.python: str = request.get("python") or sys.executable
         self.timeout = float(request.get("timeout") or 300)
-        self.module: str | None = request.get("module")
+        self.backend, self.module = "", ""
+        """Those of the all-reduce, chosen for the parts that are there."""
         self.phases: list[Json] = []
         self.facts: Json = {"torch": None, "ipex": None, "oneccl": None, "python": None}
         self.facts.update(capability=None, bf16=None, backend=None, launcher=None)
@@ -56,61 +57,51 @@ class Verify:
         return env
 
     def run(self) -> Json:
-        parts = self._find_parts()
-        self.module = self.module or parts.get("module")
-        backend = self.request.get("backend") or "auto"
-        backend = ("ccl" if self.module else "gloo") if backend == "auto" else backend
-        steps = ["torch"]
-        steps += ["ipex"] if parts.get("has_ipex") or self.request.get("ipex") else []
-        steps += ["bindings"] if backend == "ccl" else []
-        self.module = self.module or "oneccl_bindings_for_pytorch"
-        self._steps(steps)
+        steps = self._steps()
         passed = {phase["name"] for phase in self.phases if phase["ok"]}
-        if "torch" in passed and ("bindings" in passed or backend != "ccl"):
+        if "torch" in passed and ("bindings" in passed or self.backend != "ccl"):
             emit_step("adding up over two ranks")
-            if not self._allreduce(backend) and "EADDRINUSE" in self.phases[-1]["text"]:
+            if not self._allreduce() and "EADDRINUSE" in self.phases[-1]["text"]:
                 self.phases.pop()
-                self._allreduce(backend)
-        self.facts["backend"] = backend
+                self._allreduce()
+        self.facts["backend"] = self.backend
         ok = len(self.phases) == len(steps) + 1 and all(phase["ok"] for phase in self.phases)
         return {"ok": ok, **self.facts, "phases": self.phases}
 
-    def _start_steps(self, options: Json) -> tuple[Child, bool]:
-        pipe = os.pipe()
-        options = {**options, "fd": pipe[1], "module": self.module}
-        child = Child(agent_argv(self.python, "env.verify_steps", json.dumps(options), isolated=False), self.env, pipe)
-        return child, watch([child], self.timeout)
-
-    def _find_parts(self) -> Json:
-        child, _ = self._start_steps({"look": True})
-        try:
-            parts: Json = json.loads(child.report)["found"]
-        except (ValueError, KeyError):
-            last = child.text.splitlines()[-1:] or [f"exit code {child.process.returncode}"]
-            raise AgentError(f"{self.python} doesn't run: {last[0]}", "see: ipexctl doctor") from None
-        return parts
-
-    def _steps(self, steps: list[str]) -> None:
-        """Import and use each part, all in one process; after a failure, the rest in a new process."""
-        pending = list(steps)
+    def _steps(self) -> list[str]:
+        """Import and use the parts that are there, all in one process; after a failure, the rest in a new process."""
+        steps: list[str] = []
+        pending = ["torch"]
         while pending:
             emit_step(f"verifying {pending[0]}")
-            child, in_time = self._start_steps({"steps": pending})
+            pipe = os.pipe()
+            done = [phase["name"] for phase in self.phases]
+            options = {name: self.request.get(name) for name in ("backend", "module", "ipex")}
+            text = json.dumps({**options, "done": done, "fd": pipe[1]})
+            child = Child(agent_argv(self.python, "env.verify_steps", text, isolated=False), self.env, pipe)
+            in_time = watch([child], self.timeout)
             began = None
             for line in child.report.decode(errors="replace").splitlines():
                 event = json.loads(line)
-                if "begin" in event:
+                if "steps" in event:
+                    steps, self.backend, self.module = event["steps"], event["backend"], event["module"]
+                    pending = [step for step in steps if step not in done]
+                elif "begin" in event:
                     began = event["begin"]
                 else:
                     self.facts.update(event["facts"])
                     self._phase(event["end"], child, event["ok"], seconds=event["seconds"])
                     pending.remove(event["end"])
                     began = None
-            if began is not None or (pending and not child.report):
+            if not steps:
+                last = child.text.splitlines()[-1:] or [f"exit code {child.process.returncode}"]
+                raise AgentError(f"{self.python} doesn't run: {last[0]}", "see: ipexctl doctor")
+            if began is not None or len(self.phases) == len(done):
                 self._phase(began or pending[0], child, False, in_time=in_time)
                 pending.remove(began or pending[0])
             if any(phase["name"] == "torch" and not phase["ok"] for phase in self.phases):
-                return
+                break
+        return steps
 
     def _phase(self, name: str, child: Child, ok: bool, *, seconds: float = 0, in_time: bool = True) -> None:
         code = child.process.returncode
@@ -128,8 +119,8 @@ class Verify:
             }
         )
 
-    def _allreduce(self, backend: str) -> bool:
-        options = {"backend": backend, "module": self.module, "ranks": RANKS, "timeout": self.timeout}
+    def _allreduce(self) -> bool:
+        options = {"backend": self.backend, "module": self.module, "ranks": RANKS, "timeout": self.timeout}
         env = dict(self.env)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
             env.pop(name, None)

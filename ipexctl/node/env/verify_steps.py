@@ -5,6 +5,7 @@ Runs with the Python of the environment. `verify.py` starts it, and again after 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -42,11 +43,16 @@ def ipex_step(_: dict[str, Any]) -> dict[str, Any]:
 
 
 def bf16(torch: Any, ipex: Any) -> dict[str, Any]:
-    """What a small model can do in bf16: training, inference, or neither, when it runs in fp32."""
+    """Run a small model in bf16: is training possible, only inference, or neither, with fp32 in place of it?"""
     first: BaseException | None = None
-    for what, use in (("training", train), ("inference", infer), ("no", plain)):
+    attempts: dict[str, Callable[[], None]] = {
+        "training": lambda: train(torch, ipex),
+        "inference": lambda: infer(torch, ipex, in_bf16=True),
+        "no": lambda: infer(torch, ipex, in_bf16=False),
+    }
+    for what, attempt in attempts.items():
         try:
-            use(torch, ipex)
+            attempt()
         except (AssertionError, RuntimeError, NotImplementedError) as error:  # older CPUs: not supported
             first = first or error
         else:
@@ -79,21 +85,13 @@ def train(torch: Any, ipex: Any) -> None:
     check_finite(torch, loss)
 
 
-def infer(torch: Any, ipex: Any) -> None:
+def infer(torch: Any, ipex: Any, *, in_bf16: bool) -> None:
     model, x = small_model(torch)
     model.eval()
+    dtype = {"dtype": torch.bfloat16} if in_bf16 else {}
     if ipex is not None:
-        model = ipex.optimize(model, dtype=torch.bfloat16)
-    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        check_finite(torch, model(x))
-
-
-def plain(torch: Any, ipex: Any) -> None:
-    model, x = small_model(torch)
-    model.eval()
-    if ipex is not None:
-        model = ipex.optimize(model)
-    with torch.no_grad():
+        model = ipex.optimize(model, **dtype)
+    with torch.no_grad(), torch.autocast("cpu", **dtype) if in_bf16 else contextlib.nullcontext():
         check_finite(torch, model(x))
 
 
@@ -110,13 +108,16 @@ STEPS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def find_parts() -> dict[str, Any]:
-    """Find the parts to verify, without importing them."""
+def choose_steps(options: dict[str, Any]) -> dict[str, Any]:
+    """The steps for the parts that are there or required, without importing them, the backend, and its module."""
     modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
-    return {
-        "has_ipex": bool(importlib.util.find_spec("intel_extension_for_pytorch")),
-        "module": next((name for name in modules if importlib.util.find_spec(name)), None),
-    }
+    module = options["module"] or next((name for name in modules if importlib.util.find_spec(name)), None)
+    backend = options["backend"] or "auto"
+    if backend == "auto":
+        backend = "ccl" if module else "gloo"
+    has_ipex = options["ipex"] or importlib.util.find_spec("intel_extension_for_pytorch")
+    steps = ["torch", *(["ipex"] if has_ipex else []), *(["bindings"] if backend == "ccl" else [])]
+    return {"steps": steps, "backend": backend, "module": module or modules[0]}
 
 
 def main(options_text: str) -> int:
@@ -127,14 +128,15 @@ def main(options_text: str) -> int:
         report.write(json.dumps(event) + "\n")
         report.flush()
 
-    if options.get("look"):
-        emit(found=find_parts())
-        return 0
-    for step in options["steps"]:
+    chosen = choose_steps(options)
+    emit(**chosen)
+    for step in chosen["steps"]:
+        if step in options["done"]:
+            continue
         emit(begin=step)
         began = time.monotonic()
         try:
-            facts = STEPS[step](options)
+            facts = STEPS[step](chosen)
         except BaseException:  # noqa: BLE001  # IPEX leaves by exit() from an import
             traceback.print_exc()
             sys.stderr.flush()

@@ -23,7 +23,6 @@ import contextlib
 import hashlib
 import json
 import os
-import queue
 import shlex
 import shutil
 import socket
@@ -330,21 +329,10 @@ class Exchange:
             "clients": order["clients"],
             "idle": TIME_LIMIT,
         }
-        reader, self._stop_serving = os.pipe()
-        answers: queue.SimpleQueue[int | AgentError] = queue.SimpleQueue()
-
-        def run() -> None:
-            with open(reader, "rb") as stdin:
-                try:
-                    FileServer(request).run(stdin, lambda _, port: answers.put(port))
-                except AgentError as error:
-                    answers.put(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        answer = answers.get()
-        if isinstance(answer, AgentError):
-            raise answer
-        return answer
+        server = FileServer(request)
+        user, self._stop_serving = os.pipe()
+        threading.Thread(target=server.run, args=(user,), daemon=True).start()
+        return server.port
 
     def _fetch(self, fetch: Json, copies: list[Copy]) -> None:
         source = {"address": fetch["address"], "port": fetch["port"], "token": fetch["token"]}

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple
 
+from ipexctl.node.common.job import read_record
+
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 MAX_FILES = 10_000
 _MAX_NAME = 4096
-_MAX_INTEGER = (1 << 63) - 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
 
@@ -132,8 +133,10 @@ def check_name(value: object, top: str) -> str:
 def read_copies(rows: Any, top: str) -> dict[str, Copy]:
     """Copies in a message; raises a ValueError unless each is valid, like the functions below."""
     copies = {}
-    for name, size, mtime_ns, mode, sha256 in _rows(rows, 5):
-        copies[check_name(name, top)] = Copy(name, _integer(size), _integer(mtime_ns), _integer(mode), _hash(sha256))
+    for row in _rows(rows, len(Copy._fields)):
+        copy = read_record(Copy, dict(zip(Copy._fields, row)), "a file")
+        _hash(copy.sha256)
+        copies[check_name(copy.name, top)] = copy
     return copies
 
 
@@ -162,12 +165,6 @@ def _rows(rows: Any, length: int) -> list[list[Any]]:
     if not all(isinstance(row, list) and len(row) == length for row in rows):
         raise ValueError("a file without all its fields")
     return rows
-
-
-def _integer(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= _MAX_INTEGER:
-        raise ValueError(f"{value!r:.80} is no number of a file")
-    return value
 
 
 def _hash(value: object) -> str:

@@ -29,14 +29,6 @@ _PROGRESS_BYTES = 1 << 20
 _TIMEOUT = 30.0
 
 
-class _TemporaryFailure(Exception):
-    """A try failed; the next one may succeed."""
-
-
-class _PermanentFailure(Exception):
-    """The download failed for good."""
-
-
 class FileDownload:
     """The download of one file from an index into the store."""
 
@@ -70,9 +62,7 @@ class FileDownload:
             try:
                 self._read_part(part)
                 return parts + 1
-            except _PermanentFailure as error:
-                raise AgentError(f"{self._display_url}: {error}") from None
-            except (_TemporaryFailure, OSError, HTTPException, ValueError) as error:
+            except (OSError, HTTPException, ValueError) as error:
                 if isinstance(error, urllib.error.HTTPError):
                     error.close()
                 parts += 1
@@ -82,6 +72,7 @@ class FileDownload:
             time.sleep(_PAUSE * tries)
 
     def _read_part(self, part: PartialFile) -> None:
+        """Raises a ConnectionError when the next try may succeed."""
         start = part.done
         headers = {"Accept-Encoding": "identity", **(self._item.get("headers") or {})}
         if start:
@@ -91,27 +82,24 @@ class FileDownload:
             if partial:
                 sent = response.headers.get("Content-Range", "")
                 if not sent.startswith(f"bytes {start}-"):
-                    raise _TemporaryFailure(f"asked for the bytes from {start} on, it sent {sent[:60] or 'others'}")
+                    raise ConnectionError(f"asked for the bytes from {start} on, it sent {sent[:60] or 'others'}")
             skip = 0 if partial else start
             length = response.headers.get("Content-Length") or ""
             buffer = memoryview(bytearray(CHUNK))
             arrived = 0
-            while True:
-                count = response.readinto(buffer) if hasattr(response, "readinto") else 0
-                if not count:
-                    break
+            while count := response.readinto(buffer):
                 arrived += count
                 fresh = buffer[min(count, skip) : count]
                 skip -= count - len(fresh)
                 self._write(part, fresh)
         if length.isdigit() and arrived < int(length):
-            raise _TemporaryFailure(f"it broke off after {part.done} bytes")
+            raise ConnectionError(f"it broke off after {part.done} bytes")
         if part.size is not None and part.done < part.size:
-            raise _TemporaryFailure(f"it has {part.done} bytes where {part.size} were expected")
+            raise ConnectionError(f"it has {part.done} bytes where {part.size} were expected")
 
     def _write(self, part: PartialFile, fresh: memoryview) -> None:
         if part.size is not None and part.done + len(fresh) > part.size:
-            raise _PermanentFailure(f"it has more than the {part.size} bytes that were expected")
+            raise AgentError(f"{self._display_url}: it has more than the {part.size} bytes that were expected")
         part.write(fresh)
         self._progress.add(len(fresh), self._item["name"])
 

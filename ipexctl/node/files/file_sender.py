@@ -6,9 +6,8 @@
         → {"event": "listed", "from": path, "single": true when the path is one file,
            "since": ns when the run of a path started, else 0}
     {"wants": [[i, have, hash of so many bytes or null], …]}
-        → {"event": "file", "i", "at", "s", "m", "mt"}, chunks with a length of four bytes each, a length of 0,
-          {"event": "whole", "crc", "changed"};
-          of a small file {"event": "file", "i", "at": 0, "s", "m", "mt", "n", "crc", "changed"} and its n bytes;
+        → {"event": "piece", "i", "at", "n", "s", "m", "mt"} and n bytes of a file, from its offset `at` on, …;
+          its last piece, which may be the first, has also "crc" of the whole file, and "changed";
           or {"event": "lost", "i", "reason"}
         → {"event": "done"}
 
@@ -25,13 +24,11 @@ import hashlib
 import json
 import os
 import stat
-import struct
-import sys
 import zlib
-from typing import Any, Iterator, Tuple
+from typing import Any, BinaryIO, Iterator, Tuple
 
-from ipexctl.node.common.answer import AgentError, Json
-from ipexctl.node.common.files import decode_name, encode_name, explain_os_error, home_of, read_json
+from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.files import decode_name, encode_name, home_of, read_json
 
 CHUNK_SIZE = 1 << 18
 LIST_CHUNK_SIZE = 1 << 14
@@ -58,16 +55,23 @@ class BufferedOutput:
         self.write(json.dumps({"event": event, **fields}).encode() + b"\n")
 
     def write(self, data: bytes) -> None:
-        self.buffer += data
-        if len(self.buffer) >= self.chunk_size:
-            self.flush()
+        """Data that fills the buffer is not copied into it."""
+        if len(self.buffer) + len(data) < self.chunk_size:
+            self.buffer += data
+            return
+        self.flush()
+        write_all(data)
 
     def flush(self) -> None:
-        with memoryview(self.buffer) as data:
-            done = 0
-            while done < len(data):
-                done += os.write(1, data[done:])
-        self.buffer = bytearray()
+        data, self.buffer = self.buffer, bytearray()
+        write_all(data)
+
+
+def write_all(data: bytes | bytearray) -> None:
+    with memoryview(data) as view:
+        done = 0
+        while done < len(view):
+            done += os.write(1, view[done:])
 
 
 class Listing:
@@ -274,34 +278,17 @@ def send_file(output: BufferedOutput, number: int, path: bytes, have: int, known
             crc, digest = checksums(file, have)
             at = have if digest == known else os.lseek(file, 0, os.SEEK_SET)
             crc = crc if at else 0
-        mode, size = stat.S_IMODE(before.st_mode), before.st_size
-        if at == 0 and size <= CHUNK_SIZE:
-            data = read_up_to(file, size)
-            changed = has_changed(file, before, len(data))
-            fields = {"n": len(data), "crc": zlib.crc32(data), "changed": changed}
-            output.emit("file", i=number, at=0, s=size, m=mode, mt=before.st_mtime_ns, **fields)
+        fields: Json = {"i": number, "s": before.st_size, "m": stat.S_IMODE(before.st_mode), "mt": before.st_mtime_ns}
+        while "crc" not in fields:
+            data = os.read(file, min(CHUNK_SIZE, before.st_size - at))
+            crc, end = zlib.crc32(data, crc), at + len(data)
+            if end == before.st_size or not data:
+                fields.update(crc=crc, changed=has_changed(file, before, end))
+            output.emit("piece", at=at, n=len(data), **fields)
             output.write(data)
-            return
-        output.emit("file", i=number, at=at, s=size, m=mode, mt=before.st_mtime_ns)
-        while at < size:
-            data = os.read(file, min(CHUNK_SIZE, size - at))
-            if not data:
-                break
-            crc = zlib.crc32(data, crc)
-            at += len(data)
-            output.write(struct.pack(">I", len(data)))
-            output.write(data)
-        output.write(struct.pack(">I", 0))
-        output.emit("whole", crc=crc, changed=has_changed(file, before, at))
+            at = end
     finally:
         os.close(file)
-
-
-def read_up_to(file: int, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (block := os.read(file, size - len(data))):
-        data += block
-    return data
 
 
 def has_changed(file: int, before: os.stat_result, read: int) -> bool:
@@ -323,7 +310,7 @@ def checksums(file: int, size: int) -> tuple[int, str]:
     return crc, digest.hexdigest()
 
 
-def serve(output: BufferedOutput, request: Json) -> None:
+def serve(output: BufferedOutput, request: Json, stdin: BinaryIO) -> None:
     listing, since = Listing(output), 0.0
     if request.get("run") and request.get("path") is None:
         source, single = list_run(listing, request)
@@ -336,27 +323,24 @@ def serve(output: BufferedOutput, request: Json) -> None:
     output.emit("listed", **{"from": decode_name(source), "single": single, "since": int(since * 1e9)})
     output.flush()
     output.chunk_size = CHUNK_SIZE
-    line = sys.stdin.buffer.readline()
+    line = stdin.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing
         return
     for number, have, known in json.loads(line)["wants"]:
         send_file(output, number, listing.paths[number], have, known)
 
 
-def main(_: str = "") -> int:
-    """Does not use `answer`, because content is between the events, and many small events are one write."""
-    request = json.loads(sys.stdin.buffer.readline())
+def send(request: Json, stdin: BinaryIO) -> Json:
     output = BufferedOutput()
     try:
-        serve(output, request)
-        output.emit("done")
-    except AgentError as error:
-        output.emit("failed", reason=error.reason, fix=error.fix)
+        serve(output, request, stdin)
+    finally:
+        output.flush()
+    return {}
+
+
+def main(_: str = "") -> int:
+    try:
+        return answer(send)
     except BrokenPipeError:
         return 0
-    except OSError as error:
-        explained = explain_os_error(error, request.get("home", ""), "see: ipexctl doctor")
-        output.emit("failed", reason=explained.reason, fix=explained.fix)
-    with contextlib.suppress(BrokenPipeError):
-        output.flush()
-    return 0

@@ -49,17 +49,19 @@ def read_line(conn: socket.socket, deadline: float, limit: int = _MAX_LINE) -> A
 class TokenServer:
     """Handles each client that proves that it has the token, in a thread of its own."""
 
-    def __init__(self, token: str, clients: int = 0) -> None:
-        """`clients`: that many may connect at once."""
+    def __init__(self, bind: str, token: str, clients: int = 0) -> None:
+        """Raises an OSError if nothing can listen on `bind`. `clients`: that many may connect at once."""
+        self.listener = sockets.listen(bind)
+        self.port: int = self.listener.getsockname()[1]
         self._token = token
         self._unauthenticated = threading.BoundedSemaphore(_MAX_UNAUTHENTICATED + clients)
 
     def handle(self, conn: socket.socket) -> None:
         raise NotImplementedError
 
-    def accept(self, listener: socket.socket) -> None:
+    def accept(self) -> None:
         try:
-            conn, _ = listener.accept()
+            conn, _ = self.listener.accept()
         except OSError:
             return
         if self._unauthenticated.acquire(blocking=False):
@@ -89,33 +91,28 @@ class TokenServer:
 
 
 class FileServer(TokenServer):
-    """Serves files of one store until its stdin ends or no client has come for a while."""
+    """Serves files of one store."""
 
     def __init__(self, request: Json) -> None:
-        super().__init__(request["token"], request.get("clients", 0))
+        try:
+            super().__init__(request["bind"], request["token"], request.get("clients", 0))
+        except OSError as error:
+            raise AgentError(f"nothing can listen on {request['bind']}: {error.strerror or error}") from None
         self._request = request
         self._files = {file["sha256"]: file for file in request["files"]}
         self._lock = threading.Lock()
         self._serving = 0
         self._last = time.monotonic()
 
-    def run(self, stdin: BinaryIO, report: store.Report = store.emit_or_end) -> Json:
-        """Only the end of stdin may follow the request: a buffer could hold data that `select` would miss."""
-        bind = self._request["bind"]
-        try:
-            listener = sockets.listen(bind)
-        except OSError as error:
-            raise AgentError(f"nothing can listen on {bind}: {error.strerror or error}") from None
-        with listener:
-            report("serving", port=listener.getsockname()[1])
+    def run(self, user: int) -> None:
+        """Serve until the other end of the pipe `user` is closed, or no client has come for a while."""
+        with self.listener:
             while self._is_needed():
-                ready, _, _ = select.select([listener.fileno(), stdin.fileno()], [], [], 1.0)
-                # The control machine keeps stdin open as long as the server is needed.
-                if stdin.fileno() in ready and not os.read(stdin.fileno(), 4096):
+                ready, _, _ = select.select([self.listener.fileno(), user], [], [], 1.0)
+                if user in ready and not os.read(user, 4096):
                     break
-                if listener.fileno() in ready:
-                    self.accept(listener)
-        return {}
+                if self.listener.fileno() in ready:
+                    self.accept()
 
     def _is_needed(self) -> bool:
         with self._lock:
@@ -180,10 +177,15 @@ def prove_to_server(conn: socket.socket, token: str) -> None:
         raise ConnectionError("it doesn't have the token")
 
 
+def serve(request: Json, stdin: BinaryIO) -> Json:
+    """Only the end of stdin may follow the request: a buffer could hold data that `select` would miss."""
+    server = FileServer(request)
+    store.emit_or_end("serving", port=server.port)
+    server.run(stdin.fileno())
+    return {}
+
+
 def main(action: str) -> int:
     store.end_on_signals()
-    actions: dict[str, Action] = {
-        "serve": lambda request, stdin: FileServer(request).run(stdin),
-        "connect": lambda request, _: connect(request),
-    }
+    actions: dict[str, Action] = {"serve": serve, "connect": lambda request, _: connect(request)}
     return answer(actions[action])

@@ -153,15 +153,22 @@ def record_of(tree: ProjectTree, run: str) -> Json:
 
 
 def has_ended(tree: ProjectTree, run: str) -> bool:
-    """Whether a run has ended: by its status if that is on this host, else by its remaining files and processes."""
+    """Whether a run has ended: by its status if that is on this host, else by its remaining files and processes.
+
+    A run on another machine with this home counts as ended after a day without a sign of it.
+    """
     lease, status = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
+    rundir = tree.home + b"/runs/" + encode_name(run)
     if status:
         from ipexctl.node.common.records import read_status  # 5 ms, and most trees have no lease
 
         known = read_status(status)
-        is_lost = known.supervisor.is_of_this_machine and not known.supervisor.is_alive
-        return known.state not in ("starting", "running") or is_lost
-    rundir = tree.home + b"/runs/" + encode_name(run)
+        if known.state not in ("starting", "running"):
+            return True
+        if known.supervisor.is_of_this_machine:
+            return not known.supervisor.is_alive
+        written = lstat_or_none(rundir + b"/status.json")
+        return written is not None and tree.filesystem_time() - written.st_mtime > DAY
     # The job file is removed once the ranks have started, or with the run. Older versions uploaded rank.py.
     uploaded = lstat_or_none(rundir + b"/agent.zip") or lstat_or_none(rundir + b"/rank.py")
     if uploaded is not None and lease.get("machine", os.uname().nodename) != os.uname().nodename:

@@ -13,7 +13,6 @@ import threading
 import time
 from typing import Any, Mapping
 
-from ipexctl.node.common import sockets
 from ipexctl.node.common.files import format_size
 from ipexctl.node.files.checkpoint import TIME_LIMIT
 from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies, plan_exchange, read_host_copies
@@ -31,15 +30,13 @@ class CheckpointExchange(TokenServer):
 
     def __init__(self, path: str, hosts: Mapping[int, str], bind: str, token: str) -> None:
         """Raises an OSError if nothing can listen there."""
-        super().__init__(token, len(hosts))
+        super().__init__(bind, token, len(hosts))
         self.notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Lines for the user."""
         self.is_over = False
         self.failure = ""
         """Why it failed, once it is over."""
         self._path, self._hosts = path, dict(hosts)
-        self._listener = sockets.listen(bind)
-        self.port: int = self._listener.getsockname()[1]
         self._conns: dict[str, socket.socket] = {}
         self._connected = threading.Condition()
         self._closed = threading.Event()
@@ -50,8 +47,8 @@ class CheckpointExchange(TokenServer):
         """End the exchange, or what is left of it."""
         self._closed.set()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
         with self._connected:
             for conn in self._conns.values():
                 with contextlib.suppress(OSError):
@@ -60,7 +57,7 @@ class CheckpointExchange(TokenServer):
 
     def _accept_all(self) -> None:
         while not self._closed.is_set():
-            self.accept(self._listener)
+            self.accept()
 
     def handle(self, conn: socket.socket) -> None:
         """Hand the connection to the exchange, and keep it open to its end."""

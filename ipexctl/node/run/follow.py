@@ -28,7 +28,7 @@ from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_times import OutputKey, TimesReader
 from ipexctl.node.run.stack_dumps import encode_dump
-from ipexctl.node.run.status_file import StoredStatus, read_document, read_status_file
+from ipexctl.node.run.status_file import StoredStatus, read_status_file
 
 READ_INTERVAL = 0.03
 """Seconds between two reads while output arrives often, or before the first output."""
@@ -38,7 +38,7 @@ IDLE_INTERVAL = 0.08
 LONGEST_INTERVAL = 0.25
 """After ten seconds without output or another status."""
 NOTIFIED_INTERVAL = 1.0
-"""Where the kernel reports changes: then the end of the caller is found by looking."""
+"""Used if the kernel reports changes of files; the end of the caller is found by these reads."""
 SETTLE_TIME = 0.002
 """Seconds for changes that belong together: a new status is two of them."""
 TICK_INTERVAL = 5.0
@@ -261,8 +261,7 @@ def follow(request: Json, _: object = None) -> Json:
     allow_many_files()  # each rank has two files
     rundir = rundir_of(request)
     is_copy = bool(request.get("copy"))
-    # From a copy it can't be known whether the run is alive.
-    first = read_document(os.path.join(rundir, "status.json")) if is_copy else read_status_file(rundir)
+    first = read_status_file(rundir, is_copy=is_copy)
     files = files_of(request, rundir, first.status.world_size)
     times = TimesReader(os.path.join(rundir, "output.times"), len(files), exact=bool(request.get("exact")))
     output = OutputReader(files, times, is_live=not (is_copy or first.status.is_over))

@@ -56,7 +56,7 @@ class OutputFilter:
         return merged(rest)
 
     def offset_of(self, key: OutputKey, end: int) -> int:
-        """Where the output that was not chosen yet begins, if it was fed up to `end`."""
+        """Offset of the first byte that is neither chosen nor dropped yet, if the output was fed up to `end`."""
         parts = self._unfinished.get(key)
         return parts[0].offset if parts else end
 
@@ -110,7 +110,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _searched_text(line: bytes) -> str:
-    """What a terminal would show of the line."""
+    """The line as a terminal would show it."""
     return last_state(line)[:MAX_SEARCHED].decode(errors="replace")
 
 

@@ -32,7 +32,7 @@ class TimeEntry(NamedTuple):
 
 
 class TimesWriter:
-    """Collects how far files have grown. What a full disk refuses is written later, with a later time."""
+    """Collects how far files have grown. Times that a full disk refuses are written later, as later times."""
 
     def __init__(self, path: str) -> None:
         self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -67,7 +67,7 @@ def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
             mismatches.append(wrong)
     if plan.batch:
         try:
-            if os.sched_getscheduler(0) == os.SCHED_OTHER:  # who chose another one for the whole run wanted that
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:  # another policy was chosen for the whole run
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
                 batch = True
         except OSError as error:

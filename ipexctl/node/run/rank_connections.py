@@ -72,7 +72,7 @@ class RankConnection:
         self.malformed = 0
         """Messages that could not be read."""
         self.is_over = False
-        """Its exit is known, and all its output has arrived."""
+        """Its exit is known and all its output has arrived, or it is lost."""
         self.is_released = False
         """It was told that it may exit."""
         self.status = RankStatus(self.rank, self.host, cpu=0.0, rss=0, out_lines=0, err_lines=0)
@@ -145,7 +145,7 @@ class RankConnections:
             if is_much or peer.exit is not None:  # an ended rank waits for it
                 self.acknowledge(peer)
         self._with_new_output.clear()
-        for link in [link for link in (*self._unauthenticated, *self._peers) if link.pending]:
+        for link in self.writers():
             self._drop_on_error(link, lambda link: link.flush())
         return has_output
 
@@ -161,7 +161,7 @@ class RankConnections:
         peer.acknowledged = sum(offsets.values())
         self.send_message(peer, "ack", **offsets)
 
-    def check_timeouts(self, now: float) -> list[RankConnection]:
+    def drop_silent(self, now: float) -> list[RankConnection]:
         """Drop connections that do not authenticate or are silent; returns the ranks that are lost."""
         if now - self._last_check > protocol.SUSPENDED:
             for peer in self.all.values():
@@ -233,10 +233,7 @@ class RankConnections:
         for peer in self.all.values():
             if self.send_message(peer, "forget") and self.send_message(peer, "bye") and peer.link is not None:
                 self._drop_on_error(peer.link, lambda link: link.flush())
-        for link in (*self._unauthenticated, *self._peers):
-            link.close()
-        self._unauthenticated.clear()
-        self._peers.clear()
+        self.drop_all()
         for listener in self._listeners:
             listener.close()
 
@@ -336,9 +333,6 @@ class RankConnections:
         self._unauthenticated.pop(link, None)
         peer = self._peers.pop(link, None)
         if peer is not None and peer.link is link:
-            peer.link, peer.disconnected_at, peer.last_received, peer.closed_by_peer = (
-                None,
-                time.monotonic(),
-                link.last_received,
-                closed_by_peer and not peer.is_leaving,
-            )
+            peer.link, peer.disconnected_at = None, time.monotonic()
+            peer.last_received = link.last_received
+            peer.closed_by_peer = closed_by_peer and not peer.is_leaving

@@ -58,11 +58,10 @@ class OutputFile:
         self.lines = 0
         self.lost = 0
         self.full = False
-        self._path = path
         self._size = 0
         self._host = host
         self._on_grown = on_grown
-        self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
     def take(self, offset: int, data: bytes) -> bool:
         """Write a chunk; False when the disk is full and the chunk must be sent again."""
@@ -98,8 +97,7 @@ class OutputFile:
 
     def _ends_line(self) -> bool:
         try:
-            with open(self._path, "rb") as file:
-                return os.pread(file.fileno(), 1, self._size - 1) == b"\n"
+            return os.pread(self._number, 1, self._size - 1) == b"\n"
         except OSError:
             return True
 
@@ -142,12 +140,9 @@ class Recorder:
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)
         self.times = TimesWriter(self.path("output.times"))
-        self._reserve_space(SPARE + SPARE_OF_RANK * status.world_size)
-
-    def _reserve_space(self, size: int) -> None:
-        """Reserve space for the last status, in case the disk is full by then."""
+        # Room for the last status, in case the disk is full by then.
         with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=open_private) as file:
-            file.write(b" " * size)
+            file.write(b" " * (SPARE + SPARE_OF_RANK * status.world_size))
 
     def path(self, *names: str) -> str:
         return os.path.join(self.rundir, *names)

@@ -19,6 +19,7 @@ import time
 
 from ipexctl.node.common.answer import Json, answer
 from ipexctl.node.common.files import disk_usage, home_of, open_private, read_json, remove_file, write_atomically
+from ipexctl.node.common.processes import command_lines
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 
@@ -92,14 +93,8 @@ def last_write_in(path: str) -> float:
 def runs_with_processes(runs_directory: str) -> set[str]:
     """The runs that a process of this account names in its command line or its environment."""
     pattern = re.compile(b"(?:" + re.escape(os.fsencode(runs_directory)) + rb"/|\0IPEXCTL_RUN=)([^/\0\s:]+)")
-    runs: set[str] = set()
-    for number in os.listdir("/proc"):
-        if not number.isdigit() or int(number) == os.getpid():
-            continue
-        for name in ("cmdline", "environ"):
-            with contextlib.suppress(OSError), open(f"/proc/{number}/{name}", "rb") as file:
-                runs.update(os.fsdecode(name) for name in pattern.findall(b"\0" + file.read()))
-    return runs
+    found = (pattern.findall(b"\0" + text) for _, text in command_lines("environ"))
+    return {os.fsdecode(run) for runs in found for run in runs}
 
 
 def choose_runs(runs: list[Run], request: Json, active: set[str], now: float) -> list[tuple[Run, str]]:

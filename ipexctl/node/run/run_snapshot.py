@@ -22,7 +22,7 @@ from ipexctl.node.common.files import last_lines, read_json, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk, last_state
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
-from ipexctl.node.run.status_file import read_document, read_status_file
+from ipexctl.node.run.status_file import read_status_file
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus
@@ -117,12 +117,9 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
 
 
 def read(request: Json, _: object = None) -> Json:
-    rundir, now = rundir_of(request), time.time()
-    if request.get("copy"):  # whether the run is alive can't be known from it
-        path = os.path.join(rundir, "status.json")
-        (status, document), now = read_document(path), os.stat(path).st_mtime
-    else:
-        status, document = read_status_file(rundir)
+    rundir, is_copy = rundir_of(request), bool(request.get("copy"))
+    status, document = read_status_file(rundir, is_copy=is_copy)
+    now = os.stat(os.path.join(rundir, "status.json")).st_mtime if is_copy else time.time()
     stacks = os.path.join(rundir, "stacks")
     with emit_frames() as writer:
         ranks = send_output(rundir, status, writer)
@@ -131,7 +128,7 @@ def read(request: Json, _: object = None) -> Json:
     return {
         "status": document,
         "now": now,
-        "boot": None if request.get("copy") else boot_time(),
+        "boot": None if is_copy else boot_time(),
         "plan": plan_of(os.path.join(rundir, "plan.json")),
         "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),
         "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),

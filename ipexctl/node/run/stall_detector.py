@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Sequence
 
+from ipexctl.node.common.job import as_json
 from ipexctl.node.common.records import Silence, SilentRank
 
 if TYPE_CHECKING:
@@ -19,34 +20,30 @@ if TYPE_CHECKING:
     from ipexctl.node.run.recorder import Recorder
 
 
-class StallDetector:
-    def __init__(self, after: float, recorder: Recorder) -> None:
-        self._after, self._recorder = after, recorder
+def check_stall(recorder: Recorder, after: float, now: float, began: float, peers: Sequence[RankConnection]) -> bool:
+    """True when a stall was just found, of `after` seconds. `began` is when mpirun was started.
 
-    def check(self, now: float, began: float, peers: Sequence[RankConnection], *, is_ending: bool) -> bool:
-        """True when a stall was just found. `began` is when mpirun was started.
+    Ranks that do not start are detected elsewhere, and sooner.
+    """
+    last = max([began, *(at for peer in peers for at in peer.printed_at.values())])
+    if all(peer.exit is not None or peer.is_done for peer in peers):
+        return False  # a silence that lasted until the end stays in the status
+    status = recorder.status
+    if status.silent is not None:
+        if now - last < after:
+            recorder.status = status._replace(silent=None)
+            recorder.event("heard")
+    elif after > 0 and now - last >= after:
+        since = round(time.time() - (now - last), 3)
+        silent = Silence(since, after, tuple(_silent_rank(recorder, peer) for peer in peers if peer.exit is None))
+        recorder.status = status._replace(silent=silent)
+        recorder.event("silent", **as_json(silent))
+        return True
+    return False
 
-        Ranks that do not start are detected elsewhere, and sooner.
-        """
-        last = max([began, *(at for peer in peers for at in peer.printed_at.values())])
-        if is_ending or all(peer.exit is not None or peer.is_done for peer in peers):
-            return False  # a silence that lasted until the end stays in the status
-        status = self._recorder.status
-        if status.silent is not None:
-            if now - last < self._after:
-                self._recorder.status = status._replace(silent=None)
-                self._recorder.event("heard")
-        elif self._after > 0 and now - last >= self._after:
-            since = round(time.time() - (now - last), 3)
-            ranks = tuple(self._silent_rank(peer) for peer in peers if peer.exit is None)
-            silent = Silence(since, self._after, ranks)
-            self._recorder.status = status._replace(silent=silent)
-            self._recorder.event("silent", **silent.to_json())
-            return True
-        return False
 
-    def _silent_rank(self, peer: RankConnection) -> SilentRank:
-        stream = max(peer.printed_at, key=lambda name: float(peer.printed_at[name]), default=None)
-        lines = self._recorder.tail(f"ranks/{peer.rank:04}.{stream}", 1) if stream else []
-        last, status = lines[-1][:400] if lines else None, peer.status
-        return SilentRank(peer.rank, peer.host, last, status.cpu, status.process, status.waits_in, stream)
+def _silent_rank(recorder: Recorder, peer: RankConnection) -> SilentRank:
+    stream = max(peer.printed_at, key=lambda name: float(peer.printed_at[name]), default=None)
+    lines = recorder.tail(f"ranks/{peer.rank:04}.{stream}", 1) if stream else []
+    last, status = lines[-1][:400] if lines else None, peer.status
+    return SilentRank(peer.rank, peer.host, last, status.cpu, status.process, status.waits_in, stream)

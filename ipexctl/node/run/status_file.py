@@ -30,11 +30,14 @@ class StoredStatus(NamedTuple):
     """The content of the file, with fields of newer versions."""
 
 
-def read_status_file(rundir: str, *, unchanged_for: float | None = None) -> StoredStatus:
-    """Raises an AgentError. `unchanged_for` are the seconds for which the caller saw no new status."""
+def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float | None = None) -> StoredStatus:
+    """Raises an AgentError. From a copy it can't be known whether the run is alive: its status is not checked.
+
+    `unchanged_for` are the seconds for which the caller saw no new status.
+    """
     path = os.path.join(rundir, "status.json")
     stored = read_document(path)
-    if stored.status.is_over or stored.status.supervisor.is_alive:
+    if is_copy or stored.status.is_over or stored.status.supervisor.is_alive:
         return stored
     is_on_this_machine = stored.status.supervisor.is_of_this_machine
     if not is_on_this_machine and not _is_unheard(time.time() - os.stat(path).st_mtime, unchanged_for):

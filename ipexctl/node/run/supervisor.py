@@ -66,7 +66,6 @@ class Supervisor:
         self.checked_at = 0.0
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
         self.verdict = verdict.Verdict(self.record, self.stop_all, by_mpirun=start.by_mpirun)
-        self.stalls = stall_detector.StallDetector(start.hang_after, self.record)
         self.peers = RankConnections(request.token, listeners, self.on_message)
         self.peers.setup_time = BEGIN_TIME if start.setup else SILENT
         self.peers.welcome = lambda: {
@@ -129,7 +128,7 @@ class Supervisor:
         return CheckpointExchange(self.plan.checkpoint, hosts, self.request.bind, self.request.token)
 
     def start_and_reply(self) -> Json:
-        """Start mpirun; returns the reply to the `go` request."""
+        """Start mpirun; returns the reply to the StartRequest."""
         try:
             self.start()
         except SetupError as error:
@@ -147,7 +146,7 @@ class Supervisor:
         status = self.record.status
         return {
             "event": "started",
-            **status.to_json()["supervisor"],
+            **status.supervisor._asdict(),
             "mpirun": self.mpirun.pid,
             "master_port": status.master.port,
         }
@@ -229,10 +228,10 @@ class Supervisor:
 
     def on_stuck(self, peer: RankConnection, message: messages.Stuck) -> None:
         """A rank has printed and reported its exception, but its process has not exited."""
-        code, duration = message.code, f"its interpreter didn't end for {message.seconds:g} s"
+        duration = f"its interpreter didn't end for {message.seconds:g} s"
         reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
         reason += " (with oneCCL that is MPI_Finalize waiting for the others)"
-        self.verdict.fail("stuck", reason, peers=[peer], code=code, exit_code=code)
+        self.verdict.fail("stuck", reason, peers=[peer], exit_code=message.code)
 
     def on_malformed(self, peer: RankConnection, message: messages.Malformed) -> None:
         """Its connection was dropped. It reconnects; a rank that can't do better is lost."""
@@ -305,7 +304,7 @@ class Supervisor:
             self.peers.send_message(peer, "stop")
 
     def check_timeouts(self, now: float) -> None:
-        self.on_lost(self.peers.check_timeouts(now), now)
+        self.on_lost(self.peers.drop_silent(now), now)
         if self.verdict.ending is not None:
             self.release_all()
         missing = [peer for peer in self.ranks if peer.instance is None]
@@ -319,8 +318,8 @@ class Supervisor:
             self.on_end(peer, peer.ends)
         self.check_exchange()
         self.dumps.check_answers(now)
-        is_ending = self.verdict.ending is not None
-        if self.stalls.check(now, self.mpirun_started_at, self.ranks, is_ending=is_ending):
+        stall = (self.record, self.plan.hang_after, now, self.mpirun_started_at, self.ranks)
+        if self.verdict.ending is None and stall_detector.check_stall(*stall):
             self.on_stall()
         self.check_mpirun(now)
 

@@ -175,9 +175,8 @@ class SupervisorClient:
             return
         peer_nonce = message.get("nonce")
         if message.get("t") == "challenge" and isinstance(peer_nonce, str) and not self._expected:
-            own_nonce = os.urandom(
-                16
-            ).hex()  # of this connection alone, so that a proof of another one is not valid here
+            # The nonce is of this connection alone, so that a proof of another one is not valid here.
+            own_nonce = os.urandom(16).hex()
             nonces = (self._identity["rank"], peer_nonce[:64], own_nonce)
             self._expected = sockets.proof(self._token, "supervisor", *nonces)
             proof = sockets.proof(self._token, "rank", *nonces)

@@ -78,12 +78,12 @@ class Verdict:
         *,
         peers: Sequence[RankConnection] = (),
         ranks: Sequence[int] = (),
-        code: int = 1,
         exit_code: int | None = None,
         signal: int | None = None,
         oom: OutOfMemory | None = None,
     ) -> None:
         """Record a failure. `peers[0]`, if any, is the cause, `ranks` are others."""
+        code = exit_code or (128 + signal if signal else 1)
         first = Failure(
             rank=peers[0].rank if peers else None,
             host=peers[0].host if peers else None,
@@ -127,7 +127,7 @@ class Verdict:
         elif state == "failed" and (self.ending is None or message.is_own):
             kind = "oom" if oom else "signal" if by else "exit"
             reason = f"rank {peer.rank} on {peer.host} failed: {describe_exit(code, by, oom)}"
-            self.fail(kind, reason, peers=[peer], code=code, exit_code=code, signal=by, oom=oom)
+            self.fail(kind, reason, peers=[peer], exit_code=code, signal=by, oom=oom)
 
     def on_outside_signal(self, peer: RankConnection, number: int) -> None:
         """A rank wrapper got a signal that the supervisor did not send."""
@@ -147,7 +147,7 @@ class Verdict:
         elif now - self._signalled_at > SIGNAL_TIME:
             number = signalled[0].outside_signal or int(signal.SIGTERM)
             reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"
-            self.fail("signal", reason, peers=signalled, code=128 + number, signal=number)
+            self.fail("signal", reason, peers=signalled, signal=number)
 
     def on_not_started(self, missing: Sequence[RankConnection], within: float) -> None:
         self.fail("not-begun", f"{ranks_on_hosts(missing)} did not begin within {within:g} s", peers=missing)
@@ -244,11 +244,7 @@ def describe_loss(
     on_first_host = [peer for peer in gone if peer.host == first.host]
     if all(peer in gone for peer in alive if peer.host == first.host):
         return on_first_host, f"{first.host} stopped responding ({format_ranks(on_first_host)})", True
-    return (
-        on_first_host,
-        f"{ranks_on_hosts(on_first_host)} stopped responding",
-        True,
-    )
+    return on_first_host, f"{ranks_on_hosts(on_first_host)} stopped responding", True
 
 
 def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None = None) -> str:

@@ -97,7 +97,7 @@ class RunPart(Part):
         super().__init__(os.fsencode(f"{home}/runs/{name}"))
 
     def state(self) -> RunState:
-        """What its files say; processes on this host may say more."""
+        """The state by its files alone; processes on this host can show that it is in use."""
         status = self.path + b"/status.json"
         try:
             stored = read_document(os.fsdecode(status))
@@ -171,7 +171,7 @@ class HomeContents:
         }
 
     def found(self) -> Iterator[Json]:
-        """What `remove` removes."""
+        """The entries that `remove` removes."""
         envs = environments.list_environments(self.request)
         yield entry("environments", len(envs["envs"]), sum(env["bytes"] for env in envs["envs"]))
         for kind, parts in self.parts().items():
@@ -187,7 +187,7 @@ class HomeContents:
         return {"runs": [*self.runs], "projects": [*self.trees]}
 
     def left(self) -> Iterator[Json]:
-        """What `remove` leaves there; `runs` and `projects` are files that runs wrote."""
+        """The entries that `remove` leaves there; `runs` and `projects` are files that runs wrote."""
         for (kind, parts), name in zip(self.parts().items(), ("runs", "code")):
             results = [path for part in parts if not self.takes_results for path in part.results()]
             if results:

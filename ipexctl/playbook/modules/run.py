@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -184,11 +185,8 @@ def _stop(context: PlayContext, record: RunRecord) -> None:
     """Stop the run because the call was cancelled; over a new session, as those of the pool are closed."""
     cancel = Cancel()
     try:
-        session = context.pool.connector.open(record.node0, cancel)
-        try:
+        with closing(context.pool.connector.open(record.node0, cancel)) as session:
             stop(session, record, cancel=cancel)
-        finally:
-            session.close()
     except HostError as error:
         context.watch(Notice(f"run {record.id} could not be stopped: {error.reason}; ipexctl stop {record.id}", True))
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.remote.transfer.peer_transfer import Servers
+from ipexctl.remote.progress import ignore_event
+from ipexctl.remote.transfer.peer_servers import Servers
 from ipexctl.remote.transfer.relay import Relay
 from ipexctl.remote.transfer.store_client import Damaged, Delivery, missing, push
 
@@ -29,10 +30,6 @@ Route = Literal["there", "server", "here"]
 """The source of the files: they were there already, from a host's server, through the control machine."""
 
 
-def _ignore(host: Host, done: int, total: int | None) -> None:
-    """The default of `on_progress`."""
-
-
 class Distributor:
     """Copies the files of one store to others. `bring` is called from each target's own thread, many at once."""
 
@@ -42,7 +39,7 @@ class Distributor:
         source: StoreLocation,
         files: Sequence[StoredFile],
         *,
-        on_progress: Callable[[Host, int, int | None], None] = _ignore,
+        on_progress: Callable[[Host, int, int | None], None] = ignore_event,
     ) -> None:
         self._pool = pool
         self._source = source

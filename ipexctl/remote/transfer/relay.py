@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import tempfile
 import threading
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.store import receive
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.remote.node_call import agent_command, agent_zip
+from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.remote.transfer.store_client import refuse_damaged
@@ -141,7 +140,7 @@ class Relay:
                 left = left[os.write(write_end, left) :]
 
         command = agent_command("files.store", "send", python=self._source.python)
-        stdin = io.BytesIO(agent_zip("files") + json.dumps(request).encode() + b"\n")
+        stdin = io.BytesIO(agent_and_request("files.store", request))
         name = self._source.host.name
         try:
             ended = session.run(command, sink, stdin=stdin, cancel=self._cancel)

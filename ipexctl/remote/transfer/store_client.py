@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import ignore_event
 from ipexctl.remote.session import ChunkStream, capture
 
 if TYPE_CHECKING:
@@ -32,10 +33,6 @@ while read -r name; do rm -rf -- "$name" || code=1; done
 exit $code
 """
 """The names come on stdin: thousands of them don't fit into a command line."""
-
-
-def _ignore(_: object) -> None:
-    """The default callback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class StoreLocation:
         request: Mapping[str, Any],
         *,
         stdin: Readable | None = None,
-        on_event: Callable[[Reply], None] = _ignore,
+        on_event: Callable[[Reply], None] = ignore_event,
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Reply:
@@ -111,7 +108,7 @@ class DownloadResult:
 class TransferEvents:
     """Handles events of a transfer: the bytes that have arrived and the hash of each complete file."""
 
-    def __init__(self, on_bytes: Callable[[int], None], on_got: Callable[[str], None] = _ignore) -> None:
+    def __init__(self, on_bytes: Callable[[int], None], on_got: Callable[[str], None] = ignore_event) -> None:
         self.is_ready = False
         """Whether the receiver has started: then the connection to it works."""
         self._on_bytes = on_bytes
@@ -151,8 +148,8 @@ def fetch(
     downloads: Sequence[Download],
     *,
     settings: Mapping[str, Any] | None = None,
-    on_bytes: Callable[[int], None] = _ignore,
-    on_got: Callable[[str], None] = _ignore,
+    on_bytes: Callable[[int], None] = ignore_event,
+    on_got: Callable[[str], None] = ignore_event,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> DownloadResult:
@@ -185,7 +182,7 @@ def push(
     location: StoreLocation,
     files: Iterable[tuple[StoredFile, Path]],
     *,
-    on_bytes: Callable[[int], None] = _ignore,
+    on_bytes: Callable[[int], None] = ignore_event,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> tuple[str, ...]:

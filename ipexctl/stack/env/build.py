@@ -15,13 +15,13 @@ from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
 from ipexctl.stack.env.environment import CheckResult, EnvClient, machine_token, parse_result
 from ipexctl.stack.env.preflight import home_obstacle
-from ipexctl.stack.install_context import InstallContext, InstallResult
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
+    from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock, Wheel
 
@@ -316,9 +316,8 @@ class EnvInstaller:
             client.unlink(name, context.request.name)
         status: Status = "failed" if problem is not None else "changed" if changed or not named else "ok"
         reason, fix = problem or ("shares the home of another host" if shares_home else "", "")
-        context.done[host.name] = InstallResult(
-            host, status, reason, fix, context.seconds, name, self.spec.lock.packages, result.to_json()
-        )
+        packages = self.spec.lock.packages
+        context.add_result(host, status, reason, fix, env=name, packages=packages, verify=result.to_json())
         context.watch(HostFinished(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=problem is None))
 
 

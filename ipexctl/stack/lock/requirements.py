@@ -87,24 +87,24 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
     held = {"torch": plan.torch, "intel-extension-for-pytorch": plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
         requirement = Requirement(line)
-        version = held.get(canonicalize_name(requirement.name))
-        if version is None and canonicalize_name(requirement.name) in held:
-            return UserError(
-                f"{line} (from {origins.get(line, '--with')}): {plan.row.name} has no {requirement.name}, and "
-                "one built for another torch fails at import",
-                fix="remove it, or choose a row that has it: ipexctl versions; such as --stack ipex-2.8",
-            )
-        if version is None or (requirement.marker and not requirement.marker.evaluate(target)):
+        project, written = canonicalize_name(requirement.name), f"{line} (from {origins.get(line, '--with')})"
+        if project not in held:
             continue
-        public = Version(version).public
-        if requirement.url or not any(requirement.specifier.contains(v, prereleases=True) for v in (version, public)):
-            where = origins.get(line, "--with")
-            fix = "remove its versions: the row decides them"
-            if canonicalize_name(requirement.name) == "torch" and len(requirement.specifier) == 1:
-                fix += f"; or choose that torch: --torch {next(iter(requirement.specifier)).version}"
+        version = held[project]
+        if version is None:
             return UserError(
-                f"{line} (from {where}) excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix
+                f"{written}: {plan.row.name} has no {requirement.name}, and one built for another torch fails at "
+                "import",
+                fix="remove it, or choose a stack that has it: ipexctl versions; such as --stack ipex-2.8",
             )
+        if requirement.marker and not requirement.marker.evaluate(target):
+            continue
+        versions = (version, Version(version).public)
+        if requirement.url or not any(requirement.specifier.contains(v, prereleases=True) for v in versions):
+            fix = "remove its versions: the stack decides them"
+            if project == "torch" and len(requirement.specifier) == 1:
+                fix += f"; or choose that torch: --torch {next(iter(requirement.specifier)).version}"
+            return UserError(f"{written} excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix)
     return None
 
 

@@ -61,14 +61,9 @@ def profile(facts: Facts) -> HostProfile:
         tier=facts.cpu.tier,
         libc=system.libc,
         glibc=system.libc_version if system.libc != "musl" else None,
-        pythons=good if has_versions or _were_inspected(facts) else None,
+        pythons=good if has_versions or facts.has_finished("programs") else None,
         others=tuple(sorted(running - good, key=version_key)),
     )
-
-
-def _were_inspected(facts: Facts) -> bool:
-    """Whether the probe completed its search for programs, so that no result means no Python."""
-    return "programs" not in facts.cut and (facts.complete or bool(facts.cut))
 
 
 def usable_pythons(facts: Facts) -> tuple[Python, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
+from ipexctl.hosts.names import quoted
 from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import IpexBuild, OnecclBuild, StackSpec, minor, version_key
 from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON, span
@@ -22,22 +23,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["any", "ipex", "torch"]
 KINDS: Final = ("ipex", "torch")
-_CLIP: Final = 40
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """A row with its bindings or without."""
-
-    row: StackSpec
-    ccl: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """The candidate rows and their limits."""
+    """The candidate rows, best first, and their limits; a row without its bindings is for gloo."""
 
-    variants: tuple[Variant, ...]
+    rows: tuple[StackSpec, ...]
     kind: Kind
     named: bool
     """Whether the request names a row, not only a kind."""
@@ -96,28 +88,28 @@ class _Reader:
         kind: Kind = "any" if request.stack is None else "torch" if not any(row.ipex for row in chosen) else "ipex"
         named = bool(request.torch or request.ipex or request.oneccl or (request.stack and request.stack not in KINDS))
         must = request.require_oneccl or request.oneccl is not None
-        variants = _ordered(chosen, must=must, named=named, kind=kind)
-        if not variants:
+        rows = _ordered(chosen, must=must, named=named, kind=kind)
+        if not rows:
             having = [row for row in table if row.oneccl]
             last = next((row for row in having if row.line == chosen[0].line), having[0] if having else None)
             raise _Refused(
                 f"there are no oneCCL bindings for {chosen[0].title}",
                 (f"--stack {last.name} has them; or " if last else "") + "remove --require-oneccl to use gloo",
             )
-        if request.python is not None and not any(request.python in variant.row.pythons for variant in variants):
-            row = next((variant.row for variant in variants if not variant.ccl), variants[0].row)
+        if request.python is not None and not any(request.python in row.pythons for row in rows):
+            row = next((row for row in rows if not row.oneccl_builds), rows[0])
             raise _Refused(
                 f"{row.title} is built for Python {span(row.pythons)}, not for {request.python}",
                 "remove --python, or choose another row: ipexctl versions --python " + request.python,
             )
-        return Constraints(variants, kind, named, request.python, must, request.oneccl)
+        return Constraints(rows, kind, named, request.python, must, request.oneccl)
 
     def _check_stack(self) -> None:
         stack, known = self.request.stack, [*KINDS, *stacks(self.table)]
         if stack is not None and stack not in known:
             near = get_close_matches(stack.lower(), known, n=2)
             there_are = f"`ipexctl versions` lists them: {known[2]} to {self.table[-1].name}, ipex, torch"
-            raise _unknown(f"there is no stack called {_shown(stack)}", near, there_are)
+            raise _unknown(f"there is no stack called {quoted(stack)}", near, there_are)
 
     def _check_torch(self) -> None:
         if self.request.torch is None:
@@ -127,7 +119,7 @@ class _Reader:
         patches = {patch for row in self.table for patch in row.torch_patches}
         if requested in lines or requested in patches:
             return
-        reason = f"the version table has no torch {_shown(self.request.torch)}"
+        reason = f"the version table has no torch {quoted(self.request.torch)}"
         if minor(requested) in lines:
             have = sorted((patch for patch in patches if minor(patch) == minor(requested)), key=version_key)
             reason += f"; of torch {minor(requested)} there is {', '.join(have)}"
@@ -148,9 +140,9 @@ class _Reader:
                 )
             return
         if re.fullmatch(r"\d+\.\d+\.\d+\S*", python) and minor(python) in known:
-            reason = f"--python takes the first two numbers of a version, not {_shown(python)}"
+            reason = f"--python takes the first two numbers of a version, not {quoted(python)}"
             raise _unknown(reason, [minor(python)], "")
-        reason = f"no row of the version table is for Python {_shown(python)}"
+        reason = f"no row of the version table is for Python {quoted(python)}"
         raise _unknown(reason, _near(python, known), f"there are {span(known)}")
 
     def _narrow_torch(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
@@ -238,20 +230,18 @@ def _works(build: IpexBuild | OnecclBuild, row: StackSpec) -> bool:
     return bool(set(build.works_with) & set(row.torch_patches))
 
 
-def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: Kind) -> tuple[Variant, ...]:
+def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: Kind) -> tuple[StackSpec, ...]:
     """IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo, then the rest, each newest first."""
-    ccl = [Variant(row, True) for row in rows if row.ipex and row.oneccl_builds]
+    ccl = [row for row in rows if row.ipex and row.oneccl_builds]
     if must:
         return tuple(ccl)
-    gloo = [Variant(row.without_oneccl(), False) for row in rows if row.ipex]
-    stock = [Variant(row, False) for row in rows if not row.ipex]
-    if kind == "torch" or (named and not gloo):
-        return tuple(Variant(row, False) for row in rows)
-    if named or kind == "ipex":
-        return (*ccl, *gloo, *(stock if kind == "any" else ()))
-    maintained = [variant for variant in stock if not variant.row.retired]
-    old = [variant for variant in stock if variant.row.retired]
-    alone = [Variant(row.stock(), False) for row in rows if row.ipex]
+    gloo = [row.without_oneccl() for row in rows if row.ipex]
+    stock = [row for row in rows if not row.ipex]
+    if named or kind != "any":
+        return (*ccl, *gloo, *(stock if kind == "any" or not gloo else ()))
+    maintained = [row for row in stock if not row.retired]
+    old = [row for row in stock if row.retired]
+    alone = [row.stock() for row in rows if row.ipex]
     return (*ccl, *maintained, *gloo, *old, *alone)
 
 
@@ -261,7 +251,7 @@ def _check_version(what: str, requested: str | None, known: Sequence[str]) -> No
     ordered = sorted(set(known), key=version_key)
     there_are = f"it has {ordered[0]} to {ordered[-1]}: ipexctl versions" if ordered else ""
     raise _unknown(
-        f"the version table has no {what} {_shown(requested)}", _near(_public(requested), ordered), there_are
+        f"the version table has no {what} {quoted(requested)}", _near(_public(requested), ordered), there_are
     )
 
 
@@ -293,7 +283,3 @@ def _weight(version: str) -> int:
 def _unknown(reason: str, near: Sequence[str], there_are: str) -> _Refused:
     guess = f"did you mean {' or '.join(near)}?" if near else ""
     return _Refused(reason, " ".join(part for part in (guess, there_are) if part), exit_code=2)
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= _CLIP else text[: _CLIP - 1] + "…")

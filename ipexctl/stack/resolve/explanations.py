@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.stack.resolve.constraints import Constraints, Variant
+    from ipexctl.stack.resolve.constraints import Constraints
     from ipexctl.stack.resolve.resolver import Pick
 
 _NAMES = {
@@ -29,67 +29,65 @@ _RETIRED = "IPEX is retired since March 2026 (no more fixes, known security issu
 
 
 def why(
-    chosen: Variant,
-    tried: Sequence[tuple[Variant, Incompatibility]],
+    row: StackSpec,
+    tried: Sequence[tuple[StackSpec, Incompatibility]],
     constraints: Constraints,
     *,
     any_hosts: bool,
     otherwise: bool,
 ) -> str:
     """One sentence: the reason for this stack. `otherwise`: it runs over gloo if no index has its bindings."""
-    row = chosen.row
     fits = " that fits every host" if any_hosts else ""
     if constraints.named:
         text = f"{row.title} was requested"
     elif not row.ipex:
-        is_old = any(variant.row.ipex and not variant.ccl for variant, _ in tried)  # they come after the maintained
+        is_old = any(other.ipex and not other.oneccl_builds for other, _ in tried)  # they come after the maintained
         text = f"the newest {'maintained ' if constraints.is_default and not is_old else ''}PyTorch{fits}"
-    elif chosen.ccl:
+    elif row.oneccl_builds:
         text = f"the newest stack with IPEX and oneCCL bindings{fits}"
     else:
         text = f"the newest stack with IPEX{fits}"
-    if newer := _first_newer(chosen, tried):
+    if newer := _first_newer(row, tried):
         text += f" ({newer})"
-    if row.ipex and not chosen.ccl:
+    if row.ipex and not row.oneccl_builds:
         text += ", over gloo"
-    best = next(((variant, problem) for variant, problem in tried if variant.ccl and variant.row.oneccl), None)
+    best = next(((other, problem) for other, problem in tried if other.oneccl), None)
     if constraints.is_default and not row.ipex and best is not None:
-        variant, problem = best
-        text += f"; not {variant.row.name}, the newest with oneCCL: {problem.brief or problem.reason}"
+        other, problem = best
+        text += f"; not {other.name}, the newest with oneCCL: {problem.brief or problem.reason}"
     if otherwise:
         text += "; over gloo if no index has its bindings"
     return text
 
 
-def _first_newer(chosen: Variant, tried: Sequence[tuple[Variant, Incompatibility]]) -> str:
+def _first_newer(chosen: StackSpec, tried: Sequence[tuple[StackSpec, Incompatibility]]) -> str:
     """The first better row that was not taken, with the reason."""
-    for variant, problem in tried:
-        published = variant.row.oneccl or not variant.ccl
-        if variant.row.name != chosen.row.name and variant.ccl == chosen.ccl and published:
-            return f"{variant.row.name}: {problem.reason}"
+    for row, problem in tried:
+        is_alike = bool(row.oneccl_builds) == bool(chosen.oneccl_builds)
+        if row.name != chosen.name and is_alike and (row.oneccl or not row.oneccl_builds):
+            return f"{row.name}: {problem.reason}"
     return ""
 
 
 def instead_of_what(
-    chosen: Variant, tried: Sequence[tuple[Variant, Incompatibility]], constraints: Constraints, wheels: Availability
+    row: StackSpec, tried: Sequence[tuple[StackSpec, Incompatibility]], constraints: Constraints, wheels: Availability
 ) -> Iterator[str]:
     """Sentences about the parts that the user does not get."""
-    row = chosen.row
-    if chosen.ccl or not row.ipex:
+    if row.oneccl_builds or not row.ipex:
         return
-    missed = [(each, problem) for each, problem in tried if each.ccl]
-    own = next((problem for each, problem in missed if each.row.name == row.name), None)
-    best = next(((each, problem) for each, problem in missed if each.row.oneccl and not problem.hosts), None)
+    missed = [(other, problem) for other, problem in tried if other.oneccl_builds]
+    own = next((problem for other, problem in missed if other.name == row.name), None)
+    best = next(((other, problem) for other, problem in missed if other.oneccl and not problem.hosts), None)
     if own and (constraints.named or own.hosts):
         yield f"gloo instead of oneCCL: {own.reason}"
     elif best and wheels.queried and not wheels.of("oneccl-bind-pt"):
         nowhere = not_available(wheels, "oneccl_bind_pt")
-        yield f"gloo instead of oneCCL: {nowhere}; the newest stack with it is {best[0].row.name}"
+        yield f"gloo instead of oneCCL: {nowhere}; the newest stack with it is {best[0].name}"
     elif best:
-        yield f"gloo instead of oneCCL: {best[0].row.name}: {best[1].reason}"
+        yield f"gloo instead of oneCCL: {best[0].name}: {best[1].reason}"
     elif missed:
-        newest = next((each for each in missed if each[0].row.oneccl), missed[0])
-        yield f"gloo instead of oneCCL: {newest[0].row.name}: {newest[1].reason}"
+        newest = next((each for each in missed if each[0].oneccl), missed[0])
+        yield f"gloo instead of oneCCL: {newest[0].name}: {newest[1].reason}"
 
 
 def retired(row: StackSpec, maintained: StackSpec | None, why_not: str) -> Iterator[str]:
@@ -167,16 +165,15 @@ def not_available(wheels: Availability, what: str) -> str:
     return f"no index in reach has {what}" + (f" ({'; '.join(queried)})" if queried else "")
 
 
-def missing_wheels(variant: Variant, targets: Sequence[Target], wheels: Availability) -> Incompatibility:
+def missing_wheels(row: StackSpec, targets: Sequence[Target], wheels: Availability) -> Incompatibility:
     """The reason why a row that fits all hosts is not available."""
-    row = variant.row
     if not wheels.queried:
-        if variant.ccl and all(build.cpu_wheel != "published" for build in row.oneccl_builds):
+        if row.oneccl_builds and all(build.cpu_wheel != "published" for build in row.oneccl_builds):
             return Incompatibility(f"oneCCL bindings for CPUs were never published for torch {row.line}")
         return Incompatibility(f"no versions of the parts of {row.title} work together on these hosts")
     absent: list[str] = []
     other_builds: dict[str, tuple[str, ...]] = {}
-    for project, versions in _parts(variant).items():
+    for project, versions in _parts(row).items():
         if any(wheels.build(project, version, target) for version in versions for target in targets):
             continue
         has = {version.partition("+")[0] for version in wheels.versions(project)}
@@ -194,7 +191,7 @@ def missing_wheels(variant: Variant, targets: Sequence[Target], wheels: Availabi
             f"{subject} as a CPU wheel for Python {pythons} and glibc {targets[0].glibc}"
             + _other_wheels(built_for, targets)
         )
-    if variant.ccl and not row.oneccl:
+    if row.oneccl_builds and not row.oneccl:
         reasons.append(f"oneCCL bindings for CPUs were never published for torch {row.line}")
     if not reasons:
         reasons = [f"the available parts of {row.title} do not work together"]
@@ -216,40 +213,39 @@ def _other_wheels(built_for: Sequence[str], targets: Sequence[Target]) -> str:
     return f" (there are those of Python {', '.join(built_for)})"
 
 
-def _parts(variant: Variant) -> dict[str, list[str]]:
-    row = variant.row
+def _parts(row: StackSpec) -> dict[str, list[str]]:
     parts = {"torch": list(row.patches)}
     if row.ipex_builds:
         parts["intel-extension-for-pytorch"] = [build.version for build in row.ipex_builds]
-    if variant.ccl:
+    if row.oneccl_builds:
         parts["oneccl-bind-pt"] = [build.version for build in row.oneccl_builds]
     return parts
 
 
 def simplest_refusal(
-    tried: Sequence[tuple[Variant, Incompatibility]],
+    tried: Sequence[tuple[StackSpec, Incompatibility]],
     host_groups: Mapping[HostProfile, tuple[str, ...]],
     wheels: Availability,
-) -> tuple[Variant, Incompatibility]:
-    """The most useful reason: of an available variant without bindings, against the fewest hosts."""
-    floor = min((variant.row.glibc for variant, _ in tried), key=version_key)
+) -> tuple[StackSpec, Incompatibility]:
+    """The most useful reason: of an available row without bindings, against the fewest hosts."""
+    floor = min((row.glibc for row, _ in tried), key=version_key)
     old = {
         kind.glibc: names
         for kind, names in host_groups.items()
         if kind.glibc and version_key(kind.glibc) < version_key(floor)
     }
-    if old and len({variant.row.name for variant, _ in tried}) > 1:
+    if old and len({row.name for row, _ in tried}) > 1:
         version, names = next(iter(old.items()))
         has = "has" if len(names) == 1 else "have"
-        reason = f"{join_names(names)} {has} glibc {version}; every row needs {floor} or newer"
+        reason = f"{join_names(names)} {has} glibc {version}; every stack needs {floor} or newer"
         return tried[0][0], Incompatibility(reason, names)
-    good = [(each, problem) for each, problem in tried if not each.ccl]
-    good = good or [(each, problem) for each, problem in tried if each.row.oneccl] or list(tried)
+    good = [(row, problem) for row, problem in tried if not row.oneccl_builds]
+    good = good or [(row, problem) for row, problem in tried if row.oneccl] or list(tried)
     if wheels.queried:
         at_hand = [
-            (each, problem)
-            for each, problem in good
-            if {version.partition("+")[0] for version in wheels.versions("torch")} & set(each.row.torch_patches)
+            (row, problem)
+            for row, problem in good
+            if {version.partition("+")[0] for version in wheels.versions("torch")} & set(row.torch_patches)
         ]
         good = at_hand or good
     return min(good, key=lambda item: len(item[1].hosts))
@@ -257,7 +253,7 @@ def simplest_refusal(
 
 def refusal(
     problem: Incompatibility,
-    variant: Variant,
+    row: StackSpec,
     *,
     fits: StackSpec | None,
     stock: StackSpec | None,
@@ -277,8 +273,8 @@ def refusal(
     if gloo is not None:
         option = f"--oneccl {constraints.oneccl}" if constraints.oneccl else "--require-oneccl"
         fixes.append(f"remove {option} to get {gloo.name} with gloo")
-    if stock is not None and variant.row.ipex:
-        same = stock.line == variant.row.line
+    if stock is not None and row.ipex:
+        same = stock.line == row.line
         fixes.append(f"--stack {stock.name}" if constraints.named and same else "--stack torch")
     if problem.hosts and len(problem.hosts) < count and len(problem.hosts) <= _MANY:
         without = ",".join(f"!{name}" for name in problem.hosts)

@@ -24,7 +24,7 @@ from ipexctl.stack.resolve.compatibility import (
     span,
     without_python,
 )
-from ipexctl.stack.resolve.constraints import Constraints, Variant, read_constraints
+from ipexctl.stack.resolve.constraints import Constraints, read_constraints
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ OPTIONAL: Final = ("intel-openmp", "numpy")
 class Pick:
     """Builds of a row that work together, and their wheels; without an answer of indexes no wheels."""
 
-    variant: Variant
+    row: StackSpec
     torch: str
     ipex: IpexBuild | None
     oneccl: OnecclBuild | None
@@ -95,8 +95,8 @@ def resolve_by_table(
     constraints = read_constraints(request, rows)
     if isinstance(plan, Refusal) or isinstance(constraints, Refusal) or plan.oneccl is None:
         return plan
-    without = replace(constraints, variants=tuple(each for each in constraints.variants if not each.ccl))
-    if constraints.named or not without.variants:
+    without = replace(constraints, rows=tuple(row for row in constraints.rows if not row.oneccl_builds))
+    if constraints.named or not without.rows:
         return plan
     other = _Search(request, rows, hosts, profiles(hosts), NOT_QUERIED).first_fit(without)
     if isinstance(other, Refusal) or other.row.name == plan.row.name:
@@ -106,29 +106,29 @@ def resolve_by_table(
 
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
     """The projects to query, with `uv`, which builds environments."""
-    variants = _variants(request, rows)
-    if not variants:
+    candidates = _candidates(request, rows)
+    if not candidates:
         return ()
     found = [TORCH]
-    if any(variant.row.ipex for variant in variants):
+    if any(row.ipex for row in candidates):
         found.append(IPEX)
-    if any(variant.ccl for variant in variants):
+    if any(row.oneccl_builds for row in candidates):
         found.append(ONECCL)
-    for variant in variants:
-        queried = [*(requirement for _, requirement in variant.row.mpi), *variant.row.requires]
+    for row in candidates:
+        queried = [*(requirement for _, requirement in row.mpi), *row.requires]
         found += [split_requirement(requirement)[0] for requirement in queried]
     return tuple(dict.fromkeys([*found, UV]))
 
 
 def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[Index, ...]:
     """The indexes of the candidate rows, those of the best row first and PyPI last."""
-    found = dict.fromkeys(index for variant in _variants(request, rows) for index in variant.row.indexes)
+    found = dict.fromkeys(index for row in _candidates(request, rows) for index in row.indexes)
     return tuple(sorted(found, key=lambda index: "//pypi.org/" in index.url))
 
 
-def _variants(request: StackRequest, rows: Sequence[StackSpec] | None) -> tuple[Variant, ...]:
+def _candidates(request: StackRequest, rows: Sequence[StackSpec] | None) -> tuple[StackSpec, ...]:
     constraints = read_constraints(request, packaged_rows() if rows is None else rows)
-    return () if isinstance(constraints, Refusal) else constraints.variants
+    return () if isinstance(constraints, Refusal) else constraints.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +142,19 @@ class _Search:
     wheels: Availability
 
     def first_fit(self, constraints: Constraints) -> StackPlan | Refusal:
-        tried: list[tuple[Variant, Incompatibility]] = []
-        for variant in constraints.variants:
-            found = self._fit(variant, constraints)
+        tried: list[tuple[StackSpec, Incompatibility]] = []
+        for row in constraints.rows:
+            found = self._fit(row, constraints)
             if isinstance(found, Pick):
                 if better := self._for_cpus(found, constraints):
-                    tried.append((variant, Incompatibility("only its CUDA build is available")))
+                    tried.append((row, Incompatibility("only its CUDA build is available")))
                 return self._plan(better or found, tried, constraints)
-            tried.append((variant, found))
+            tried.append((row, found))
         return self._refuse(tried, constraints)
 
-    def _fit(self, variant: Variant, constraints: Constraints) -> Pick | Incompatibility:
-        row = variant.row
+    def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Incompatibility:
         pythons = row.pythons
-        narrower = variant.ccl and row.oneccl and pythons != row.without_oneccl().pythons
+        narrower = row.oneccl and pythons != row.without_oneccl().pythons
         title = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
         if constraints.python is not None:
             if constraints.python not in pythons:
@@ -166,10 +165,10 @@ class _Search:
             return problem
         glibc = min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=row.glibc)
         targets = [Target(python, glibc) for python in common]
-        picks = [pick for target in targets if (pick := next(self._picks(variant, constraints, target), None))]
+        picks = [pick for target in targets if (pick := next(self._picks(row, constraints, target), None))]
         if not picks:
-            return explanations.missing_wheels(variant, targets, self.wheels)
-        if constraints.is_default and variant.ccl and self.wheels.queried:
+            return explanations.missing_wheels(row, targets, self.wheels)
+        if constraints.is_default and row.oneccl_builds and self.wheels.queried:
             picks = [pick for pick in picks if pick.is_for_cpus]
             if not picks:
                 return Incompatibility(f"only the CUDA build of torch {row.line} is available")
@@ -185,26 +184,25 @@ class _Search:
 
     def _for_cpus(self, found: Pick, constraints: Constraints) -> Pick | None:
         """A maintained torch for CPUs instead of a newer one with gigabytes of CUDA, if no torch was named."""
-        if constraints.named or found.variant.row.ipex or found.is_for_cpus or not self.wheels.queried:
+        if constraints.named or found.row.ipex or found.is_for_cpus or not self.wheels.queried:
             return None
         maintained = {row.name for row in self.table if not (row.ipex or row.retired)}
-        others = (self._fit(variant, constraints) for variant in constraints.variants if variant.row.name in maintained)
+        others = (self._fit(row, constraints) for row in constraints.rows if row.name in maintained)
         return next((other for other in others if isinstance(other, Pick) and other.is_for_cpus), None)
 
-    def _picks(self, variant: Variant, constraints: Constraints, target: Target) -> Iterator[Pick]:
+    def _picks(self, row: StackSpec, constraints: Constraints, target: Target) -> Iterator[Pick]:
         """All available combinations that work together, best first."""
-        row = variant.row
         for torch in row.patches:
             for ipex in row.ipex_builds or (None,):
                 if ipex and not self._ipex_runs(ipex, torch, target):
                     continue
-                for oneccl in row.oneccl_builds if variant.ccl else (None,):
+                for oneccl in row.oneccl_builds or (None,):
                     if oneccl and not self._oneccl_runs(oneccl, torch, target, constraints):
                         continue
                     builds = ((TORCH, torch), (IPEX, ipex and ipex.version), (ONECCL, oneccl and oneccl.version))
                     found = self._builds({project: version for project, version in builds if version}, target)
                     if found is not None:
-                        yield Pick(variant, torch, ipex, oneccl, target, found)
+                        yield Pick(row, torch, ipex, oneccl, target, found)
 
     def _ipex_runs(self, build: IpexBuild, torch: str, target: Target) -> bool:
         return (
@@ -231,16 +229,16 @@ class _Search:
         return found
 
     def _plan(
-        self, pick: Pick, tried: Sequence[tuple[Variant, Incompatibility]], constraints: Constraints
+        self, pick: Pick, tried: Sequence[tuple[StackSpec, Incompatibility]], constraints: Constraints
     ) -> StackPlan:
-        row, wheels = pick.variant.row, self.wheels
+        row, wheels = pick.row, self.wheels
         torch = pick.pin(TORCH, pick.torch)
         ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
         oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
         mpi, mpi_note = self._mpi(row, pick)
         extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
         notes = [
-            *explanations.instead_of_what(pick.variant, tried, constraints, wheels),
+            *explanations.instead_of_what(row, tried, constraints, wheels),
             *explanations.retired(row, *self._maintained(constraints)),
             *explanations.withdrawn(pick),
             *explanations.made_by_hand(row, pick),
@@ -250,7 +248,7 @@ class _Search:
         ]
         pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
         # The indexes, which were not queried, may lack the bindings of the requested stack.
-        otherwise = not wheels.queried and pick.variant.ccl and constraints.named and not constraints.require_oneccl
+        otherwise = not wheels.queried and oneccl is not None and constraints.named and not constraints.require_oneccl
         return StackPlan(
             row=row,
             torch=torch,
@@ -266,7 +264,7 @@ class _Search:
             constraints=row.constraints,
             backend="ccl" if oneccl else "gloo",
             glibc=pick.target.glibc,
-            why=explanations.why(pick.variant, tried, constraints, any_hosts=bool(self.hosts), otherwise=otherwise),
+            why=explanations.why(row, tried, constraints, any_hosts=bool(self.hosts), otherwise=otherwise),
             bundled_mpi=pick.bundled_mpi,
             torch_wheel=pick.wheels.get(TORCH),
             notes=tuple(dict.fromkeys(notes)),
@@ -285,36 +283,39 @@ class _Search:
     def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, str]:
         """The newest maintained PyTorch that these hosts can have, or the reason why there is none."""
         why_not = ""
-        maintained = tuple(Variant(row, False) for row in self.table if not (row.ipex or row.retired))
-        of_torch = replace(constraints, variants=maintained, kind="torch", named=False, python=None)
-        for variant in maintained:
-            found = self._fit(variant, of_torch)
+        maintained = tuple(row for row in self.table if not (row.ipex or row.retired))
+        of_torch = replace(constraints, rows=maintained, kind="torch", named=False, python=None)
+        for row in maintained:
+            found = self._fit(row, of_torch)
             if isinstance(found, Pick):
-                return (self._for_cpus(found, of_torch) or found).variant.row, ""
+                return (self._for_cpus(found, of_torch) or found).row, ""
             why_not = why_not or found.reason
         return None, why_not
 
-    def _refuse(self, tried: Sequence[tuple[Variant, Incompatibility]], constraints: Constraints) -> Refusal:
-        variant, problem = explanations.simplest_refusal(tried, self.host_groups, self.wheels)
-        row, must = variant.row, constraints.require_oneccl
+    def _refuse(self, tried: Sequence[tuple[StackSpec, Incompatibility]], constraints: Constraints) -> Refusal:
+        row, problem = explanations.simplest_refusal(tried, self.host_groups, self.wheels)
+        must = constraints.require_oneccl
 
-        def first_fitting(variants: Iterable[Variant]) -> StackSpec | None:
-            return next((each.row for each in variants if isinstance(self._fit(each, constraints), Pick)), None)
+        def first_fitting(rows: Iterable[StackSpec]) -> StackSpec | None:
+            return next((other for other in rows if isinstance(self._fit(other, constraints), Pick)), None)
 
         fits, stock, gloo = None, None, None
         if constraints.named or constraints.kind == "ipex":
             # The rows of the same kind for another torch, newest first.
             kindred = [other if row.ipex else other.stock() for other in self.table]
             kindred = [other for other in kindred if bool(other.ipex) == bool(row.ipex) and other.line != row.line]
-            fits = first_fitting(Variant(other if must else other.without_oneccl(), must) for other in kindred)
+            if must:
+                fits = first_fitting(other for other in kindred if other.oneccl_builds)
+            else:
+                fits = first_fitting(other.without_oneccl() for other in kindred)
         if row.ipex and not must:
             same_torch = [other for other in self.table if self.request.torch and other.line == row.line]
-            stock = first_fitting(Variant(other.stock(), False) for other in (*same_torch, *self.table))
+            stock = first_fitting(other.stock() for other in (*same_torch, *self.table))
         if must:
-            gloo = first_fitting(Variant(other.without_oneccl(), False) for other in self.table if other.ipex)
+            gloo = first_fitting(other.without_oneccl() for other in self.table if other.ipex)
         return explanations.refusal(
             problem,
-            variant,
+            row,
             fits=fits,
             stock=stock,
             gloo=gloo,

@@ -21,7 +21,7 @@ from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable, readable
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.keys import HELP
-from ipexctl.ui.run.state import LogLine, Row, RunState, chosen_rows, newest, shown_rows
+from ipexctl.ui.run.state import LogLine, Row, RunState, newest, shown_rows
 from ipexctl.ui.run.summary import duration, state_counts
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _bar(done: float, total: float, *, width: int | None = None, style: str = "g
 
 def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, int]:
     """The table of ranks and its height; `height` has room for the rows, not for the heading."""
-    rows = chosen_rows(state)
+    rows = [row for row in state.rows.values() if row.status.rank in state.controls.ranks]
     shown = shown_rows(rows, height if len(rows) <= height else height - 1)
     hidden = [row for row in rows if row not in shown]
     host_width = min(max([4, *(cell_len(printable(row.status.host)) for row in rows)]), 12 if width < 100 else 28)

@@ -6,6 +6,7 @@ Lines are complete, in the order of each rank, and none is lost. Messages of ipe
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from datetime import datetime
@@ -23,8 +24,6 @@ from ipexctl.ui.run.summary import end_lines
 from ipexctl.ui.safe_output import OutputPipes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
 
@@ -37,9 +36,9 @@ _AGENT_MESSAGE: Final = re.compile(
 """A message that the supervisor or a rank wrapper put into the output of a rank."""
 
 
-def wants_live(environ: Mapping[str, str], *, plain: bool) -> bool:
+def wants_live(*, plain: bool) -> bool:
     """True for the live view: stdout is a capable terminal, and --plain is not given."""
-    return sys.stdout.isatty() and not plain and environ.get("TERM", "dumb") not in {"", "dumb"}
+    return sys.stdout.isatty() and not plain and os.environ.get("TERM", "dumb") not in {"", "dumb"}
 
 
 def check_terminal() -> None:
@@ -79,7 +78,8 @@ class PlainRun(OutputPipes):
         self._ranks = ranks
         self._quiet = quiet
         self._timestamps = timestamps
-        self._lines: dict[tuple[int, Stream], PrefixedLines] = {}
+        self.lines: dict[tuple[int, Stream], PrefixedLines] = {}
+        """Of the ranks that have printed something so far."""
         self._restarts: set[bytes] = set()
 
     def __enter__(self) -> PlainRun:
@@ -91,9 +91,12 @@ class PlainRun(OutputPipes):
     def watch(self, event: Event) -> None:
         if isinstance(event, Chunk):
             if event.rank in self._ranks:
-                lines = self._lines.get((event.rank, event.stream)) or self._begin(event.rank, event.stream)
+                key = event.rank, event.stream
+                if key not in self.lines:
+                    self.lines[key] = PrefixedLines(self._prefix(*key))
+                lines = self.lines[key]
                 if self._timestamps and event.data:
-                    lines.prefix = self._prefix(event.rank, event.stream) + f"{format_time(event.at)} ".encode()
+                    lines.prefix = self._prefix(*key) + f"{format_time(event.at)} ".encode()
                 if complete := lines.feed(event.data):
                     self._show(event.rank, event.stream, complete, lines.prefix)
         elif isinstance(event, Notice):
@@ -109,12 +112,8 @@ class PlainRun(OutputPipes):
         self._flush()
         super().close()
 
-    def _begin(self, rank: int, stream: Stream) -> PrefixedLines:
-        lines = self._lines[rank, stream] = PrefixedLines(self._prefix(rank, stream))
-        return lines
-
     def _flush(self) -> None:
-        for (rank, stream), lines in sorted(self._lines.items()):
+        for (rank, stream), lines in sorted(self.lines.items()):
             if rest := lines.flush():
                 self._show(rank, stream, rest, lines.prefix)
 
@@ -157,7 +156,7 @@ class JsonLog(OutputPipes):
         super().__init__(cancel)
         self.reason = ""
         self._hosts = record.ranks
-        self._lines: dict[tuple[int, Stream], tuple[PrefixedLines, float | None]] = {}
+        self.lines: dict[tuple[int, Stream], tuple[PrefixedLines, float | None]] = {}
         self._separator = "\n    "
         self._write(f'{{\n  "schema": "ipexctl.logs/1",\n  "id": {json.dumps(record.id)},\n  "lines": [')
 
@@ -165,15 +164,15 @@ class JsonLog(OutputPipes):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for (rank, stream), (lines, at) in sorted(self._lines.items(), key=lambda item: item[0]):
+        for (rank, stream), (lines, at) in sorted(self.lines.items(), key=lambda item: item[0]):
             self._write_lines(rank, stream, at, lines.flush())
         self._write(f'\n  ],\n  "reason": {json.dumps(printable(self.reason))}\n}}\n')
         self.close()
 
     def watch(self, event: Event) -> None:
         if isinstance(event, Chunk):
-            lines, _ = self._lines.get((event.rank, event.stream)) or (PrefixedLines(b""), None)
-            self._lines[event.rank, event.stream] = lines, event.at
+            lines, _ = self.lines.get((event.rank, event.stream)) or (PrefixedLines(b""), None)
+            self.lines[event.rank, event.stream] = lines, event.at
             self._write_lines(event.rank, event.stream, event.at, lines.feed(event.data))
         elif isinstance(event, Notice):
             print_message(printable(event.text))

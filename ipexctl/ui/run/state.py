@@ -69,14 +69,10 @@ class FoldedLog:
         candidates = self._open.setdefault((stream, text), [])
         entry = next((entry for entry in candidates if entry.number > last), None)
         if entry is None:
-            entry = self._append(text, stream, now)
+            entry = self.append(text, stream, now)
             candidates.append(entry)
         entry.ranks.add(rank)
         self._last[rank] = entry.number
-
-    def add_notice(self, text: str, now: float) -> None:
-        """Add a notice of ipexctl as the newest entry."""
-        self._append(text, None, now)
 
     def close_window(self, now: float) -> None:
         """Forget entries that are too old for another rank to join."""
@@ -86,7 +82,8 @@ class FoldedLog:
             elif now - entries[0].when > _WINDOW:
                 self._open[key] = [entry for entry in entries if now - entry.when <= _WINDOW]
 
-    def _append(self, text: str, stream: Stream | None, now: float) -> LogLine:
+    def append(self, text: str, stream: Stream | None, now: float) -> LogLine:
+        """Add the newest entry; one without a stream is a notice of ipexctl."""
         self.added += 1
         entry = LogLine(self.added, text, stream, now)
         self.entries.append(entry)
@@ -190,7 +187,7 @@ class RunState:
                 row.last, row.unfinished = row.unfinished[0], None
                 self.changed = True
         for text in self._notices:
-            self.folded.add_notice(text, now)
+            self.folded.append(text, None, now)
         self._notices = []
         if self._measured is None:
             self._measured = now
@@ -298,7 +295,3 @@ def shown_rows(rows: Sequence[Row], room: int) -> list[Row]:
 
 def _trouble(row: Row) -> int:
     return {"failed": 0, "lost": 1, "running": 2, "starting": 2, "unknown": 2}.get(row.status.state, 3)
-
-
-def chosen_rows(state: RunState) -> list[Row]:
-    return [row for row in state.rows.values() if row.status.rank in state.controls.ranks]

@@ -63,19 +63,9 @@ def how_it_ended(rank: Failure | RankStatus) -> str:
     return "was lost"
 
 
-def left_lines(run: str) -> list[str]:
+def left_text(run: str) -> str:
     """For a user who detached: the commands to attach again and to stop the run."""
-    return [f"detached; run {run} continues: ipexctl attach {run}", f"  to stop it: ipexctl stop {run}"]
-
-
-def not_stopped_lines(run: str, reason: str) -> list[str]:
-    """For a user who asked to stop the run, but left before the stop was confirmed."""
-    return [f"{printable(reason)}", f"run {run} may still be running: ipexctl stop {run}"]
-
-
-def cut_short_lines(run: str) -> list[str]:
-    """For a run that ended before all of its output was shown."""
-    return [f"run {run} is over; not all of its output was shown: ipexctl logs {run}"]
+    return f"detached; run {run} continues: ipexctl attach {run}\n  to stop it: ipexctl stop {run}"
 
 
 def state_counts(ranks: list[RankStatus]) -> str:

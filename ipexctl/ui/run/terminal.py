@@ -23,7 +23,7 @@ _BEGIN_FRAME: Final = b"\x1b[?2026h"
 _END_FRAME: Final = b"\x1b[?2026l"
 """Synchronized output: terminals that support it show a frame at once, others ignore the sequences."""
 _PIECE: Final = 256
-"""Bytes of one write. Where the descriptor can block, a writable terminal mostly has room for so many."""
+"""Bytes of one write. If the descriptor can block, a writable terminal mostly has room for so many."""
 _OWN_MODES: Final = termios.ECHO | termios.ICANON
 
 
@@ -36,7 +36,7 @@ class Terminal:
         self._console = Console(file=sys.stdout, force_terminal=True, no_color=no_color or None, highlight=False)
         self._lock = threading.RLock()
         self._before: list[Any] | None = None
-        self._entered = False
+        self.entered = False
         self._shown: list[list[Segment]] = []
         self._size = (0, 0)
         self._pending = memoryview(b"")
@@ -58,10 +58,6 @@ class Terminal:
             return True
 
     @property
-    def entered(self) -> bool:
-        return self._entered
-
-    @property
     def free(self) -> bool:
         """True if the last frame is written completely."""
         return not self._pending
@@ -71,27 +67,27 @@ class Terminal:
         with self._lock:
             if self.keyboard is not None:
                 modes = termios.tcgetattr(self.keyboard)
-                if not self._entered:
+                if not self.entered:
                     self._before = [*modes[:6], list(modes[6])]
                 # Signals stay on: Ctrl-C and Ctrl-Z are handled by the caller. Ctrl-S is off: it would stop the frames.
                 modes[0] &= ~termios.IXON
                 modes[3] &= ~_OWN_MODES
                 modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0
                 termios.tcsetattr(self.keyboard, termios.TCSANOW, modes)
-            self._entered = True
+            self.entered = True
             self._shown, self._size = [], (0, 0)
             self._pending = memoryview(_ENTER)
 
     def leave(self, patience: float = 0.5) -> None:
-        """Restore the screen. What a terminal has not taken after `patience` seconds is dropped.
+        """Restore the screen. Output that the terminal has not taken after `patience` seconds is dropped.
 
-        Dropping it makes room for the restoration and for what the process prints afterwards.
+        That makes room for the restoration and for what the process prints afterwards.
         """
         acquired = self._lock.acquire(timeout=0.5)
         try:
-            if not self._entered:
+            if not self.entered:
                 return
-            self._entered, self._pending = False, memoryview(b"")
+            self.entered, self._pending = False, memoryview(b"")
             self._restore_modes()
             with contextlib.suppress(OSError, termios.error):
                 if not self._is_writable(patience):
@@ -112,7 +108,7 @@ class Terminal:
         """Start to write the lines that changed since the last frame."""
         lines = self._console.render_lines(renderable, self._console.options.update_dimensions(width, height))
         with self._lock:
-            if not self._entered:
+            if not self.entered:
                 return
             changes: list[Segment] = []
             if self._size != (width, height):
@@ -130,7 +126,7 @@ class Terminal:
 
     def wait(self, seconds: float, wake: int) -> bytes:
         """The bytes typed within `seconds`; meanwhile the rest of a frame is written. `wake` ends the wait."""
-        readers = [wake] if self.keyboard is None or not self._entered else [wake, self.keyboard]
+        readers = [wake] if self.keyboard is None or not self.entered else [wake, self.keyboard]
         readable, writable, _ = select.select(readers, [self._out] if self._pending else [], [], seconds)
         if writable:
             with self._lock:

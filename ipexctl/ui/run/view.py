@@ -15,7 +15,7 @@ from ipexctl.ui.messages import print_message
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls, read_keys
 from ipexctl.ui.run.state import RunState
-from ipexctl.ui.run.summary import end_lines, left_lines
+from ipexctl.ui.run.summary import end_lines, left_text
 from ipexctl.ui.run.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -205,4 +205,4 @@ class LiveRun:
                 print_message(line[:_LONGEST_LAST_LINE])
             print_message("\n".join(end_lines(ended.status or self.state.status, ended.exit_code)))
         elif self.detached:
-            print_message("\n".join(left_lines(self.state.status.id)))
+            print_message(left_text(self.state.status.id))

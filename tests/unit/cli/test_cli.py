@@ -1,4 +1,4 @@
-"""The front door: help, mistakes in the call, and errors nobody foresaw."""
+"""The command line: help, usage errors and unexpected errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import typer
@@ -22,20 +22,27 @@ from ipexctl.jobs.registry import RunRecord, RunRegistry
 from message_data import missing
 
 
-def call(*args: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def call(
+    *args: str, cwd: Path | None = None, env: dict[str, str] | None = None, stdout: IO[Any] | int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ipexctl", *args],
-        capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=cwd,
+        stdout=stdout, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, cwd=cwd,
         env={**os.environ, "COLUMNS": "80", **(env or {})}, check=False, timeout=60,
     )  # fmt: skip
+
+
+def run_program(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run another program, with its output as text."""
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, **more)
 
 
 def test_version() -> None:
     assert call("--version").stdout == f"ipexctl {ipexctl.__version__}\n"
 
 
-def leaves() -> Iterator[tuple[str, Any]]:
-    """Every command and group of commands, by what is typed to call it."""
+def all_commands() -> Iterator[tuple[str, Any]]:
+    """Every command and subcommand with its full name."""
     for name in COMMANDS:
         command = load_command(name)
         below = getattr(command, "commands", {})
@@ -44,7 +51,7 @@ def leaves() -> Iterator[tuple[str, Any]]:
 
 def test_help_of_every_command_fits_80_columns_and_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for name, command in leaves():
+    for name, command in all_commands():
         text = command.get_help(typer.Context(command, info_name=f"ipexctl {name}"))
         assert "\x1b" not in text, name
         assert max(len(line) for line in text.splitlines()) <= 80, name
@@ -61,18 +68,18 @@ def test_help_is_shown(command: list[str]) -> None:
     assert "Example: ipexctl " in done.stdout
 
 
-ABOUT_HOSTS = (
+HOST_OPTIONS = (
     "--hostfile -H --hosts --limit -l --forks -f --user --port --identity --ssh-config --known-hosts --host-keys "
     "--iface --home --connect-timeout --timeout --json -q -v --no-color"
 )
-TOUCHING_HOSTS = ("doctor", "versions", "trust", "install", "envs", "sync", "exec", "fetch", "run", "play", "uninstall")
+HOST_COMMANDS = ("doctor", "versions", "trust", "install", "envs", "sync", "exec", "fetch", "run", "play", "uninstall")
 
 
-def test_every_command_that_touches_hosts_takes_every_option_about_hosts() -> None:
-    for name, command in leaves():
-        if name in TOUCHING_HOSTS or name.startswith("export "):
+def test_host_commands_have_all_host_options() -> None:
+    for name, command in all_commands():
+        if name in HOST_COMMANDS or name.startswith("export "):
             options = [option for param in command.params for option in param.opts]
-            assert set(ABOUT_HOSTS.split()) <= set(options), name
+            assert set(HOST_OPTIONS.split()) <= set(options), name
 
 
 WRONG_CALLS = (
@@ -117,14 +124,14 @@ WRONG_CALLS = (
         (["lab", "break", "node1", "nonsense"], "error:"),
     ],
 )
-def test_a_wrong_call_is_2(args: list[str], shown: str) -> None:
+def test_usage_errors_exit_with_code_2(args: list[str], shown: str) -> None:
     done = call(*args)
     assert done.returncode == 2
     assert shown in done.stderr + done.stdout
 
 
 @pytest.mark.parametrize("command", [["run", "--dry-run"], ["export", "shell"]])
-def test_a_plan_that_is_refused_is_a_document_all_the_same(command: list[str], tmp_path: Path) -> None:
+def test_json_document_is_printed_for_a_refused_plan(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("print(1)\n")
     words = ("--hosts", "localhost", "--home", str(tmp_path / "home"), "--python", "/nowhere/python", "--json", "x.py")
     done = call(*command, *words, cwd=tmp_path)
@@ -146,7 +153,7 @@ def test_a_plan_that_is_refused_is_a_document_all_the_same(command: list[str], t
         (["lab", "down", "--lab", "nolab"], "nolab"),
     ],
 )
-def test_with_json_a_wrong_call_is_a_document_too(args: list[str], reason: str) -> None:
+def test_json_document_is_printed_for_usage_errors(args: list[str], reason: str) -> None:
     done = call(*args, "--json")
     assert done.returncode == 2
     said = json.loads(done.stdout)
@@ -157,7 +164,7 @@ def test_with_json_a_wrong_call_is_a_document_too(args: list[str], reason: str) 
 
 
 @pytest.mark.parametrize("command", ["doctor", "versions"])
-def test_with_json_a_call_that_was_interrupted_is_a_document_too(command: str, tmp_path: Path) -> None:
+def test_json_document_is_printed_after_an_interrupt(command: str, tmp_path: Path) -> None:
     under_way = tmp_path / "under-way"
     config = tmp_path / "config"
     config.write_text(f"Host far\n  ProxyCommand sh -c 'touch {under_way}; sleep 60'\n")
@@ -175,7 +182,7 @@ def test_with_json_a_call_that_was_interrupted_is_a_document_too(command: str, t
 
 
 @pytest.mark.parametrize("command", ["stop", "attach", "why", "logs", "dump"])
-def test_without_a_run_the_last_one_is_read_and_none_is_ended(command: str, tmp_path: Path) -> None:
+def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, tmp_path: Path) -> None:
     registry = RunRegistry(tmp_path / "ipexctl/runs")
     for number, run in enumerate(("a-1120-100000-aaaa", "b-1120-110000-bbbb")):
         here = Host(name="localhost", address="localhost")
@@ -188,13 +195,13 @@ def test_without_a_run_the_last_one_is_read_and_none_is_ended(command: str, tmp_
     assert call(command, env={"XDG_STATE_HOME": str(tmp_path / "none")}).returncode == 2
 
 
-def test_with_json_a_bad_line_of_a_hostfile_has_its_place(tmp_path: Path) -> None:
+def test_json_has_file_line_and_column_of_a_hostfile_error(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("node1\nnode2 slost=4\n")
     said = json.loads(call("exec", "-H", "hosts", "--json", "--", "true", cwd=tmp_path).stdout)
     assert (said["file"], said["line"], said["column"]) == ("hosts", 2, 7)
 
 
-def test_a_bad_hostfile_line_has_its_place_and_a_caret(tmp_path: Path) -> None:
+def test_hostfile_error_shows_position_and_caret(tmp_path: Path) -> None:
     (tmp_path / "hostfile").write_text("node1\nnode2 slost=4\n")
     done = call("exec", "--", "true", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
     assert done.returncode == 2
@@ -205,25 +212,23 @@ def test_a_bad_hostfile_line_has_its_place_and_a_caret(tmp_path: Path) -> None:
     assert "slots" in " ".join([place, *fix])
 
 
-def test_this_machine_alone_is_the_smallest_cluster(tmp_path: Path) -> None:
+def test_default_host_is_localhost(tmp_path: Path) -> None:
     done = call("exec", "--json", "--", "echo", "hi", cwd=tmp_path, env={"IPEXCTL_HOSTFILE": ""})
     document = json.loads(done.stdout)
     assert [(h["name"], h["status"], h["stdout"]) for h in document["hosts"]] == [("localhost", "ok", "hi\n")]
 
 
 @pytest.mark.parametrize("command", [["versions", "--json"], ["sync", "--dry-run", "--hosts", "localhost"]])
-def test_a_reader_that_has_left_ends_us_as_sigpipe_would(command: list[str], tmp_path: Path) -> None:
+def test_exit_code_is_141_if_the_reader_of_stdout_is_closed(command: list[str], tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "wb") as gone:
-        ended = subprocess.run(
-            [sys.executable, "-m", "ipexctl", *command], stdout=gone, stderr=subprocess.PIPE, cwd=tmp_path, check=False
-        )
+        ended = call(*command, cwd=tmp_path, stdout=gone)
     assert ended.returncode == 141
-    assert b"error" not in ended.stderr
+    assert "error" not in ended.stderr
 
 
-def test_an_error_nobody_foresaw_is_a_sentence_and_a_private_log(tmp_path: Path) -> None:
+def test_unexpected_error_prints_a_message_and_writes_a_private_log(tmp_path: Path) -> None:
     program = (
         "import sys; sys.argv = ['ipexctl', 'exec', '--', 'echo', 'hunter2']\n"
         "import ipexctl.cli.hosts as h\n"
@@ -232,7 +237,7 @@ def test_an_error_nobody_foresaw_is_a_sentence_and_a_private_log(tmp_path: Path)
         "from ipexctl.__main__ import main; main()"
     )
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environ, check=False)
+    done = run_program(sys.executable, "-c", program, env=environ)
     assert done.returncode == 1
     assert "ZeroDivisionError: surprise" in done.stderr
     (log,) = tmp_path.rglob("error-*.log")
@@ -253,43 +258,40 @@ def test_ctrl_c_during_an_import_ends_without_a_traceback(module: str) -> None:
         "sys.argv = ['ipexctl', '--version']\n"
         "runpy.run_module('ipexctl', run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = run_program(sys.executable, "-c", program)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_standard_stream_is_no_surprise(closed: str, tmp_path: Path) -> None:
+def test_closed_standard_streams_cause_no_error(closed: str, tmp_path: Path) -> None:
     line = f"'{sys.executable}' -m ipexctl exec --hosts localhost -- true {closed}"
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = run_program("sh", "-c", line, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("how", [[], ["--gather"], ["--json"]])
-def test_output_that_cannot_be_written_is_said(how: list[str]) -> None:
+def test_output_write_error_is_reported(how: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "ipexctl", "exec", "--hosts", "localhost", *how, "--", "echo", "hi"],
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-        )  # fmt: skip
+        done = call("exec", "--hosts", "localhost", *how, "--", "echo", "hi", stdout=full)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "No space left on device" in done.stderr
 
 
-def test_a_directory_that_is_gone(tmp_path: Path) -> None:
+def test_deleted_working_directory_is_a_usage_error(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     line = f"mkdir {gone} && cd {gone} && rmdir {gone} && '{sys.executable}' -m ipexctl exec -- true"
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    done = run_program("sh", "-c", line)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
 
 
-def test_a_line_taken_for_a_program_is_told_the_way() -> None:
+def test_command_not_found_suggests_the_shell_option() -> None:
     done = call("exec", "--hosts", "localhost", "--", "df -h")
     assert missing(done.stderr, "localhost failed 127 --shell") == []
 
 
-PEAK = """
+PRINT_PEAK_MEMORY = """
 import atexit, re, runpy, sys
 atexit.register(lambda: sys.stderr.write(re.search(r"VmHWM:.*", open("/proc/self/status").read())[0]))
 runpy.run_module("ipexctl", run_name="__main__")
@@ -301,7 +303,7 @@ def test_exec_with_json_does_not_hold_the_output_in_memory(tmp_path: Path) -> No
     size = 48_000_000
     line = f"yes 'a line' | head -c {size}"
     with (tmp_path / "document.json").open("wb") as out:
-        argv = [sys.executable, "-c", PEAK, "exec", "--hosts", "localhost", "--json", "--shell", line]
+        argv = [sys.executable, "-c", PRINT_PEAK_MEMORY, "exec", "--hosts", "localhost", "--json", "--shell", line]
         done = subprocess.run(argv, stdout=out, stderr=subprocess.PIPE, text=True, check=True)
     assert int(done.stderr.split()[-2]) < 64_000  # kilobytes; the output alone is 48,000
     (host,) = json.loads((tmp_path / "document.json").read_bytes())["hosts"]

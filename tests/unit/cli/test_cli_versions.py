@@ -22,7 +22,7 @@ def document(*args: str, **env: str) -> Any:
     return json.loads(versions("--json", *args, **env).stdout)
 
 
-def test_the_table_the_choice_and_why_fit_80_columns() -> None:
+def test_table_choice_and_reason_fit_80_columns() -> None:
     done = versions("--require-oneccl")
     assert (done.returncode, done.stderr) == (0, "")
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
@@ -34,7 +34,7 @@ def test_the_table_the_choice_and_why_fit_80_columns() -> None:
     assert done.stdout.count("\n* ") == 2
 
 
-def test_json_has_the_rows_the_choice_and_why() -> None:
+def test_json_has_rows_choice_and_reason() -> None:
     said = document("--torch", "2.7")
     assert said["schema"] == "ipexctl.versions/1"
     assert [row["name"] for row in said["rows"]] == [row.name for row in rows()]
@@ -49,7 +49,7 @@ def test_json_has_the_rows_the_choice_and_why() -> None:
             "known_bad", "sources", "backend", "mpi", "constraints"} <= set(first)  # fmt: skip
 
 
-def test_without_an_answer_of_indexes_the_choice_is_open() -> None:
+def test_choice_is_open_if_no_index_was_queried() -> None:
     said = document()
     assert (said["choice"], [candidate["name"] for candidate in said["candidates"]]) == (
         None,
@@ -60,7 +60,7 @@ def test_without_an_answer_of_indexes_the_choice_is_open() -> None:
     assert (done.returncode, missing(done.stdout, "ipex-2.7 torch-2.15 --dry-run")) == (0, [])
 
 
-def test_stock_pytorch_has_no_ipex_and_gets_pips_mpi() -> None:
+def test_stock_pytorch_has_no_ipex_and_uses_mpi_from_pip() -> None:
     said = document("--stack", "torch")
     assert said["choice"]["name"] == "torch-2.15"
     assert (said["choice"]["ipex"], said["choice"]["oneccl"], said["choice"]["retired"]) == (None, None, False)
@@ -78,7 +78,7 @@ def test_stock_pytorch_has_no_ipex_and_gets_pips_mpi() -> None:
         (["--torch", "2.8", "--require-oneccl"], 1, "2.7"),
     ],
 )
-def test_a_version_nobody_knows_is_2_and_an_impossible_pair_1(args: list[str], code: int, said: str) -> None:
+def test_exit_code_is_2_for_unknown_versions_and_1_for_conflicts(args: list[str], code: int, said: str) -> None:
     done = versions("-q", *args)
     assert done.returncode == code
     assert done.stdout == ""
@@ -91,7 +91,7 @@ def test_a_version_nobody_knows_is_2_and_an_impossible_pair_1(args: list[str], c
     assert len(answer["rows"]) == len(rows())
 
 
-def test_named_hosts_are_looked_at() -> None:
+def test_named_hosts_are_probed() -> None:
     said = document("--hosts", "localhost", "--stack", "torch")
     assert [(host["name"], host["status"]) for host in said["hosts"]] == [("localhost", "ok")]
     assert said["choice"]["interpreters"].keys() == {"localhost"}
@@ -99,7 +99,7 @@ def test_named_hosts_are_looked_at() -> None:
     assert wrong.returncode == 2
 
 
-def test_a_host_that_cannot_be_reached_is_3_and_the_others_have_a_choice() -> None:
+def test_unreachable_host_exits_with_3_and_other_hosts_get_a_choice() -> None:
     done = versions("--hosts", "localhost,no-such-name.invalid", "--stack", "torch")
     assert done.returncode == 3
     assert "no-such-name.invalid: unreachable" in done.stderr
@@ -107,14 +107,14 @@ def test_a_host_that_cannot_be_reached_is_3_and_the_others_have_a_choice() -> No
     assert document("--hosts", "no-such-name.invalid")["choice"] is None
 
 
-def test_torch_alone_of_a_row_with_ipex_is_shown_where_it_is_chosen() -> None:
+def test_stock_torch_of_an_ipex_row_is_listed_if_chosen() -> None:
     lines = versions("--stack", "torch-2.7").stdout.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("* ")] == ["*", "*"]
     place = next(place for place, line in enumerate(lines) if line.startswith("* torch-2.7 "))
     assert lines[place - 1].startswith("  ipex-2.7 ")
 
 
-def test_own_rows_are_in_it_and_bad_ones_have_their_place(tmp_path: Path) -> None:
+def test_user_rows_are_used_and_invalid_ones_reported_with_position(tmp_path: Path) -> None:
     own = tmp_path / "rows.json"
     own.write_text('[{"name": "torch-2.16", "torch": "2.16.0", "torch_pythons": ["3.12"]}]')
     assert document("--stack", "torch", IPEXCTL_ROWS=str(own))["choice"]["name"] == "torch-2.16"

@@ -1,19 +1,18 @@
-"""Tab: runs, hosts and environments are offered out of this machine's files, and a bad file says nothing."""
+"""Completion of runs, hosts and environments from local files; invalid files give no completions."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from test_cli import call, run_program
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 
-MAIN = "import sys; sys.argv = ['ipexctl']; from ipexctl.__main__ import main; main()"
 HOSTFILE = "node[1-3]:2\nbig9\n"
 INVENTORY = "[cpu]\nrack1\nrack2\n[gpu]\nraven\n"
 
@@ -28,31 +27,22 @@ def place(tmp_path: Path) -> Path:
 
 def environ(place: Path, **more: str) -> dict[str, str]:
     strays = ("IPEXCTL_HOSTFILE", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")
-    kept = {name: value for name, value in os.environ.items() if name not in strays}
-    return {**kept, "XDG_STATE_HOME": str(place / "state"), **more}
+    return {**dict.fromkeys(strays, ""), "XDG_STATE_HOME": str(place / "state"), **more}
 
 
-def asked(place: Path, **more: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN],
-        capture_output=True,
-        text=True,
-        cwd=place,
-        env=environ(place, **more),
-        timeout=60,
-        check=False,
-    )
+def run_completion(place: Path, **more: str) -> list[str]:
+    done = call(cwd=place, env=environ(place, **more))
     assert done.stderr == ""
     return [line for line in done.stdout.splitlines() if line]
 
 
 def tab(place: Path, *words: str, **more: str) -> list[str]:
-    """What bash is given for the last of these words."""
+    """The completions that bash gets for the last of these words."""
     line = " ".join(("ipexctl", *words))
-    return asked(place, _IPEXCTL_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words)), **more)
+    return run_completion(place, _IPEXCTL_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words)), **more)
 
 
-def remember(place: Path, *runs: tuple[str, str]) -> None:
+def save_runs(place: Path, *runs: tuple[str, str]) -> None:
     register = RunRegistry(place / "state/ipexctl/runs")
     for age, (run, env) in enumerate(reversed(runs)):
         register.save(RunRecord(run, Host(name="node1", address="node1"), "/home/me/.ipexctl", "python3", env=env))
@@ -73,82 +63,76 @@ def remember(place: Path, *runs: tuple[str, str]) -> None:
         (("exec", "-H", "not-there", "-l", ""), []),
     ],
 )
-def test_hosts_come_from_the_file_the_command_would_take(
+def test_hosts_are_completed_from_the_hostfile_of_the_command(
     place: Path, words: tuple[str, ...], offered: list[str]
 ) -> None:
     assert tab(place, *words) == offered
 
 
-def test_hosts_come_from_the_environments_file_too(place: Path) -> None:
+def test_hosts_are_completed_from_ipexctl_hostfile_variable(place: Path) -> None:
     assert tab(place, "exec", "-l", "", IPEXCTL_HOSTFILE="hosts.ini")[:3] == ["rack1", "rack2", "raven"]
 
 
 @pytest.mark.parametrize("command", ["logs", "attach", "why", "dump", "stop", "fetch"])
-def test_runs_are_offered_the_newest_first(place: Path, command: str) -> None:
-    remember(
+def test_runs_are_completed_newest_first(place: Path, command: str) -> None:
+    save_runs(
         place, ("train-1120-0002", "ipex-2.8-aa"), ("train-1120-0001", "ipex-2.8-aa"), ("other-1119", "torch-2.13-bb")
     )
     assert tab(place, command, "") == ["last", "train-1120-0002", "train-1120-0001", "other-1119"]
     assert tab(place, command, "tr") == ["train-1120-0002", "train-1120-0001"]
 
 
-def test_environments_are_those_that_runs_have_used(place: Path) -> None:
-    remember(place, ("c", "ipex-2.8-aa"), ("b", "/opt/conda/bin/python"), ("a", "torch-2.13-bb"))
+def test_environments_are_completed_from_recorded_runs(place: Path) -> None:
+    save_runs(place, ("c", "ipex-2.8-aa"), ("b", "/opt/conda/bin/python"), ("a", "torch-2.13-bb"))
     (place / "state/ipexctl/runs/damaged.json").write_text("{")
     assert tab(place, "run", "--env", "") == ["default", "ipex-2.8-aa", "torch-2.13-bb"]
     assert tab(place, "envs", "--remove", "t") == ["torch-2.13-bb"]
 
 
-def test_playbooks_are_those_that_come_along_and_those_that_are_here(place: Path) -> None:
+def test_built_in_and_local_playbooks_are_completed(place: Path) -> None:
     (place / "trial.yml").touch()
     (place / "train.py").touch()
     assert tab(place, "play", "tr") == ["train", "trial.yml"]
     assert tab(place, "play", "dir/tr") == []
 
 
-def test_where_nothing_is_known_nothing_is_made_up(place: Path) -> None:
+def test_only_last_and_default_are_completed_without_records(place: Path) -> None:
     assert tab(place, "logs", "") == ["last"]
     assert tab(place, "install", "--env", "") == ["default"]
 
 
-def test_zsh_and_fish_are_given_the_same_in_their_own_form(place: Path) -> None:
+def test_zsh_and_fish_get_completions_in_their_format(place: Path) -> None:
     words = {"_TYPER_COMPLETE_ARGS": "ipexctl exec -l n"}
-    zsh = asked(place, _IPEXCTL_COMPLETE="complete_zsh", **words)
+    zsh = run_completion(place, _IPEXCTL_COMPLETE="complete_zsh", **words)
     assert zsh == ['_arguments \'*: :(("node1"', '"node2"', '"node3"))\'']
-    fish = asked(place, _IPEXCTL_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **words)
+    fish = run_completion(place, _IPEXCTL_COMPLETE="complete_fish", _TYPER_COMPLETE_FISH_ACTION="get-args", **words)
     assert fish == ["node1", "node2", "node3"]
 
 
-def test_commands_are_offered_with_what_they_do(place: Path) -> None:
+def test_commands_are_completed_with_their_help(place: Path) -> None:
     assert tab(place, "ex") == ["exec", "export"]
     assert tab(place, "lab", "d") == ["down"]
-    zsh = asked(place, _IPEXCTL_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="ipexctl exe")
+    zsh = run_completion(place, _IPEXCTL_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="ipexctl exe")
     assert [line.startswith('_arguments \'*: :(("exec":"') and line.endswith("\"))'") for line in zsh] == [True]
     assert tab(place, "exec", "--gat") == ["--gather"]
 
 
 @pytest.mark.parametrize(("shell", "ends"), [("bash", "complete -o default"), ("zsh", "compdef ")])
-def test_the_script_of_each_shell_calls_us_and_says_for_whom(place: Path, shell: str, ends: str) -> None:
-    script = asked(place, _IPEXCTL_COMPLETE=f"source_{shell}")
+def test_completion_scripts_call_ipexctl_and_register_completion(place: Path, shell: str, ends: str) -> None:
+    script = run_completion(place, _IPEXCTL_COMPLETE=f"source_{shell}")
     assert any(f"_IPEXCTL_COMPLETE=complete_{shell}" in line for line in script)
     assert next(line for line in reversed(script) if line).startswith(ends)
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_bash_itself_completes_with_the_script(place: Path) -> None:
+def test_bash_completes_with_the_completion_script(place: Path) -> None:
     program = place / "bin/ipexctl"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ipexctl "$@"\n')
     program.chmod(0o755)
     line = 'eval "$(_IPEXCTL_COMPLETE=source_bash ipexctl)"; COMP_WORDS=(ipexctl exec -l node1,n); COMP_CWORD=3; '
     path = f"{program.parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "--norc", "-c", line + '_ipexctl_completion ipexctl; printf "%s\\n" "${COMPREPLY[@]}"'],
-        capture_output=True,
-        text=True,
-        cwd=place,
-        env=environ(place, PATH=path, PYTHONPATH=str(Path(__file__).parents[3])),
-        timeout=60,
-        check=False,
-    )
+    env = {**os.environ, **environ(place, PATH=path, PYTHONPATH=str(Path(__file__).parents[3]))}
+    line += '_ipexctl_completion ipexctl; printf "%s\\n" "${COMPREPLY[@]}"'
+    done = run_program("bash", "--norc", "-c", line, cwd=place, env=env)
     assert (done.stdout.split(), done.stderr) == (["node1,node2", "node1,node3"], "")

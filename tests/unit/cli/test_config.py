@@ -6,11 +6,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_cli import all_commands as every_command
 from test_cli import call
 from test_complete import tab
 from typer.main import get_command
@@ -75,18 +75,13 @@ def targets_of(context: Any) -> Targets:
     return Targets(**{name: context.params[name] for name in fields}, defaults=defaults_of(context))
 
 
-def leaves() -> Iterator[tuple[str, Any]]:
-    for name in COMMANDS:
-        yield from command_specs(name)
-
-
-def test_no_file_changes_nothing(project: Path) -> None:
+def test_defaults_are_unchanged_without_config_files(project: Path) -> None:
     context = parse("exec", "--", "true")
     assert defaults_of(context) == {}
     assert context.params["forks"] == 32
 
 
-def test_the_order_of_sources(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precedence_of_sources(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def home(*options: str) -> str:
         return str(parse("run", *options, "train.py").params["home"])
 
@@ -107,7 +102,7 @@ def test_the_order_of_sources(project: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert parse("run", "train.py", root=("--no-config",)).params["forks"] == 32
 
 
-def test_every_kind_of_value(project: Path) -> None:
+def test_values_of_every_type_are_read(project: Path) -> None:
     (project / "ipexctl.toml").write_text(
         "verbose = 1\nuser = 'me'\n[run]\nppn = 2\nhang-after = 5\nsync = false\ninstall = true\n"
         "exclude = ['*.pt', 'a b']\nbackend = 'gloo'\nexport = ['A=1']\n[export]\nlauncher = 'srun'\n"
@@ -123,7 +118,7 @@ def test_every_kind_of_value(project: Path) -> None:
     assert slurm.params["launcher"] == "srun"
 
 
-def test_the_hosts_of_a_lab_are_another_option(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_of_lab_up_ignore_the_shared_hosts_option(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a")
     for text, number in (("hosts = 'node1'\n", 3), ("hosts = 'node1'\n[lab]\nhosts = 5\n", 5)):
         (project / "ipexctl.toml").write_text(text)
@@ -132,7 +127,7 @@ def test_the_hosts_of_a_lab_are_another_option(project: Path, monkeypatch: pytes
         assert up.params["hosts"] == number
 
 
-def test_the_file_is_that_of_the_current_directorys_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_file_is_found_for_the_current_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     below = project / "a/b"
     below.mkdir(parents=True)
     (project / "ipexctl.toml").write_text("forks = 2\n")
@@ -191,7 +186,7 @@ def test_the_file_is_that_of_the_current_directorys_project(project: Path, monke
         ("run.pnp = 2\n", 1, 1, "ppn"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_line(text: str, line: int, column: int, word: str, project: Path) -> None:
+def test_invalid_files_are_refused_with_position(text: str, line: int, column: int, word: str, project: Path) -> None:
     (project / "ipexctl.toml").write_text(text)
     with pytest.raises(FileError) as caught:
         parse("run", "train.py")
@@ -200,7 +195,7 @@ def test_a_wrong_file_is_refused_with_its_line(text: str, line: int, column: int
     parse("run", "train.py", root=("--no-config",))
 
 
-def test_every_mistake_of_the_files_is_named(project: Path) -> None:
+def test_all_errors_of_both_files_are_reported(project: Path) -> None:
     (project / "ipexctl.toml").write_text("fork = 1\n[run]\npnp = 1\n")
     write_user(project, "[run]\nbinds = 'numa'\n")
     with pytest.raises(FileError) as caught:
@@ -210,7 +205,7 @@ def test_every_mistake_of_the_files_is_named(project: Path) -> None:
     }  # fmt: skip
 
 
-def test_config_names_every_wrong_value(project: Path) -> None:
+def test_config_reports_every_invalid_value(project: Path) -> None:
     (project / "ipexctl.toml").write_text(
         "forks = 0\n[run]\nmpi = 'foo'\nbackend = 'nccl'\n[install]\npython = 'abc'\n[logs]\ngrep = '('\n"
     )
@@ -232,23 +227,20 @@ def test_a_file_that_cannot_be_read_is_refused(data: bytes, project: Path) -> No
 
 
 def test_every_option_is_either_refused_in_a_found_file_or_harmless() -> None:
-    names = {param.name for _, spec in leaves() for param in spec.params.values()} - NO_DEFAULTS
+    names = {param.name for _, spec in command_specs(*COMMANDS) for param in spec.params.values()} - NO_DEFAULTS
     assert names - HARMLESS - REFUSED.keys() == set(), "decide: may a cloned repository set it? then HARMLESS"
     assert HARMLESS & REFUSED.keys() == set()
 
 
 def test_every_option_has_a_known_type() -> None:
-    kinds = {param.type.name for _, spec in leaves() for param in spec.params.values()}
+    kinds = {param.type.name for _, spec in command_specs(*COMMANDS) for param in spec.params.values()}
     ranges = {"int range", "integer range", "float range"}
     assert kinds <= {"boolean", "str", "text", "path", "choice", "int", "integer", "float"} | ranges
 
 
 def test_every_command_takes_defaults() -> None:
-    root: Any = get_command(app)
-    for name in COMMANDS:
-        command = root.get_command(None, name)
-        for leaf in getattr(command, "commands", {"": command}).values():
-            assert isinstance(leaf, ConfiguredCommand), name
+    for name, command in every_command():
+        assert isinstance(command, ConfiguredCommand) or command.commands, name
 
 
 @pytest.mark.parametrize(
@@ -280,7 +272,7 @@ def test_every_command_takes_defaults() -> None:
         ("envs", "prune = true"),
     ],
 )  # fmt: skip
-def test_a_projects_file_cannot_set_what_the_users_can(command: str, line: str, project: Path) -> None:
+def test_unsafe_options_are_refused_in_a_project_file_only(command: str, line: str, project: Path) -> None:
     text = f"[{command}]\n{line}\n"
     (project / "ipexctl.toml").write_text(text)
     with pytest.raises(FileError) as caught:
@@ -292,7 +284,7 @@ def test_a_projects_file_cannot_set_what_the_users_can(command: str, line: str, 
     parse(command, *(["x.py"] if command in ("run", "exec", "play") else []))
 
 
-def test_shared_options_are_refused_at_the_top_and_in_a_cluster(project: Path) -> None:
+def test_ssh_config_is_refused_at_top_level_and_in_a_cluster_table(project: Path) -> None:
     for text in ("ssh-config = 'x'\n", "[cluster.lab]\nssh-config = 'x'\n"):
         (project / "ipexctl.toml").write_text(text)
         with pytest.raises(FileError):
@@ -313,7 +305,7 @@ def test_paths_are_relative_to_their_file(project: Path, monkeypatch: pytest.Mon
     assert params["home"] == "~/x"
 
 
-def test_a_hostfile_of_a_projects_file_counts_as_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostfile_named_by_a_project_file_counts_as_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "hosts").write_text("node1 ssh_config=cfg\n")
     with monkeypatch.context() as patch:
         patch.setenv("IPEXCTL_CLUSTER", "x")
@@ -330,7 +322,7 @@ def test_a_hostfile_of_a_projects_file_counts_as_found(project: Path, monkeypatc
     assert [host.name for host in select(targets_of(parse("doctor"))).hosts] == ["node1"]
 
 
-def test_hosts_of_a_call_a_variable_or_an_allocation_set_those_of_files_aside(
+def test_hosts_of_call_variable_or_allocation_override_config_files(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "ipexctl.toml").write_text("hosts = 'a'\n")
@@ -359,7 +351,7 @@ def test_hosts_of_a_call_a_variable_or_an_allocation_set_those_of_files_aside(
         ("hostfile = 'x'\n", ["--hosts", "a"], "hostfile"),
     ],
 )
-def test_an_option_of_the_call_sets_aside_its_alternatives(
+def test_command_line_option_disables_conflicting_defaults(
     text: str, argv: list[str], absent: str, project: Path
 ) -> None:
     (project / "ipexctl.toml").write_text(f"[run]\n{text}")
@@ -367,7 +359,7 @@ def test_an_option_of_the_call_sets_aside_its_alternatives(
     assert absent not in defaults_of(parse("run", *argv, "train.py"))
 
 
-def test_a_cluster_is_chosen_by_the_call_or_a_variable(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_is_selected_by_option_or_variable(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "ipexctl.toml").write_text(
         "hosts = 'top'\nforks = 3\n[run]\nuser = 'runner'\n"
         "[cluster.lab]\nhosts = 'node[1-2]'\nuser = 'me'\n[cluster.big]\nhostfile = 'big'\n"
@@ -391,19 +383,19 @@ def test_a_cluster_is_chosen_by_the_call_or_a_variable(project: Path, monkeypatc
         parse("run", "-c", "lab", "train.py")
 
 
-def test_suggested_commands_have_the_options_that_files_do_not_give(project: Path) -> None:
+def test_suggested_commands_have_the_options_not_set_by_config_files(project: Path) -> None:
     (project / "ipexctl.toml").write_text("user = 'me'\n[run]\nport = 22\n[cluster.lab]\nhosts = 'a'\n")
     assert host_options(targets_of(parse("run", "-c", "lab", "train.py")), Home()) == " -c lab --port 22"
 
 
-def test_options_of_a_run_that_a_default_makes_useless_are_no_mistake(project: Path) -> None:
+def test_unused_defaults_from_config_files_are_no_error(project: Path) -> None:
     (project / "train.py").write_text("")
     (project / "ipexctl.toml").write_text("[run]\nstack = 'torch'\n[envs]\nenv = 'x'\n")
     assert call("run", "--hosts", "no.invalid", "--connect-timeout", "1", "train.py", cwd=project).returncode == 3
     assert call("envs", "--hosts", "localhost", "--home", str(project / "h"), cwd=project).returncode == 0
 
 
-def test_the_call_says_which_defaults_are_of_a_file(project: Path) -> None:
+def test_defaults_from_config_files_are_reported_on_stderr(project: Path) -> None:
     (project / "train.py").write_text("")
     (project / "ipexctl.toml").write_text("hosts = 'localhost'\n[run]\nppn = 1\n")
     write_user(project, "forks = 3\n")
@@ -416,7 +408,7 @@ def test_the_call_says_which_defaults_are_of_a_file(project: Path) -> None:
     assert "config.toml" not in done.stderr
 
 
-def test_help_and_tab_work_beside_a_broken_file(project: Path) -> None:
+def test_help_works_with_an_invalid_file_and_completion_reads_clusters(project: Path) -> None:
     (project / "ipexctl.toml").write_text("[run\n")
     assert call("run", "--help", cwd=project).returncode == 0
     done = call("doctor", "--json", cwd=project)
@@ -444,9 +436,7 @@ def test_config_shows_every_option_with_its_source(project: Path, monkeypatch: p
     assert (run["home"]["value"], run["home"]["source"]) == ("/scratch", "$IPEXCTL_HOME")
     assert (run["port"]["value"], run["port"]["source"]) == (23, "command line")
     assert (run["backend"]["value"], run["backend"]["source"]) == ("auto", "built-in")
-    assert report["commands"].keys() == {
-        label for name in COMMANDS if name != "config" for label, _ in command_specs(name)
-    }
+    assert report["commands"].keys() == dict(command_specs(*COMMANDS)).keys() - {"config"}
     assert set(run) == set(dict(command_specs("run"))["run"].params)
     shown = call("config", "run").stdout
     assert "ipexctl.toml:3" in shown

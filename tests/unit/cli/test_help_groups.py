@@ -35,7 +35,7 @@ def test_the_help_has_every_option(command: Any) -> None:
     assert [option for option in options if option not in text] == []
 
 
-def test_help_shows_json_only_where_it_prints_something() -> None:
+def test_help_hides_the_json_option_of_commands_without_json_output() -> None:
     def help_of_json(name: str) -> str:
         command: Any = load_command(name)
         param = next(param for param in command.params if param.name == "json")
@@ -50,7 +50,7 @@ def test_help_shows_json_only_where_it_prints_something() -> None:
     ("argument", "name"),
     [("--nproc-per-node", "ppn"), ("--nproc_per_node", "ppn"), ("--num_processes", "n"), ("--num-processes", "n")],
 )
-def test_options_of_other_launchers_have_their_meaning(argument: str, name: str) -> None:
+def test_options_of_torchrun_and_accelerate_are_accepted(argument: str, name: str) -> None:
     for arguments in ([f"{argument}=3"], [argument, "3"], ["--ppn", "2", argument, "3"]):
         params = RUN.make_context("run", [*arguments, "train.py", argument, "5"]).params
         assert params[name] == 3
@@ -58,7 +58,7 @@ def test_options_of_other_launchers_have_their_meaning(argument: str, name: str)
 
 
 @pytest.mark.parametrize("argument", ["--nnodes", "--nnodes=2", "--num_machines", "--num-machines"])
-def test_a_number_of_nodes_is_answered_with_the_options_for_hosts(argument: str) -> None:
+def test_nnodes_options_are_refused_with_a_hint_about_hosts(argument: str) -> None:
     with pytest.raises(UserError) as caught:
         RUN.make_context("run", [argument, "2", "train.py"])
     assert "--hosts" in caught.value.fix

@@ -1,8 +1,9 @@
-"""The call of `run`: options behind the script go to the script; a run that is interrupted early blames no host."""
+"""`ipexctl run`: notes about options after the script, and output of a run that was interrupted before its start."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from ipexctl.cli.interrupt import Interrupt
 from ipexctl.cli.launch_options import note_on_arguments
 from ipexctl.cli.run import RunCall
 from ipexctl.jobs.submit.request import StartFailure
-from message_data import missing
 
 COMMANDS: Any = get_command(app)
 
@@ -29,7 +29,7 @@ COMMANDS: Any = get_command(app)
         ("print(1)", [], ""),
     ],
 )
-def test_only_options_of_run_that_the_script_does_not_have_are_noted(
+def test_note_names_options_of_run_that_the_script_does_not_define(
     tmp_path: Path, text: str, words: list[str], named: str
 ) -> None:
     script = tmp_path / "train.py"
@@ -37,7 +37,7 @@ def test_only_options_of_run_that_the_script_does_not_have_are_noted(
     assert _note("script", str(script), *words).partition(" goes to ")[0] == named
 
 
-def test_a_command_and_a_module_are_not_read(tmp_path: Path) -> None:
+def test_commands_and_modules_get_no_note_about_arguments(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
     assert _note("command", str(tmp_path / "train.py"), "--dry-run") == ""
     assert _note("module", "train", "--dry-run") == ""
@@ -49,35 +49,26 @@ def _note(kind: Any, *argv: str) -> str:
     return note_on_arguments(run, kind, argv)
 
 
-def _interrupt(code: int | None) -> Interrupt:
-    interrupt = Interrupt()
-    interrupt.code = code
-    return interrupt
+START_FAILURE = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
 
 
-HALTED = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
-
-
-def test_what_was_interrupted_before_it_began_says_that_and_nothing_of_hosts(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("failure", "signal_code", "code", "is_told"),
+    [
+        (START_FAILURE, None, 1, True),
+        (START_FAILURE, 130, 130, False),
+        (replace(START_FAILURE, is_unsure=True), 130, 130, True),
+    ],
+)
+def test_a_run_that_did_not_start_says_why_unless_it_was_interrupted_before_it_can_have_begun(
+    failure: StartFailure, signal_code: int | None, code: int, is_told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert RunCall(True, None).not_started(HALTED, _interrupt(130)).exit_code == 130
-    assert missing(capsys.readouterr().err, "node1") == ["node1"]
-
-
-def test_a_refusal_nobody_interrupted_is_told_with_its_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert RunCall(True, None).not_started(HALTED, _interrupt(None)).exit_code == 1
-    assert capsys.readouterr().err == "refused: node1: REASON\n  FIX: -l '!node1'\n"
-
-
-def test_a_run_that_may_have_begun_is_told_of_also_where_it_was_interrupted(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    unsure = StartFailure("node1: REASON", "FIX: ipexctl ps", is_unsure=True)
-    call = RunCall(True, None)
-    assert call.not_started(unsure, _interrupt(130)).exit_code == 130
-    assert not call.needs_note
-    assert "FIX: ipexctl ps" in capsys.readouterr().err
+    call, interrupt = RunCall(True, None), Interrupt()
+    interrupt.code = signal_code
+    assert call.not_started(failure, interrupt).exit_code == code
+    assert call.needs_note is not failure.is_unsure
+    told = capsys.readouterr().err
+    assert (told == "refused: node1: REASON\n  FIX: -l '!node1'\n") == ("node1" in told) == is_told
 
 
 def test_the_summary_of_an_earlier_run_is_replaced_if_the_install_fails(tmp_path: Path) -> None:
@@ -86,9 +77,5 @@ def test_the_summary_of_an_earlier_run_is_replaced_if_the_install_fails(tmp_path
     call = RunCall(True, summary)
     assert call.ended("the install failed", 3).exit_code == 3
     document = json.loads(summary.read_text())
-    assert (document["id"], document["state"], document["exit_code"], call.reason) == (
-        None,
-        None,
-        3,
-        "the install failed",
-    )
+    assert [document[name] for name in ("id", "state", "exit_code")] == [None, None, 3]
+    assert call.reason == "the install failed"

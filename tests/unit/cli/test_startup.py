@@ -1,13 +1,13 @@
-"""Start-up: what is not needed yet is not imported. Times are measured in tests/benchmarks."""
+"""Start-up imports only needed modules. Times are measured in tests/benchmarks."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from test_cli import run_program
 
 HEAVY = ("paramiko", "fabric", "invoke", "rich", "yaml", "ClusterShell", "cryptography", "asyncio", "platformdirs")
 
@@ -22,9 +22,7 @@ import atexit, sys
 atexit.register(lambda: print("IMPORTED", *sorted(m for m in sys.modules if sys.modules[m] is not None)))
 {code}
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **(env or {})}, check=False
-    )
+    done = run_program(sys.executable, "-c", program, env={**os.environ, **(env or {})})
     assert "Traceback" not in done.stderr, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("IMPORTED "))
     return set(line.split()[1:])
@@ -35,11 +33,11 @@ def call(*args: str) -> str:
 
 
 @pytest.mark.parametrize("args", [["--version"], ["--help"], ["exec", "--help"], ["lab", "--help"], ["exce"]])
-def test_saying_what_there_is_imports_nothing_heavy(args: list[str]) -> None:
+def test_version_help_and_unknown_commands_import_no_heavy_modules(args: list[str]) -> None:
     assert not imported_by(call(*args)) & set(HEAVY)
 
 
-def test_completion_of_a_commands_name_loads_no_command() -> None:
+def test_completion_of_a_command_name_imports_no_command_module() -> None:
     environ = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl ex", "COMP_CWORD": "1"}
     imported = modules_of(call(), environ)
     assert "typer" in imported
@@ -47,18 +45,18 @@ def test_completion_of_a_commands_name_loads_no_command() -> None:
     assert {name for name in imported if name.startswith("ipexctl.cli.")} == {"ipexctl.cli.app"}
 
 
-def test_a_command_on_this_machine_alone_needs_no_ssh_library(tmp_path: Path) -> None:
+def test_command_on_localhost_imports_no_ssh_library(tmp_path: Path) -> None:
     """Without a file of defaults, it needs no reader of TOML either."""
     imported = imported_by(call("exec", "--hosts", "localhost", "--", "true"), {"XDG_CONFIG_HOME": str(tmp_path)})
     assert not imported & {"paramiko", "fabric", "rich", "yaml", "tomllib", "tomli"}
 
 
-def test_ssh_sessions_load_no_library_that_only_invoke_would_use() -> None:
+def test_ssh_sessions_skip_libraries_that_only_invoke_uses() -> None:
     code = "from ipexctl.remote.ssh_imports import import_ssh\nimport_ssh()\n"
     imported = modules_of(code)
     assert {"fabric", "paramiko", "ipexctl.remote.ssh"} <= imported
     assert not imported & {"unittest.mock", "asyncio", "ssl", "yaml", "invoke.vendor.yaml", "importlib.metadata"}
-    # Nothing stays in their place.
+    # The placeholders are removed afterwards.
     modules_of(code + "import unittest.mock, invoke.vendor.yaml\nunittest.mock.patch, invoke.vendor.yaml.safe_load\n")
     code += (
         "import importlib.metadata, paramiko\nassert paramiko.__version__ == importlib.metadata.version('paramiko')\n"
@@ -66,7 +64,7 @@ def test_ssh_sessions_load_no_library_that_only_invoke_would_use() -> None:
     modules_of(code)
 
 
-def test_ssh_sessions_work_if_invoke_needs_more_of_those_libraries() -> None:
+def test_ssh_sessions_work_if_invoke_needs_a_skipped_library() -> None:
     code = "from ipexctl.remote import ssh_imports\nssh_imports._UNUSED = {'unittest.mock': {}}\n"
     code += "ssh_imports.import_ssh()\n"
     assert {"fabric", "unittest.mock", "ipexctl.remote.ssh"} <= modules_of(code)

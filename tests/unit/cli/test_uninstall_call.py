@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_cli import run_program
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.control_files import find_control_files
 from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending
 from ipexctl.node.common.processes import own_identity
 from message_data import missing
-from terminals import Shown
+from terminals import TerminalProgram
 
 BASHRC = "alias ll='ls -l'\n\nsource '{home}/.bash_completions/ipexctl.sh'\nexport A=1\n"
 
@@ -47,10 +48,8 @@ def account(tmp_path: Path) -> dict[str, str]:
 
 
 def call(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "ipexctl", "uninstall", "--hosts", "localhost", *args]
-    return subprocess.run(
-        argv, capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", env=env, check=False, timeout=60
-    )
+    argv = (sys.executable, "-m", "ipexctl", "uninstall", "--hosts", "localhost", *args)
+    return run_program(*argv, stdin=subprocess.DEVNULL, cwd="/", env=env)
 
 
 def document(env: dict[str, str], *args: str) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def document(env: dict[str, str], *args: str) -> dict[str, Any]:
 
 
 def parse_document(text: str) -> dict[str, Any]:
-    """Without the labs, which are the machine's and not the account's: other tests make and remove some meanwhile."""
+    """Without labs: they belong to the machine, and other tests create and remove some meanwhile."""
     found: dict[str, Any] = json.loads(text)
     control = found["control"]
     return {**found, "control": {**control, "left": [group for group in control["left"] if group["kind"] != "labs"]}}
@@ -83,10 +82,10 @@ def start_run(env: dict[str, str], name: str) -> None:
     (rundir / "status.json").write_text(json.dumps({**status, "supervisor": own_identity()._asdict()}))
 
 
-STAYS = {".config/ipexctl/rows.json", ".bash_completions/other.sh", ".bashrc"}
+KEPT_FILES = {".config/ipexctl/rows.json", ".bash_completions/other.sh", ".bashrc"}
 
 
-def test_nothing_of_ipexctl_is_left(account: dict[str, str]) -> None:
+def test_uninstall_removes_all_files_of_ipexctl(account: dict[str, str]) -> None:
     before = files(account)
     listed = document(account, "--dry-run")
     assert files(account) == before
@@ -94,9 +93,9 @@ def test_nothing_of_ipexctl_is_left(account: dict[str, str]) -> None:
     assert {group["kind"] for group in listed["control"]["found"]} == {"state", "cache", "data", "completion"}
     assert {group["kind"] for group in listed["control"]["left"]} == {"runs", "config"}
     assert call(account, "--yes").returncode == 0
-    assert files(account) == {*STAYS, ".local/state/ipexctl/runs/old/ranks/0000.out"}
+    assert files(account) == {*KEPT_FILES, ".local/state/ipexctl/runs/old/ranks/0000.out"}
     assert call(account, "--yes", "--with-results").returncode == 0
-    assert files(account) == STAYS
+    assert files(account) == KEPT_FILES
     assert not os.path.exists(f"{account['HOME']}/.ipexctl")
     bashrc = os.path.join(account["HOME"], ".bashrc")
     with open(bashrc) as file:
@@ -105,7 +104,7 @@ def test_nothing_of_ipexctl_is_left(account: dict[str, str]) -> None:
     assert document(account, "--yes")["summary"] == {"changed": 0, "ok": 1, "failed": 0, "unreachable": 0}
 
 
-def test_the_home_of_this_machine_is_named_if_it_is_no_host_of_the_call(
+def test_local_home_is_listed_if_localhost_is_not_selected(
     account: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", account["HOME"])
@@ -115,7 +114,7 @@ def test_the_home_of_this_machine_is_named_if_it_is_no_host_of_the_call(
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--with-results",)])
-def test_without_a_terminal_it_must_be_told(account: dict[str, str], arguments: tuple[str, ...]) -> None:
+def test_uninstall_requires_yes_without_a_terminal(account: dict[str, str], arguments: tuple[str, ...]) -> None:
     before = files(account)
     done = call(account, *arguments)
     assert done.returncode == 2
@@ -124,9 +123,9 @@ def test_without_a_terminal_it_must_be_told(account: dict[str, str], arguments: 
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"\n", 1), (b"\x03", 130), (b"y\n", 0)])
-def test_a_terminal_is_asked_after_the_list(account: dict[str, str], answer: bytes, code: int) -> None:
+def test_uninstall_lists_files_and_asks_for_confirmation(account: dict[str, str], answer: bytes, code: int) -> None:
     before = files(account)
-    shown = Shown([sys.executable, "-m", "ipexctl", "uninstall", "--hosts", "localhost"], account)
+    shown = TerminalProgram([sys.executable, "-m", "ipexctl", "uninstall", "--hosts", "localhost"], account)
     try:
         assert shown.until(lambda: b"(y/n)" in shown.seen), shown.seen
         assert b".cache/ipexctl" in shown.seen
@@ -139,7 +138,7 @@ def test_a_terminal_is_asked_after_the_list(account: dict[str, str], answer: byt
     assert (files(account) == before) == (code != 0)
 
 
-def test_records_of_runs_on_other_hosts_stay(account: dict[str, str]) -> None:
+def test_records_of_runs_on_other_hosts_are_kept(account: dict[str, str]) -> None:
     for run, name in (("here", "localhost"), ("there", "node7")):
         registry(account).save(RunRecord(run, Host(name, name), "/x", "python3", hosts=(name,)))
     (left,) = (g for g in document(account, "--yes", "--with-results")["control"]["left"] if g["kind"] == "records")
@@ -148,7 +147,7 @@ def test_records_of_runs_on_other_hosts_stay(account: dict[str, str]) -> None:
     assert [record.id for record in registry(account).all()] == ["there"]
 
 
-def test_a_dry_run_lists_everything_also_while_a_run_is_alive(account: dict[str, str]) -> None:
+def test_dry_run_lists_everything_while_a_run_is_alive(account: dict[str, str]) -> None:
     listed = document(account, "--dry-run")
     assert listed["obstacles"] == []
     start_run(account, "live-run")
@@ -174,13 +173,13 @@ def test_a_dry_run_lists_everything_also_while_a_run_is_alive(account: dict[str,
     assert files(account) == before
 
 
-def test_a_dry_run_removes_nothing_also_with_yes(account: dict[str, str]) -> None:
+def test_dry_run_with_yes_removes_nothing(account: dict[str, str]) -> None:
     before = files(account)
     assert document(account, "--dry-run", "--yes")["dry_run"]
     assert files(account) == before
 
 
-def test_a_run_that_another_call_starts_now_is_not_cut_off(account: dict[str, str]) -> None:
+def test_uninstall_is_refused_while_another_call_starts_a_run(account: dict[str, str]) -> None:
     before = files(account)
     with mark_pending(registry(account).directory, "young-run"):
         done = call(account, "--yes")

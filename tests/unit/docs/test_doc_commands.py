@@ -1,4 +1,4 @@
-"""Every command on the pages is one there is, with options it has and values it takes. None is executed here."""
+"""Every command on the pages exists, with existing options and valid values. No command is executed here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from doc_blocks import PAGES, ROOT, blocks, our_words, spans
 from ipexctl.cli.app import COMMANDS, load_command
 from ipexctl.cli.app import app as root
 
-OTHERS = frozenset(
+FOREIGN_OPTIONS = frozenset(
     f"--{name}"
     for name in (
         *(
@@ -31,10 +31,10 @@ OTHERS = frozenset(
         *("use_ipex", "ddp_backend", "no_cuda", "use_cpu", "per_device_train_batch_size"),  # the HF Trainer
     )
 )
-"""Options on our pages that are of other programs."""
+"""Options of other programs on the pages."""
 
-NO_CALLS = frozenset({"ipexctl ex"})
-"""What somebody has typed before Tab."""
+INCOMPLETE_CALLS = frozenset({"ipexctl ex"})
+"""Incomplete calls, as typed before Tab."""
 
 _PLACEHOLDER = re.compile(r"'(?:[A-Z]+|…)'")
 
@@ -45,7 +45,7 @@ def command_named(name: str) -> Any:
 
 
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
-    """The command that is meant, and the words that are left for it; a lie where there is none."""
+    """The named command and its arguments; AssertionError if the command does not exist."""
     if words[0] not in COMMANDS:
         raise AssertionError(f"there is no command {words[0]!r}")
     command, rest = command_named(words[0]), words[1:]
@@ -56,8 +56,8 @@ def command_of(words: list[str]) -> tuple[Any, list[str]]:
     return command, rest
 
 
-def lie_in(words: list[str], *, whole: bool) -> str | None:
-    """What is wrong with a call; where it is not `whole` (a command's name in a sentence), words may be missing."""
+def call_error(words: list[str], *, whole: bool) -> str | None:
+    """The error of a call, or None; if it is not `whole` (a command in a sentence), arguments may be missing."""
     if not words or words[0].startswith("-"):
         known = {option for param in get_command(root).params for option in param.opts} | {"-h", "--help"}
         return ", ".join(word for word in words if word not in known) or None
@@ -66,7 +66,7 @@ def lie_in(words: list[str], *, whole: bool) -> str | None:
         command.make_context("ipexctl", list(rest))
     except AssertionError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001  # of click's kind, which typer carries within itself
+    except Exception as error:  # noqa: BLE001  # an exception of click, which typer vendors
         if type(error).__name__ in ("Exit", "NoArgsIsHelpError"):
             return None
         if not whole and type(error).__name__ in ("MissingParameter", "BadOptionUsage"):
@@ -84,17 +84,17 @@ def test_commands_in_blocks_can_be_called(page: Path) -> None:
         for block in blocks(page)
         for shown in block.commands()
         for words in our_words(shown.line)
-        if (lie := lie_in(words, whole=True))
+        if (lie := call_error(words, whole=True))
     ]
     assert not lies, "\n".join(lies)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_in_sentences_are_there_with_their_options(page: Path) -> None:
+def test_commands_in_sentences_exist_with_their_options(page: Path) -> None:
     lies = []
     for line, span in spans(page):
-        for words in our_words(span) if "ipexctl " in span and span not in NO_CALLS else []:
-            lie = lie_in([word for word in words if word != "…"], whole=False)
+        for words in our_words(span) if "ipexctl " in span and span not in INCOMPLETE_CALLS else []:
+            lie = call_error([word for word in words if word != "…"], whole=False)
             if lie:
                 lies.append(f"{page.name}:{line}: {span}\n    {lie}")
     assert not lies, "\n".join(lies)
@@ -111,9 +111,9 @@ def test_commands_in_sentences_are_there_with_their_options(page: Path) -> None:
         "ipexctl --colour",
     ],
 )
-def test_a_lie_is_found(line: str) -> None:
+def test_invalid_commands_are_detected(line: str) -> None:
     (words,) = our_words(line)
-    assert lie_in(words, whole=True)
+    assert call_error(words, whole=True)
 
 
 def test_every_command_is_in_the_readme() -> None:
@@ -122,15 +122,15 @@ def test_every_command_is_in_the_readme() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_options_in_sentences_are_of_some_command(page: Path) -> None:
+def test_options_in_sentences_exist(page: Path) -> None:
     known = {option for name in COMMANDS for option in options_of(command_named(name))}
     known |= {option for param in get_command(root).params for option in param.opts} | {"--help", "-h"}
     lies = [
         f"{page.name}:{line}: {span}"
         for line, span in spans(page)
-        if span.startswith("--") and re.split(r"[ =\[]", span)[0] not in known | OTHERS | {"--"}
+        if span.startswith("--") and re.split(r"[ =\[]", span)[0] not in known | FOREIGN_OPTIONS | {"--"}
     ]
-    assert not lies, "no option of ours, nor in OTHERS:\n" + "\n".join(lies)
+    assert not lies, "no option of ours, nor in FOREIGN_OPTIONS:\n" + "\n".join(lies)
 
 
 def options_of(command: Any) -> set[str]:

@@ -1,4 +1,4 @@
-"""Every link between the pages leads to a page and a heading that are there; every page can be reached."""
+"""Every link between the pages has an existing page and heading; the site lists every page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """As GitHub makes them."""
+    """The anchors of the headings, as GitHub generates them."""
     found: dict[str, int] = {}
     for heading in _HEADING.findall(prose(page)):
         anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
@@ -26,7 +26,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_existing_targets(page: Path) -> None:
     broken = []
     for link in _LINK.findall(prose(page)):
         path, _, anchor = link.partition("#")
@@ -38,7 +38,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-def test_every_page_of_docs_is_in_the_sites_table_of_contents() -> None:
+def test_mkdocs_nav_lists_every_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text()
     listed = set(re.findall(r"([\w/-]+\.md)", text.partition("\nnav:")[2]))
     assert listed == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}

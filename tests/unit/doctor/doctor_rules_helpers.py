@@ -1,9 +1,8 @@
-"""Hosts to examine: recorded ones, one with nothing to say against it, and any number of its like."""
+"""Hosts to examine: recorded ones, and any number of healthy ones."""
 
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import recorded_probes
@@ -12,8 +11,8 @@ from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.network import Address, Nic, Route
-from ipexctl.facts.software import Env, Mpi, Python
-from ipexctl.facts.system import Disk, HomeDirectory, Limit, Mount
+from ipexctl.facts.software import Env, Mpi
+from ipexctl.facts.system import Disk, HomeDirectory, Mount
 from ipexctl.hosts.host import Host
 
 GB = 1 << 30
@@ -59,7 +58,7 @@ def env(name: str = "default", **packages: str) -> Env:
 
 
 def replaced(mpi: str | None = None, **packages: str) -> Env:
-    """An environment whose packages were others when it was installed; `mpi` is the one inside its bindings."""
+    """An environment with packages replaced after the install; `mpi` is the MPI bundled with its bindings."""
     fields = {"row": "ipex-2.8", "python": "3.11", "interpreter": "/usr/bin/python3", "digest": "1", "backend": "gloo"}
     now = env("ipex-2.8-12345678", **packages)
     record: dict[str, Any] = {
@@ -76,59 +75,27 @@ def replaced(mpi: str | None = None, **packages: str) -> Env:
 
 
 def healthy(number: int = 1, **parts: Any) -> Facts:
-    """A Sapphire Rapids server of the kind that trains well."""
+    """A Sapphire Rapids server without problems."""
     facts = recorded("lab-sapphirerapids")
     facts = amended(
         facts,
-        system={"boot": f"boot-{number}", "kernel": "6.1.0-18-amd64"},
-        cpu={"governor": "performance", "affinity": None, "quota": None},
-        memory={
-            "total": 512 * GB,
-            "available": 490 * GB,
-            "limit": None,
-            "swap": 8 * GB,
-            "hugepages_total": 0,
-            "hugepages_free": 0,
-            "thp": "always",
-            "shm_size": 256 * GB,
-            "shm_free": 255 * GB,
-        },
-        limits={"memlock": Limit(8 * MB, 8 * MB), "nofile": Limit(65536, 65536), "nproc": Limit(math.inf, math.inf)},
+        system={"boot": f"boot-{number}"},
+        memory={"total": 512 * GB, "available": 490 * GB, "swap": 8 * GB, "shm_size": 256 * GB, "shm_free": 255 * GB},
         network={
             "hostname": f"node{number}",
             "resolves_to": (address(number),),
             "peers": {},
             "nics": (Nic("lo", "loopback", addresses=(Address("127.0.0.1", 8, "host"),)), nic("eth0", address(number))),
-            "rdma": (),
             "default_route": Route("eth0", "10.1.0.254"),
-            "port_range": (32768, 60999),
         },
         home=home(),
-        tmp=disk("/tmp"),
-        account={"user": "me", "uid": 1000, "home": "/home/me"},
+        account={"user": "me", "home": "/home/me"},
         software={
-            "pythons": (Python("/usr/bin/python3", "3.11.2", "x86_64", "glibc", True),),
             "envs": (env(),),
             "mpis": (Mpi("/opt/intel/oneapi/mpi/latest/bin/mpirun", "intel", "2021.15", on_path=True),),
             "libraries": {"libtcmalloc": ("/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4",)},
-            "conda": None,
         },
-        environment={
-            "variables": {},
-            "tools": {name: f"/usr/bin/{name}" for name in ("bash", "ssh", "tar", "sha256sum")},
-        },
-        logind={
-            "present": True,
-            "in_session": True,
-            "kill_user_processes": False,
-            "remove_ipc": False,
-            "linger": False,
-        },
-        security={"selinux": None, "firewall": ()},
-        batch={"schedulers": (), "job": None},
-        activity={"load": (0.1, 0.1, 0.1), "runs": (), "pids": (), "processes": ()},
-        complete=True,
-        cut=(),
+        logind={"present": True, "in_session": True, "linger": False},
     )
     return amended(facts, **parts)
 
@@ -137,17 +104,17 @@ def address(number: int) -> str:
     return f"10.1.0.{number}"
 
 
-def context(**changes: Any) -> HostContext:
-    return HostContext("node1", "node1", peers=("node2",))._replace(**changes)
+def context(facts: Facts, name: str = "node1", **changes: Any) -> HostContext:
+    return HostContext(Host(name, name), facts, peers=("node2",))._replace(**changes)
 
 
 def alone(facts: Facts, **changes: Any) -> tuple[Finding, ...]:
-    """What is said of one host."""
-    return examine_host(facts, context(**changes))
+    """The findings of one host."""
+    return examine_host(context(facts, **changes))
 
 
 def changed(**parts: Any) -> tuple[Finding, ...]:
-    """What is said of the good host, with that changed."""
+    """The findings of the healthy host with these changes."""
     return alone(healthy(**parts))
 
 
@@ -158,15 +125,16 @@ def variables(**values: str) -> tuple[Finding, ...]:
 def together(
     *hosts: Facts, iface: str | None = None, skews: tuple[float, ...] = (), **line: Any
 ) -> tuple[Finding, ...]:
-    """What is said of node1, node2 … together."""
-    pairs = [(Host(f"node{at}", f"node{at}", **line), facts) for at, facts in enumerate(hosts, 1)]
-    contexts = {
-        host.name: HostContext(host.name, host.address, peers=("other",), skew=skew, uncertainty=0.01)
-        for (host, _), skew in zip(pairs, skews, strict=False)
-    }
-    return examine_cluster(pairs, contexts, iface=iface)
+    """The findings of the cluster node1, node2 …."""
+    nodes = []
+    for at, facts in enumerate(hosts, 1):
+        host = Host(f"node{at}", f"node{at}", **line)
+        nodes.append(HostContext(host, facts, host.internal, peers=("other",)))
+    for at, skew in enumerate(skews):
+        nodes[at] = nodes[at]._replace(skew=skew, uncertainty=0.01)
+    return examine_cluster(nodes, iface=iface)
 
 
 def twins(**parts: Any) -> tuple[Finding, ...]:
-    """What is said of three good hosts, with that changed on the third."""
+    """The findings of three healthy hosts with these changes on the third."""
     return together(healthy(1), healthy(2), healthy(3, **parts))

@@ -1,4 +1,4 @@
-"""For every id, what provokes it. From recorded probes where there is one, else from the good host with a change."""
+"""For every id, a scene that gives the finding: a recorded probe, or the healthy host with a change."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ CLUSTER: Final[Mapping[str, Scene]] = {
 
 SCENES: Final[Mapping[str, Scene]] = {**HOST, **CLUSTER}
 
-MORE: Final[tuple[tuple[str, Scene], ...]] = (
+MORE_SCENES: Final[tuple[tuple[str, Scene], ...]] = (
     ("home.read_only", lambda: changed(home=home(writable=False))),
     (
         "activity.leftovers",
@@ -245,4 +245,4 @@ MORE: Final[tuple[tuple[str, Scene], ...]] = (
     ("network.slow_link", lambda: changed(network=_nics(1, speed=100))),
     ("cluster.mixed_cores", lambda: twins(cpu={"quota": 108.0})),
 )
-"""What the same ids say elsewhere: their other wordings."""
+"""More scenes of the same ids, for their other messages."""

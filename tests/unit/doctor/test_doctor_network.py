@@ -1,4 +1,4 @@
-"""Diagnosis of logins and ports, the findings, and the port probe itself, run here."""
+"""Diagnosis of logins and ports, the findings, and the port probe, run on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -44,7 +44,7 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Security, System
 from ipexctl.hosts.host import Host
-from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import NO_PYTHON, script_command
@@ -52,7 +52,7 @@ from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.host_steps import read_logins
-from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
+from ipexctl.trust.login_errors import LoginAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ipexctl.doctor.network_check import NetworkReport
     from ipexctl.doctor.ports import Pair
     from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Readable, Stream
+    from ipexctl.remote.session import Stream
     from ipexctl.trust.host_state import HostState
 
 OK, REFUSED, SILENT = ConnectionResult("ok"), ConnectionResult("refused"), ConnectionResult("timeout")
@@ -70,16 +70,16 @@ def outcome(names: Sequence[str], blocked: Callable[[str, str], bool]) -> dict[P
     return {(a, b): SILENT if blocked(a, b) else OK for a, b in pairs_to_try(names)}
 
 
-# ── which pairs ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── pairs to test ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_up_to_sixteen_everybody_tries_everybody() -> None:
+def test_up_to_16_hosts_every_pair_is_tested() -> None:
     names = [f"node{n}" for n in range(16)]
     assert len(pairs_to_try(names)) == len(set(pairs_to_try(names))) == 16 * 15
 
 
 @given(st.integers(17, 300))
-def test_above_sixteen_a_ring_and_a_star_in_both_directions(count: int) -> None:
+def test_above_16_hosts_a_ring_and_a_star_are_tested(count: int) -> None:
     names = [f"node{n}" for n in range(count)]
     pairs = pairs_to_try(names)
     assert len(pairs) == len(set(pairs)) == 2 * (count - 1 + count - 2)
@@ -89,14 +89,14 @@ def test_above_sixteen_a_ring_and_a_star_in_both_directions(count: int) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["node1"]])
-def test_one_host_has_nobody_to_try(names: list[str]) -> None:
+def test_one_host_has_no_pairs_to_test(names: list[str]) -> None:
     assert pairs_to_try(names) == ()
 
 
-# ── what scripts say ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── output of the scripts ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_host_that_listens_and_one_that_cant() -> None:
+def test_listener_reports_are_parsed() -> None:
     assert parse_listener('{"event": "ready", "port": 43211, "reason": "", "missing": []}') == PortListener(43211)
     assert parse_listener('{"event": "ready", "port": null, "reason": "REASON"}') == PortListener(None, "REASON")
     assert parse_listener('{"event": "failed", "reason": "REASON", "fix": ""}') == PortListener(None, "REASON")
@@ -104,43 +104,43 @@ def test_a_host_that_listens_and_one_that_cant() -> None:
         assert parse_listener(f'{{"event": "ready", "port": {port}}}') == PortListener(None)
 
 
-def test_results() -> None:
+def test_connection_results_are_parsed() -> None:
     assert parse_result('{"event": "result", "number": 3, "kind": "ok", "text": ""}') == (3, OK)
     no_route = '{"event": "result", "number": 0, "kind": "noroute", "text": "No route to host"}'
     assert parse_result(no_route) == (0, ConnectionResult("noroute", "No route to host"))
     assert parse_result('{"event": "result", "number": 0, "kind": "splendid"}') is None
 
 
-UNHEARD = LoginAttempt(256, "")
+NO_RESULT = LoginAttempt(256, "")
 
 
 @given(st.text())
-def test_no_line_is_too_strange_to_be_passed_over(line: str) -> None:
+def test_malformed_lines_are_ignored(line: str) -> None:
     quoted = json.dumps(line)
     events = [
         f'{{"event": {event}, "port": {quoted}, "number": {quoted}}}' for event in ('"ready"', '"result"', quoted)
     ]
     for text in (line, quoted, *events, f"1 255 {line}"):
-        listener, result, login = parse_listener(text), parse_result(text), read_logins(text.encode(), "abc", UNHEARD)
+        listener, result, login = parse_listener(text), parse_result(text), read_logins(text.encode(), "abc", NO_RESULT)
         assert listener is None or listener.port is None
         assert result is None
         assert len(login) == 3
 
 
 @given(st.integers(0, 2), st.integers(0, 255), st.text())
-def test_a_login_comes_back_as_it_was_said(number: int, code: int, said: str) -> None:
+def test_login_output_is_decoded(number: int, code: int, said: str) -> None:
     told = said.encode("utf-8", "replace")
-    logins = read_logins(f"{number} {code} {told.hex()}\n".encode(), "abc", UNHEARD)
+    logins = read_logins(f"{number} {code} {told.hex()}\n".encode(), "abc", NO_RESULT)
     assert logins["abc"[number]] == LoginAttempt(code, told.decode(errors="replace"))
-    assert list(logins.values()).count(UNHEARD) == 2
+    assert list(logins.values()).count(NO_RESULT) == 2
 
 
-def test_an_order_has_each_target_and_the_time() -> None:
+def test_connect_order_has_timeout_and_targets() -> None:
     line = connect_order([("10.0.0.2", "ab", PortListener(4000)), ("fd00::3", "cd", PortListener(4001))], 3)
     assert line == b"3.000 10.0.0.2 4000 ab fd00::3 4001 cd\n"
 
 
-# ── which story ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── diagnosis ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -156,13 +156,13 @@ def test_an_order_has_each_target_and_the_time() -> None:
         ("abc", lambda a, b: True, PortDiagnosis(closed_in=("a", "b", "c"))),
     ],
 )
-def test_a_firewall_is_that_of_the_hosts_all_blocked_connections_share(
+def test_firewall_is_on_the_hosts_common_to_all_blocked_pairs(
     hosts: str, is_blocked: Callable[[str, str], bool], diagnosis: PortDiagnosis
 ) -> None:
     assert diagnose(outcome(hosts, is_blocked)) == diagnosis
 
 
-def test_two_racks_with_a_wall_between_are_ways_not_hosts() -> None:
+def test_blocked_traffic_between_two_racks_is_reported_as_pairs() -> None:
     found = diagnose(outcome("abcd", lambda a, b: (a in "ab") != (b in "ab")))
     assert not found.closed_in
     assert not found.closed_out
@@ -170,14 +170,14 @@ def test_two_racks_with_a_wall_between_are_ways_not_hosts() -> None:
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), st.sampled_from([OK, SILENT])))
-def test_a_story_explains_every_blocked_way_and_blames_no_open_one(results: dict[Pair, ConnectionResult]) -> None:
+def test_diagnosis_covers_exactly_the_blocked_pairs(results: dict[Pair, ConnectionResult]) -> None:
     found = diagnose(results)
     for (a, b), result in results.items():
         explained = b in found.closed_in or a in found.closed_out or (a, b) in found.pairs
         assert explained == result.is_blocked
 
 
-# ── which words ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── findings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def facts_with(address: str, prefix: int, *firewall: str, ports: tuple[int, int] | None = None) -> Facts:
@@ -188,7 +188,7 @@ def facts_with(address: str, prefix: int, *firewall: str, ports: tuple[int, int]
 INTERNAL = {"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3"}
 
 
-def test_a_firewall_is_told_in_its_own_words() -> None:
+def test_fix_uses_the_command_of_the_firewall() -> None:
     results = outcome("abc", lambda a, b: b == "b")
     for kind, words in {
         "ufw": "sudo ufw allow proto tcp from 10.1.0.0/24 to any port 32768:60999",
@@ -202,25 +202,25 @@ def test_a_firewall_is_told_in_its_own_words() -> None:
         assert "I_MPI_PORT_RANGE" in found.fix
 
 
-def test_ipv6_and_a_kernel_with_other_ports() -> None:
+def test_fix_supports_ipv6_and_other_port_ranges() -> None:
     fix = open_ports(["a"], {"a": "fd00::1"}, {"a": facts_with("fd00::1", 64, ports=(10000, 20000))})
     assert "sudo ip6tables -I INPUT -p tcp -s fd00::/64 --dport 10000:20000 -j ACCEPT" in fix
 
 
-def test_a_host_that_ssh_doesnt_reach_either_is_on_another_network() -> None:
+def test_host_unreachable_also_by_ssh_is_on_another_network() -> None:
     (found,) = port_findings(outcome("abc", lambda a, b: b == "b"), {}, {"b"}, INTERNAL, {})
     assert (found.id, found.hosts) == ("network.unreachable", ("b",))
     assert "10.1.0.2" in found.message
     assert "--iface" in found.fix
 
 
-def test_somebody_else_at_the_address() -> None:
+def test_reply_of_another_program_is_a_wrong_host_failure() -> None:
     results = outcome("abc", lambda a, b: False) | {("a", "b"): ConnectionResult("wrong", "'SSH-2.0'")}
     (found,) = port_findings(results, {}, (), INTERNAL, {})
     assert (found.id, found.level, found.hosts) == ("network.wrong_host", "fail", ("b",))
 
 
-def test_what_wasnt_tested_is_said_and_is_no_failure() -> None:
+def test_untested_ports_are_reported_as_info() -> None:
     (found,) = port_findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {})
     assert "REASON" in found.message
     assert (found.id, found.level, found.hosts) == ("network.port_untested", "info", ("a", "c"))
@@ -237,20 +237,16 @@ def test_what_wasnt_tested_is_said_and_is_no_failure() -> None:
     assert "dnf install -y python3" in without[0].fix
 
 
-def test_logins_make_one_finding_whatever_the_reasons() -> None:
+def test_failed_logins_make_one_finding() -> None:
     assert login_findings({}) == ()
-    (one,) = login_findings(
-        {"a": LoginDiagnosis("no key", "ipexctl trust"), "b": LoginDiagnosis("no key", "ipexctl trust")}
-    )
+    (one,) = login_findings({"a": HostError("no key", "ipexctl trust"), "b": HostError("no key", "ipexctl trust")})
     assert (one.id, one.level, one.hosts, one.fix) == ("network.login", "fail", ("a", "b"), "ipexctl trust")
-    (two,) = login_findings(
-        {f"n{i}": LoginDiagnosis("no key" if i % 2 else "no route", f"fix {i % 2}") for i in range(4)}
-    )
+    (two,) = login_findings({f"n{i}": HostError("no key" if i % 2 else "no route", f"fix {i % 2}") for i in range(4)})
     assert re.findall(r"n\[[0-9,]+\]|no route|no key", two.message) == ["n[0,2]", "no route", "n[1,3]", "no key"]
     assert two.fix == "fix 0; fix 1"
 
 
-def a_host(**changes: object) -> HostState:
+def make_state(**changes: object) -> HostState:
     return replace(unknown_state(Host("x", "x")), **changes)  # type: ignore[arg-type]
 
 
@@ -259,22 +255,22 @@ def fix(login: LoginAttempt, node0: HostState | None, there: HostState | None = 
     return "" if why is None else why.fix
 
 
-def test_before_trust_has_been_there_it_is_what_is_missing() -> None:
+def test_login_fix_is_trust_if_trust_has_not_run() -> None:
     for said in ("Host key verification failed.", "x@b: Permission denied (publickey)."):
-        assert "ipexctl trust" in fix(LoginAttempt(255, said), a_host())
-    assert fix(LoginAttempt(255, "ssh: connect to host b port 22: Connection refused"), a_host()) == ""
+        assert "ipexctl trust" in fix(LoginAttempt(255, said), make_state())
+    assert fix(LoginAttempt(255, "ssh: connect to host b port 22: Connection refused"), make_state()) == ""
 
 
-def test_after_trust_the_difference_is_told() -> None:
+def test_login_fix_after_trust_depends_on_key_and_config() -> None:
     config = "Host b\n  HostName b\n\nHost *\n  BatchMode yes\n"
-    node0 = a_host(config=config, key="ssh-ed25519 AAAAkey")
+    node0 = make_state(config=config, key="ssh-ed25519 AAAAkey")
     denied = LoginAttempt(255, "Permission denied (publickey).")
-    assert "ipexctl trust" in fix(denied, node0, a_host(keys=b"ssh-rsa other\n"))
-    assert fix(denied, node0, a_host(keys=b"ssh-ed25519 AAAAkey ipexctl\n")) == ""
-    assert "ipexctl trust" in fix(denied, a_host(config=config.replace("Host b\n", "Host c\n")))
+    assert "ipexctl trust" in fix(denied, node0, make_state(keys=b"ssh-rsa other\n"))
+    assert fix(denied, node0, make_state(keys=b"ssh-ed25519 AAAAkey ipexctl\n")) == ""
+    assert "ipexctl trust" in fix(denied, make_state(config=config.replace("Host b\n", "Host c\n")))
 
 
-def test_silence_of_the_network_is_told_from_a_slow_login() -> None:
+def test_network_timeout_is_distinguished_from_a_slow_login() -> None:
     assert got_no_answer(LoginAttempt(255, "ssh: connect to host 10.1.0.2 port 22: Connection timed out"))
     assert got_no_answer(LoginAttempt(255, "ssh: connect to host b port 22: No route to host"))
     assert not got_no_answer(LoginAttempt(255, "ssh: connect to host b port 22: Connection refused"))
@@ -282,10 +278,10 @@ def test_silence_of_the_network_is_told_from_a_slow_login() -> None:
     assert "sshd" in fix(LoginAttempt(124, ""), None)
 
 
-# ── within its time ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── time limits ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_who_is_late_is_left_to_itself() -> None:
+def test_results_after_the_deadline_are_timeouts() -> None:
     began = time.monotonic()
 
     def slow() -> int:
@@ -298,7 +294,7 @@ def test_who_is_late_is_left_to_itself() -> None:
     assert time.monotonic() - began < 1
 
 
-def test_a_hosts_error_is_a_value_and_ours_is_raised() -> None:
+def test_host_errors_are_returned_and_other_errors_are_raised() -> None:
     def lost() -> int:
         raise Unreachable("gone")
 
@@ -311,20 +307,20 @@ def test_a_hosts_error_is_a_value_and_ours_is_raised() -> None:
         results_until({"a": run_in_background(bug, "")}, time.monotonic() + 5)
 
 
-def test_one_host_alone_is_not_looked_at() -> None:
+def test_network_check_of_one_host_has_no_findings() -> None:
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
         report = check_network(pool, [Host("a", "a")], {"a": "10.1.0.1"}, facts={}, home="~")
     assert report.findings == ()
 
 
-def test_logins_cut_short_are_those_heard_of() -> None:
+def test_logins_missing_in_truncated_output_are_timeouts() -> None:
     session = FakeSession(Host("a", "a"), stdout=b"noise\n1 0 6f6b\n2 255 ")
     found = log_in(session, {"b": "b", "c": "c", "d": "d"}, None, seconds=5, cancel=Cancel())
     assert found == {"b": LoginAttempt(124, ""), "c": LoginAttempt(0, "ok"), "d": LoginAttempt(255, "")}
 
 
 @pytest.mark.parametrize(("nodes", "connect"), [(3, 5), (64, 5), (128, 10), (256, 20)])
-def test_beyond_64_nodes_a_login_has_more_time(nodes: int, connect: int) -> None:
+def test_login_timeout_grows_beyond_64_nodes(nodes: int, connect: int) -> None:
     session = FakeSession(Host("a", "a"))
     log_in(session, {f"n{number}": f"n{number}" for number in range(nodes)}, None, seconds=60, cancel=Cancel())
     (script,) = session.commands
@@ -332,22 +328,13 @@ def test_beyond_64_nodes_a_login_has_more_time(nodes: int, connect: int) -> None
 
 
 class _LateToProbe(FakeSession):
-    """node0, whose login to b fails, and b, which has no time left to say what trust left there."""
+    """Sessions: the login of node0 to b fails, and the query of trust on b times out."""
 
     def __init__(self, host: Host, code: int, output: bytes) -> None:
         super().__init__(host)
         self.login = b"0 %d %s\n" % (code, output.hex().encode())
 
-    def run(
-        self,
-        command: Command,
-        sink: Callable[[Stream, bytes], None],
-        *,
-        stdin: Readable | None = None,
-        timeout: float | None = None,
-        cancel: Cancel | None = None,
-        deadline: Deadline | None = None,
-    ) -> Ended:
+    def run(self, command: Command, sink: Callable[[Stream, bytes], None], **more: Any) -> Ended:
         if command.label.startswith("log in to"):
             sink("stdout", self.login)
             return Ended(0)
@@ -367,7 +354,7 @@ def check_with_login(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bytes], 
     return check
 
 
-def test_a_login_that_only_takes_long_is_no_failure(check_with_login: Callable[[int, bytes], NetworkReport]) -> None:
+def test_slow_login_is_a_warning(check_with_login: Callable[[int, bytes], NetworkReport]) -> None:
     report = check_with_login(124, b"")
     (slow,) = (found for found in report.findings if found.id.startswith("network.login"))
     assert (slow.id, slow.level, slow.hosts) == ("network.login_untested", "warn", ("b",))
@@ -376,7 +363,7 @@ def test_a_login_that_only_takes_long_is_no_failure(check_with_login: Callable[[
     assert not [found for found in report.findings if found.level == "fail"]
 
 
-def test_a_host_that_is_late_to_explain_its_login_is_not_lost(
+def test_login_failure_is_reported_if_the_query_of_trust_times_out(
     check_with_login: Callable[[int, bytes], NetworkReport],
 ) -> None:
     report = check_with_login(255, b"connect to host b port 22: Connection refused")
@@ -384,7 +371,7 @@ def test_a_host_that_is_late_to_explain_its_login_is_not_lost(
     assert "refuses" in report.logins["b"]
 
 
-# ── the programs on hosts ────────────────────────────────────────────────────────────────────────────────────────────
+# ── the port probe ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class PortProbe:
@@ -441,7 +428,7 @@ def probe() -> Iterator[Callable[[str], PortProbe]]:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_probes_connect_and_tell_a_wrong_and_a_closed_port(probe: Callable[[str], PortProbe], address: str) -> None:
+def test_port_probes_detect_wrong_tokens_and_closed_ports(probe: Callable[[str], PortProbe], address: str) -> None:
     if address == "::1" and not _has_ipv6():
         pytest.skip("no IPv6 here")
     first, second = probe(address), probe(address)
@@ -456,13 +443,13 @@ def test_a_listener_that_sends_nothing_is_mute(probe: Callable[[str], PortProbe]
         assert probe("127.0.0.1").connect([("127.0.0.1", "x", PortListener(mute.getsockname()[1]))], 0.5) == ["mute"]
 
 
-def test_an_address_of_another_machine_is_why_it_doesnt_listen(probe: Callable[[str], PortProbe]) -> None:
+def test_listener_fails_on_an_address_of_another_machine(probe: Callable[[str], PortProbe]) -> None:
     listener = probe("192.0.2.1").listener
     assert listener.port is None
     assert "assign" in listener.reason
 
 
-def test_a_host_without_python_says_so() -> None:
+def test_host_without_python_is_reported() -> None:
     command = script_command("network.ports", label="ports")
     done = subprocess.run(
         ["/bin/sh", "-c", command.script.replace("/usr/bin/python3", "")],

@@ -1,4 +1,4 @@
-"""Doctor recommends settings for the chosen stack, and what its rules say of versions is the table's."""
+"""Doctor recommends settings for the chosen stack; version limits of its rules match the version table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_recommendation_is_for_the_chosen_stack(
     assert advice.why["stack"].startswith(reason)
 
 
-def test_rows_of_the_users_own_count() -> None:
+def test_recommendation_uses_rows_of_the_user() -> None:
     text = '[{"name": "ipex-2.9", "torch": "2.9.1", "torch_pythons": ["3.11"], "ipex": [{"version": "2.9.0"}], '
     table = merged(text + '"oneccl": [{"version": "2.9.0", "mpi": "2021.15"}]}]', "rows.json")
     request = StackRequest(require_oneccl=True)
@@ -49,7 +49,7 @@ def test_rows_of_the_users_own_count() -> None:
     assert (advice.stack, advice.backend) == ("ipex-2.9", "ccl")
 
 
-def test_what_rules_say_of_versions_is_what_the_table_has() -> None:
+def test_version_limits_of_rules_match_the_version_table() -> None:
     with_ipex: list[StackSpec] = [row for row in rows() if row.ipex]
     newest = with_ipex[0].pythons
     assert tuple(map(int, newest[0].split("."))) == host_software.FIRST

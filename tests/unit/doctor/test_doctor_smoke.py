@@ -58,7 +58,7 @@ def test_figures_and_links_are_read() -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=3))
-def test_no_line_is_too_strange_to_be_passed_over(value: Any) -> None:
+def test_malformed_lines_are_ignored(value: Any) -> None:
     texts = [json.dumps(value), line("figure", kind="memory", value=value), line("figure", kind=value, value=1)]
     texts += [line("result", number=value), line("result", number=0, bits=value, round_trip=1, reason=value)]
     for text in texts:
@@ -83,7 +83,7 @@ def test_one_slow_host_among_its_peers_is_found() -> None:
     ],
     ids=["not by much", "too few peers", "another model"],
 )
-def test_what_is_no_reason_to_warn(speeds: dict[str, float], models: str) -> None:
+def test_no_warning_for_small_differences_or_few_peers(speeds: dict[str, float], models: str) -> None:
     known = {name: facts(model) for name, model in zip(speeds, models, strict=True)}
     assert [f.id for f in smoke_findings(cluster(speeds), (), known)] == ["smoke.measured"]
 
@@ -94,7 +94,7 @@ def test_figures_measured_in_different_ways_are_not_compared() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.floats(0.001, 1e12), max_size=9))
-def test_behind_is_who_is_below_the_others_median(values: dict[str, float]) -> None:
+def test_behind_lists_hosts_below_the_median_of_the_others(values: dict[str, float]) -> None:
     slow = behind(values, 0.8)
     assert not slow or len(values) > PEERS
     for name, share in slow.items():
@@ -102,7 +102,7 @@ def test_behind_is_who_is_below_the_others_median(values: dict[str, float]) -> N
         assert values[name] < median(value for peer, value in values.items() if peer != name)
 
 
-def test_a_link_at_a_tenth_is_found() -> None:
+def test_link_with_a_tenth_of_the_bandwidth_is_found() -> None:
     links = [LinkSmoke(name, 5e-5, bits) for name, bits in {"b": 9.4e9, "c": 9.3e9, "d": 0.94e9, "e": 9.4e9}.items()]
     (slow, measured) = smoke_findings((), links, {})
     assert (slow.id, slow.level, slow.hosts) == ("smoke.slow_link", "warn", ("d",))
@@ -110,7 +110,7 @@ def test_a_link_at_a_tenth_is_found() -> None:
     assert re.findall(r"\d+\.\d+", measured.message) == ["0.94", "9.4"]
 
 
-def test_what_wasnt_measured_is_grouped_by_its_reason() -> None:
+def test_missing_measurements_are_grouped_by_reason() -> None:
     hosts = [HostSmoke(name, {}, ("no Python 3.8 or newer",)) for name in "ab"]
     found = smoke_findings(hosts, [LinkSmoke("b", reason="Connection refused")], {})
     assert [(f.id, f.level, f.hosts) for f in found] == [
@@ -138,7 +138,7 @@ def agent(action: str, **request: object) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_hosts_memory_is_measured_here() -> None:
+def test_memory_bandwidth_of_this_machine_is_measured() -> None:
     with agent("host", cores=1, seconds=3) as process:
         output, _ = process.communicate(timeout=30)
     read = [figure for line in output.splitlines() if (figure := parse_figure(line))]
@@ -146,7 +146,7 @@ def test_a_hosts_memory_is_measured_here() -> None:
     assert 1e8 < read[0][1].value < 1e13
 
 
-def test_matrices_are_multiplied_by_a_library_of_the_environment(tmp_path: Path) -> None:
+def test_matrix_multiplication_uses_a_library_of_the_environment(tmp_path: Path) -> None:
     env = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", env], check=True)
     (packages,) = env.glob("lib/*/site-packages")
@@ -177,17 +177,14 @@ class Node0:
         return "node0", self._output.readline()
 
 
-def test_a_link_is_measured_over_loopback_and_strangers_are_dropped() -> None:
+def test_link_is_measured_over_loopback_and_wrong_tokens_are_refused() -> None:
     with agent("serve", address="127.0.0.1", token="token") as server, agent("connect") as client:
         assert server.stdout is not None
         listener = parse_listener(server.stdout.readline())
         assert listener is not None
-        found: dict[str, LinkSmoke] = {}
         dialog: Any = Node0(client)
-        names, addresses = ["a", "b"], dict.fromkeys("ab", "127.0.0.1")
-        until = time.monotonic() + 5
-        tokens = {"a": "wrong", "b": "token"}
-        measure_links(dialog, "node0", names, addresses, dict.fromkeys("ab", listener), tokens, until, found)
+        targets = {"a": ("127.0.0.1", "wrong", listener), "b": ("127.0.0.1", "token", listener)}
+        found = measure_links(dialog, "node0", targets, time.monotonic() + 5)
         assert found["a"].reason
         assert (found["b"].bits or 0) > 1e7
         for process in (server, client):

@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 
 import pytest
-from doctor_rules_helpers import context, healthy
+from doctor_rules_helpers import alone, healthy
 
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.rules import examine_host
 from ipexctl.doctor.run_states import RunLife, run_states
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import RunProcess, RunSupervisor
@@ -43,9 +42,7 @@ def found(*facts: Facts | None, known: Mapping[str, Host] | None = None) -> dict
     states = run_states(answers, known or {})
     return {
         host.name: [
-            finding
-            for finding in examine_host(each, context()._replace(name=host.name, runs=states))
-            if finding.id.startswith("activity.")
+            finding for finding in alone(each, name=host.name, runs=states) if finding.id.startswith("activity.")
         ]
         for host, each in answers
         if each is not None
@@ -56,7 +53,7 @@ def ids(findings: Mapping[str, list[Finding]]) -> dict[str, list[str]]:
     return {name: [finding.id for finding in of_host] for name, of_host in findings.items()}
 
 
-def tells_to_kill(finding: Finding) -> bool:
+def advises_kill(finding: Finding) -> bool:
     return re.search(r"\b(kill|pkill|killall|stop)\b", f"{finding.message} {finding.fix}") is not None
 
 
@@ -78,7 +75,7 @@ LIVE = {
 
 
 @pytest.mark.parametrize("name", LIVE)
-def test_processes_of_a_run_that_is_alive_are_no_leftovers_on_any_host(name: str) -> None:
+def test_processes_of_a_live_run_are_no_leftovers(name: str) -> None:
     assert state(*LIVE[name]).life == "alive"
     findings = found(*LIVE[name])
     assert "activity.leftovers" not in {id_ for of_host in ids(findings).values() for id_ in of_host}
@@ -97,13 +94,13 @@ UNKNOWN: dict[str, tuple[tuple[Facts | None, ...], dict[str, Host], str]] = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_where_node0_gives_no_answer_that_is_said_and_ps_is_advised(name: str) -> None:
+def test_missing_answer_of_node0_is_reported_and_fix_names_ps(name: str) -> None:
     answers, known, why = UNKNOWN[name]
     assert state(*answers, known=known) == RunLife("unknown", why)
     (finding,) = found(*answers, known=known)["node2"]
     assert finding.id == "activity.leftovers"
     assert "ipexctl ps" in finding.fix
-    assert not tells_to_kill(finding)
+    assert not advises_kill(finding)
     assert len(finding.message) <= 165
 
 
@@ -115,15 +112,15 @@ def test_where_node0_gives_no_answer_that_is_said_and_ps_is_advised(name: str) -
     ],
     ids=["one home", "own homes"],
 )
-def test_one_node_alone_cannot_tell(facts: dict[str, object], why: str) -> None:
+def test_run_state_is_unknown_without_node0(facts: dict[str, object], why: str) -> None:
     """`doctor --hosts node2`: the record in a shared home names node0, and only node0 has the supervisor."""
     answers = [(Host("node2", "10.1.0.2"), node(2, **facts, processes=RANKS))]
     states = run_states(answers, {})
     assert states[RUN] == RunLife("unknown", why)
-    findings = examine_host(answers[0][1], context(name="node2", peers=(), runs=states))
+    findings = alone(answers[0][1], name="node2", peers=(), runs=states)
     (finding,) = (each for each in findings if each.id.startswith("activity."))
     assert finding.id == "activity.leftovers"
-    assert not tells_to_kill(finding)
+    assert not advises_kill(finding)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +134,7 @@ def test_one_node_alone_cannot_tell(facts: dict[str, object], why: str) -> None:
     ],
     ids=["restarted since", "another machine", "a process that can't be read", "no supervisor", "an empty one"],
 )
-def test_a_record_that_settles_nothing_is_no_end(record: dict[str, object]) -> None:
+def test_unclear_record_gives_unknown_state(record: dict[str, object]) -> None:
     answers = (node(1, **record), node(2, processes=RANKS))
     assert state(*answers).life == "unknown"
     assert state(*answers, known={RUN: Host("node1", "10.1.0.1")}).reason == (
@@ -145,10 +142,10 @@ def test_a_record_that_settles_nothing_is_no_end(record: dict[str, object]) -> N
     )
     findings = found(*answers)
     assert ids(findings) == {"node1": ["activity.runs"], "node2": ["activity.leftovers"]}
-    assert not tells_to_kill(findings["node2"][0])
+    assert not advises_kill(findings["node2"][0])
 
 
-def test_what_one_host_calls_ended_and_another_open_is_unknown() -> None:
+def test_contradicting_records_give_unknown_state() -> None:
     assert state(node(1, **recorded(is_here=None)), node(2, ended=(RUN,), processes=RANKS)).life == "unknown"
 
 
@@ -160,7 +157,7 @@ ENDED: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_processes_of_a_run_that_has_ended_are_ended_by_number_and_only_while_they_are_its_own(name: str) -> None:
+def test_leftovers_are_killed_by_pid_after_a_check_of_their_run(name: str) -> None:
     record, why = ENDED[name]
     answers = (node(1, **record), node(2, processes=RANKS), node(3))
     assert state(*answers) == RunLife("ended", why)
@@ -175,7 +172,7 @@ def test_processes_of_a_run_that_has_ended_are_ended_by_number_and_only_while_th
     assert "killall" not in fix
 
 
-def test_a_run_that_ended_and_one_that_goes_on_are_kept_apart() -> None:
+def test_ended_and_live_runs_have_separate_findings() -> None:
     other = "train-1120-140000-0000"
     mixed = (RunProcess(7, 1, other), *RANKS)
     findings = found(node(1, **recorded(is_here=True), ended=(other,)), node(2, processes=mixed))
@@ -183,7 +180,7 @@ def test_a_run_that_ended_and_one_that_goes_on_are_kept_apart() -> None:
     assert "for p in 7; do" in findings["node2"][0].fix
 
 
-def test_a_command_names_sixteen_processes_at_most_the_oldest_first() -> None:
+def test_fix_names_at_most_16_processes_oldest_first() -> None:
     many = tuple(RunProcess(1000 - number, 5000 + number, RUN) for number in range(40))
     fix = found(node(1, ended=(RUN,)), node(2, processes=many))["node2"][0].fix
     named = re.search(r"for p in ([0-9 ]+);", fix)
@@ -191,10 +188,10 @@ def test_a_command_names_sixteen_processes_at_most_the_oldest_first() -> None:
     assert named[1].split() == [str(1000 - number) for number in range(16)]
 
 
-def test_processes_that_name_no_run_are_nobodys_leftovers() -> None:
+def test_processes_without_a_run_are_no_leftovers() -> None:
     assert ids(found(node(1, pids=(4711, 4712)))) == {"node1": []}
 
 
-def test_who_computes_for_a_run_is_no_stranger() -> None:
+def test_load_of_a_live_run_is_no_finding() -> None:
     busy: dict[str, object] = {"load": (80.0, 70.0, 60.0), "processes": RANKS}
     assert ids(found(node(1, **recorded(is_here=True)), node(2, **busy)))["node2"] == ["activity.runs"]

@@ -27,19 +27,19 @@ _AVX512 = "avx2 fma avx512f avx512bw avx512dq avx512vl".split()  # noqa: SIM905
         ([*_AVX512, "avx512_bf16", "amx_tile", "amx_bf16"], "amx"),
     ],
 )
-def test_the_tier_is_the_strongest_that_is_whole(flags: list[str], tier: str | None) -> None:
+def test_tier_is_the_strongest_with_all_its_flags(flags: list[str], tier: str | None) -> None:
     assert tier_of("x86_64", flags) == tier
 
 
-def test_nothing_but_x86_has_a_tier() -> None:
+def test_other_architectures_are_unsupported() -> None:
     assert tier_of("aarch64", ["sve", "bf16"]) == "unsupported"
     assert tier_of("aarch64", []) == "unsupported"
     assert tier_of("i686", ["avx2", "fma"]) == "unsupported"
 
 
 @given(st.sampled_from(CPU_PROFILES), st.data())
-def test_a_flag_less_never_makes_a_higher_tier(cpu_profile: object, data: st.DataObject) -> None:
-    flags = getattr(cpu_profile, "flags").split()  # noqa: B009  # any costume
+def test_removing_flags_never_raises_the_tier(cpu_profile: object, data: st.DataObject) -> None:
+    flags = getattr(cpu_profile, "flags").split()  # noqa: B009  # any CPU profile
     fewer = data.draw(st.sets(st.sampled_from(flags)))
     more, less = tier_of("x86_64", flags), tier_of("x86_64", fewer or {"fpu"})
     assert more is not None
@@ -68,22 +68,22 @@ def _cpu(affinity: str | None = None, quota: float | None = None) -> Cpu:
         ("0,4", 2.0, 1),
     ],
 )
-def test_cores_allowed_are_those_of_the_mask_and_no_more_than_the_quota(
+def test_allowed_cores_are_limited_by_affinity_and_quota(
     affinity: str | None, quota: float | None, allowed: int
 ) -> None:
     assert _cpu(affinity, quota).allowed == allowed
 
 
-def test_the_threads_we_may_use_of_each_core() -> None:
+def test_allowed_threads_of_each_core() -> None:
     assert [str(core) for core in _cpu("1,2,6").allowed_cores] == ["1", "2,6"]
 
 
 @pytest.mark.parametrize("text", ["", "x", "1-", "3-1", "0-99999999", "1,,2", "-1", "0x1"])
-def test_what_is_no_list_of_cpus(text: str) -> None:
+def test_invalid_cpu_lists_are_none(text: str) -> None:
     assert parse_cpulist(text) is None
 
 
 @given(st.sets(st.integers(0, 511), min_size=1))
-def test_a_list_of_cpus_reads_back_as_it_prints(numbers: set[int]) -> None:
+def test_cpu_list_is_parsed_back_from_its_text(numbers: set[int]) -> None:
     assert parse_cpulist(str(CpuList.of(numbers))) == CpuList.of(numbers)
     assert str(CpuList.of((5, 0, 1, 7, 8))) == "0-1,5,7-8"

@@ -27,7 +27,7 @@ def two_networks(number: int, reached: str | None) -> Facts:
     return Facts(network=Network(nics=tuple(nics), reached=reached))
 
 
-def test_hosts_given_by_name_use_the_network_that_they_are_reached_by() -> None:
+def test_hosts_given_by_name_use_the_network_of_the_ssh_connection() -> None:
     facts = {"a": two_networks(1, "10.9.0.1"), "b": two_networks(2, "10.9.0.2")}
     assert addresses_among(NAMED, facts, None) == {"a": "10.9.0.1", "b": "10.9.0.2"}
     unknown = {"a": two_networks(1, None), "b": two_networks(2, None)}
@@ -46,7 +46,7 @@ def test_hosts_given_by_name_use_the_network_that_they_are_reached_by() -> None:
         ("$(id)", None),
     ],
 )
-def test_the_reached_address_is_one_or_unknown(line: str, reached: str | None) -> None:
+def test_invalid_reached_addresses_are_ignored(line: str, reached: str | None) -> None:
     facts = parse(f"reached {line}\n")
     assert facts.network.reached == reached
     assert "reached" not in to_json(facts)["network"]
@@ -59,7 +59,7 @@ class _SshSession(FakeSession):
 
 
 @pytest.mark.parametrize(("session", "reached"), [(_SshSession, "10.0.0.1"), (FakeSession, None)])
-def test_the_connection_of_the_callers_own_login_does_not_count(
+def test_reached_address_of_local_sessions_is_ignored(
     session: Callable[..., FakeSession], reached: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SessionPool, "session", lambda _, host: session(host, stdout=b"reached 10.0.0.1\n"))

@@ -25,7 +25,7 @@ def document(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cpu_profile", CPU_PROFILES, ids=lambda cpu_profile: cpu_profile.name)
-def test_every_costume_is_seen_for_what_it_shows(cpu_profile: CpuProfile) -> None:
+def test_every_cpu_profile_is_recognized(cpu_profile: CpuProfile) -> None:
     facts = parse(recorded(f"lab-{cpu_profile.name}"))
     cpu = facts.cpu
     assert (cpu.vendor, cpu.model_name, cpu.arch) == (cpu_profile.vendor, cpu_profile.model_name, cpu_profile.arch)
@@ -42,7 +42,7 @@ def test_every_costume_is_seen_for_what_it_shows(cpu_profile: CpuProfile) -> Non
 
 
 @pytest.mark.parametrize("cpu_profile", CPU_PROFILES, ids=lambda cpu_profile: cpu_profile.name)
-def test_a_costume_larger_than_its_kernel_is_not_limited_by_the_kernels_mask(cpu_profile: CpuProfile) -> None:
+def test_affinity_of_the_whole_real_machine_does_not_limit_a_cpu_profile(cpu_profile: CpuProfile) -> None:
     text = recorded(f"lab-{cpu_profile.name}")
     cpu = parse(text).cpu
     assert cpu.allowed == cpu.cores
@@ -51,14 +51,14 @@ def test_a_costume_larger_than_its_kernel_is_not_limited_by_the_kernels_mask(cpu
     assert parse(held_back).cpu.allowed == 1
 
 
-def test_amx_fp16_is_inferred_from_the_model_for_no_kernel_prints_it() -> None:
+def test_amx_fp16_is_inferred_from_the_cpu_model() -> None:
     rapids = parse(recorded("lab-graniterapids")).cpu.isa
     emerald = parse(recorded("lab-emerald-rapids")).cpu.isa
     assert (rapids["amx_fp16"], emerald["amx_fp16"]) == (True, False)
 
 
 def differences(expected: Any, found: Any, at: str = "facts") -> list[str]:
-    """Where `found` lacks something of `expected`; what it has beyond that is its own affair."""
+    """The places where `found` differs from `expected`; additional keys of `found` are ignored."""
     if isinstance(expected, dict) and isinstance(found, dict):
         return [line for key in expected for line in differences(expected[key], found.get(key), f"{at}.{key}")]
     if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
@@ -68,12 +68,12 @@ def differences(expected: Any, found: Any, at: str = "facts") -> list[str]:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_real_machine(name: str) -> None:
+def test_recorded_machines_give_the_expected_facts(name: str) -> None:
     expected = json.loads((RECORDED / f"{name}.json").read_text())
     assert differences(expected, to_json(parse(recorded(name)))) == []
 
 
-def test_the_names_scripts_rely_on() -> None:
+def test_documented_cpu_fields_exist() -> None:
     cpu = to_json(Facts())["cpu"]
     promised = "vendor model_name sockets cores threads allowed numa_nodes isa tier"
     assert set(promised.split()) <= set(cpu)
@@ -81,8 +81,8 @@ def test_the_names_scripts_rely_on() -> None:
     assert list(cpu["isa"]) == isa.split()
 
 
-def test_an_address_of_the_kernels_tables_without_its_interface_is_left_out() -> None:
-    """A name for the ranks' variables is needed, and an empty one would be wrong."""
+def test_fib_trie_address_without_an_interface_is_left_out() -> None:
+    """The variables of ranks need the name of an interface; an empty one would be wrong."""
     table = "== proc.fib_trie\n|-- 10.0.0.7\n   /32 host LOCAL\n|-- 127.0.0.1\n   /32 host LOCAL\n==\n"
     nics = parse(f"nic eth0 type=1\n{table}").network.nics
     assert [(nic.name, [item.address for item in nic.addresses]) for nic in nics] == [
@@ -91,7 +91,7 @@ def test_an_address_of_the_kernels_tables_without_its_interface_is_left_out() ->
     ]
 
 
-def test_nothing_at_all_gives_facts_that_are_all_holes() -> None:
+def test_empty_probe_gives_empty_facts() -> None:
     facts = parse("")
     assert facts.cpu.tier is None
     assert facts.cpu.allowed is None
@@ -100,7 +100,7 @@ def test_nothing_at_all_gives_facts_that_are_all_holes() -> None:
     json.dumps(to_json(facts), allow_nan=False)
 
 
-def test_lines_about_runs_that_no_host_of_ours_would_print_say_nothing() -> None:
+def test_malformed_lines_about_runs_are_ignored() -> None:
     activity = parse(
         "run a b\nrun ../../x\nrun $(id)\nrun fine\n"
         "run.ended fine\nrun.ended $(id)\nrun.ended over\n"
@@ -126,7 +126,7 @@ PIECES = st.sampled_from(NAMES)
 
 @settings(deadline=None)
 @given(PIECES, st.data())
-def test_a_probe_cut_off_anywhere_tells_no_untruth_about_the_processor(name: str, data: st.DataObject) -> None:
+def test_truncated_probe_gives_no_wrong_cpu_facts(name: str, data: st.DataObject) -> None:
     whole = recorded(name)
     facts = parse(whole[: data.draw(st.integers(0, len(whole)))])
     true = parse(whole)
@@ -138,7 +138,7 @@ def test_a_probe_cut_off_anywhere_tells_no_untruth_about_the_processor(name: str
 
 @settings(deadline=None)
 @given(PIECES, st.data())
-def test_any_lines_may_be_missing_or_doubled_or_elsewhere(name: str, data: st.DataObject) -> None:
+def test_missing_repeated_or_reordered_lines_are_accepted(name: str, data: st.DataObject) -> None:
     lines = recorded(name).splitlines(keepends=True)
     chosen = data.draw(st.lists(st.integers(0, len(lines) - 1), max_size=2 * len(lines)))
     assert document("".join(lines[index] for index in chosen)).keys() == SECTIONS
@@ -149,7 +149,7 @@ def test_any_lines_may_be_missing_or_doubled_or_elsewhere(name: str, data: st.Da
 
 @settings(deadline=None)
 @given(PIECES, st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=6)), max_size=30))
-def test_any_bytes_may_be_mangled(name: str, mangled: list[tuple[float, bytes]]) -> None:
+def test_damaged_bytes_are_accepted(name: str, mangled: list[tuple[float, bytes]]) -> None:
     raw = bytearray(recorded(name).encode())
     for place, replacement in mangled:
         at = int(place * len(raw))
@@ -159,7 +159,7 @@ def test_any_bytes_may_be_mangled(name: str, mangled: list[tuple[float, bytes]])
 
 @settings(deadline=None)
 @given(st.text(max_size=400))
-def test_any_text_at_all(text: str) -> None:
+def test_any_text_is_accepted(text: str) -> None:
     assert document(text).keys() == SECTIONS
 
 
@@ -169,7 +169,7 @@ KEYS = sorted(RECORDED_KEYS | {"run.supervisor", "run.ended", "process"})
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), st.text(alphabet="0123456789abcx-,:./|=()%# @\\\t", max_size=40))))
-def test_any_value_behind_a_key_we_know(lines: list[tuple[str, str]]) -> None:
+def test_any_value_of_a_known_key_is_accepted(lines: list[tuple[str, str]]) -> None:
     assert document("".join(f"{key} {value}\n" for key, value in lines)).keys() == SECTIONS
 
 
@@ -186,7 +186,7 @@ def token(row: str, path: str, boot: str = "boot-1", inode: int | None = None) -
     return store_token(path, mount, boot, inode)
 
 
-def test_one_server_is_one_store_whatever_address_it_gave_each_client() -> None:
+def test_nfs_store_does_not_depend_on_the_server_address() -> None:
     one = token(NFS.format(address="10.1.0.5"), "/home/me", "boot-1")
     other = token(NFS.format(address="10.1.0.6"), "/home/me", "boot-2")
     assert one == other == "nfs:nfs1:/export/home/me"
@@ -200,7 +200,7 @@ def test_one_server_is_one_store_whatever_address_it_gave_each_client() -> None:
         "71 60 0:44 /home /home rw - nfs4 nfs1:/export rw",
     ],
 )
-def test_an_automounter_an_older_protocol_or_a_bind_mount_makes_no_other_store(row: str) -> None:
+def test_nfs_store_does_not_depend_on_automounter_protocol_or_bind_mount(row: str) -> None:
     assert token(row, "/home/me", "boot-2") == token(NFS, "/home/me")
 
 
@@ -217,31 +217,31 @@ def test_another_server_export_or_directory_is_another_store(row: str, path: str
     assert token(row, path) != token(NFS, "/home/me")
 
 
-def test_clones_of_one_machine_don_t_share_what_looks_the_same() -> None:
+def test_local_disks_of_cloned_machines_are_different_stores() -> None:
     assert token(LOCAL, "/home/me", "boot-1") != token(LOCAL, "/home/me", "boot-2")
 
 
-def test_containers_with_one_directory_of_their_machine_share_it_wherever_it_is_mounted() -> None:
+def test_containers_that_mount_the_same_directory_share_a_store() -> None:
     one = "812 601 8:1 /srv/shared /home/me rw - ext4 /dev/sda1 rw"
     other = "813 602 8:1 /srv/shared /data rw - ext4 /dev/sda1 rw"
     assert token(one, "/home/me") == token(other, "/data") == token(LOCAL, "/srv/shared")
     assert token("814 603 0:57 / / rw - overlay overlay rw", "/home/me") != token(one, "/home/me")
 
 
-def test_guests_that_call_different_directories_by_one_name_are_told_apart_by_the_inode() -> None:
+def test_virtiofs_stores_are_distinguished_by_inode() -> None:
     row = "40 1 0:30 / /home rw - virtiofs home rw"
     assert token(row, "/home/me", inode=10) == token(row, "/home/me", "boot-2", inode=10)
     assert token(row, "/home/me", inode=10) != token(row, "/home/me", inode=11)
     assert token(row, "/home/me") is None
 
 
-def test_lustre_and_ceph_are_one_store_in_whatever_order_their_servers_are_named() -> None:
+def test_lustre_store_does_not_depend_on_the_order_of_servers() -> None:
     one = "72 60 0:44 / /scratch rw - lustre 10.2.0.1@o2ib:10.2.0.2@o2ib:/scratch rw"
     other = "72 60 0:45 / /scratch rw - lustre 10.2.0.2@o2ib:10.2.0.1@o2ib:/scratch rw"
     assert token(one, "/scratch/me") == token(other, "/scratch/me", "boot-2") == "lustre:/scratch/me"
 
 
-def test_a_path_with_blanks_in_mountinfo() -> None:
+def test_mountinfo_paths_with_spaces_are_parsed() -> None:
     mount = parse_mount(r"36 35 98:0 / /mnt/my\040disk rw - cifs //filer/my\040share rw")
     assert mount is not None
     assert (mount.point, mount.source) == ("/mnt/my disk", "//filer/my share")

@@ -1,4 +1,4 @@
-"""The probe itself, run on this machine by every shell that is here."""
+"""The probe script, run on this machine by every installed shell."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ SHELLS = [["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["ksh"], 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
-def probe(shell: list[str], home: Path, *, path: str | None = None, peers: str = "") -> str:
+def probe(
+    shell: list[str], home: Path, *, script: str = "", path: str | None = None, peers: str = "", **variables: str
+) -> str:
     environment = {"PATH": path or os.environ["PATH"], "HOME": str(home), "LOGNAME": "me", "SHELL": "/bin/sh"}
-    done = subprocess.run(
-        [*shell, "-c", probe_script(), "probe", "", peers], env=environment, capture_output=True, text=True, timeout=60
-    )
+    argv = [*shell, "-c", script or probe_script(), "probe", "", peers]
+    done = subprocess.run(argv, env={**environment, **variables}, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     assert done.returncode == 0
     return done.stdout
@@ -38,7 +39,7 @@ def probe(shell: list[str], home: Path, *, path: str | None = None, peers: str =
 
 @linux
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
-def test_every_posix_shell_says_the_same(shell: list[str], tmp_path: Path) -> None:
+def test_every_posix_shell_gives_the_same_facts(shell: list[str], tmp_path: Path) -> None:
     if shutil.which(shell[0]) is None:
         pytest.skip(f"no {shell[0]} here")
     ours = parse(probe(shell, tmp_path, peers="localhost nosuch.invalid"))
@@ -51,7 +52,7 @@ def test_every_posix_shell_says_the_same(shell: list[str], tmp_path: Path) -> No
 
 
 @linux
-def test_what_python_itself_says_of_this_machine(tmp_path: Path) -> None:
+def test_probe_agrees_with_python(tmp_path: Path) -> None:
     facts = parse(probe(["sh"], tmp_path))
     assert facts.system.kernel == os.uname().release
     assert facts.system.arch == os.uname().machine
@@ -69,30 +70,24 @@ def test_what_python_itself_says_of_this_machine(tmp_path: Path) -> None:
 
 
 @linux
-def test_the_version_of_libc_without_a_script_of_ldd(tmp_path: Path) -> None:
+def test_libc_version_is_found_without_ldd(tmp_path: Path) -> None:
     script = probe_script().replace("/usr/bin/ldd", "/nowhere")
-    done = subprocess.run(["sh", "-c", script, "probe"], env={"HOME": str(tmp_path)}, capture_output=True, text=True)
-    system = parse(done.stdout).system
+    system = parse(probe(["sh"], tmp_path, script=script)).system
     assert f"{system.libc} {system.libc_version}" == os.confstr("CS_GNU_LIBC_VERSION")
 
 
 @linux
-def test_without_any_program_there_are_holes_and_no_complaint(tmp_path: Path) -> None:
+def test_probe_completes_without_any_program_in_path(tmp_path: Path) -> None:
     script = (
         probe_script().replace("PATH=/usr/local/bin:/usr/bin:/bin", "PATH=/nowhere", 1).replace(":/usr/sbin:/sbin", "")
     )
-    done = subprocess.run(
-        [shutil.which("sh") or "sh", "-c", script, "probe", "", "a b"],
-        env={"PATH": "/nowhere", "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert done.stderr == ""
-    facts = parse(done.stdout)
+    facts = parse(probe([shutil.which("sh") or "sh"], tmp_path, script=script, path="/nowhere", peers="a b"))
     assert facts.complete
     assert facts.home is not None
 
 
 @linux
-def test_our_environments_runs_and_processes_are_found(tmp_path: Path) -> None:
+def test_environments_runs_and_processes_are_found(tmp_path: Path) -> None:
     home = tmp_path / ".ipexctl"
     site = home / "envs/ipex-2.8-ab12/lib/python3.11/site-packages"
     for package in ("torch-2.8.0+cpu", "intel_extension_for_pytorch-2.8.0", "impi_rt-2021.15.0", "oneccl-2021.15.2"):
@@ -129,9 +124,7 @@ def started(pid: int) -> int:
 
 @linux
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
-def test_runs_are_known_by_their_records_and_their_processes_by_environment_or_path(
-    shell: list[str], tmp_path: Path
-) -> None:
+def test_processes_of_runs_are_found_by_environment_or_path(shell: list[str], tmp_path: Path) -> None:
     if shutil.which(shell[0]) is None:
         pytest.skip(f"no {shell[0]} here")
     home = tmp_path / ".ipexctl"
@@ -161,7 +154,8 @@ def test_runs_are_known_by_their_records_and_their_processes_by_environment_or_p
         record("over", "failed")
         activity = parse(probe(shell, tmp_path)).activity
         # Other tests on this machine have runs of their own.
-        spawned = [process for process in activity.processes if process.run in ("alive", "old", "over")]
+        ours = {process.pid for process in (wrapper, older, rank, reader)}
+        spawned = [process for process in activity.processes if process.pid in ours]
         starts = {process.pid: process.start for process in spawned}
         assert starts == {process.pid: started(process.pid) for process in (wrapper, older, rank)}
     finally:
@@ -182,7 +176,7 @@ def test_runs_are_known_by_their_records_and_their_processes_by_environment_or_p
 
 
 @linux
-def test_interpreters_and_mpis_are_found_once_by_whatever_path(tmp_path: Path) -> None:
+def test_interpreters_and_mpis_are_listed_once(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "python3").symlink_to(sys.executable)
@@ -207,7 +201,7 @@ def test_interpreters_and_mpis_are_found_once_by_whatever_path(tmp_path: Path) -
     ("slurm_conf", "schedulers"),
     [(None, ()), ("ClusterName=a\n", ()), ("ClusterName=a\nnodename=n[1-4]\n", ("slurm",))],
 )
-def test_slurm_manages_a_host_if_its_file_has_nodes(
+def test_slurm_is_detected_if_slurm_conf_has_nodes(
     tmp_path: Path, slurm_conf: str | None, schedulers: tuple[str, ...]
 ) -> None:
     if Path("/run/slurmd.pid").exists() or Path("/etc/slurm/slurm.conf").exists():
@@ -223,7 +217,7 @@ def test_slurm_manages_a_host_if_its_file_has_nodes(
 
 
 @linux
-def test_what_hangs_is_given_up_on_and_the_rest_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_programs_are_killed_and_other_facts_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("python3", "mpirun"):
@@ -248,7 +242,7 @@ def test_what_hangs_is_given_up_on_and_the_rest_is_told(tmp_path: Path, monkeypa
 
 
 @linux
-def test_without_ip_the_addresses_are_the_kernels(tmp_path: Path) -> None:
+def test_addresses_come_from_the_kernel_without_the_ip_command(tmp_path: Path) -> None:
     if shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
         pytest.skip("no ip here to compare with")
     programs = tmp_path / "bin"
@@ -260,30 +254,26 @@ def test_without_ip_the_addresses_are_the_kernels(tmp_path: Path) -> None:
     everything = "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH"
     assert everything in probe_script()
     script = probe_script().replace(everything, f"PATH={programs}")
-    environment = {"PATH": str(programs), "HOME": str(tmp_path)}
-    done = subprocess.run(["sh", "-c", script, "probe"], env=environment, capture_output=True, text=True, timeout=60)
+    without = probe(["sh"], tmp_path, script=script, path=str(programs))
 
     def subnets(text: str) -> set[tuple[str, str, int]]:
         found = ((nic.name, *item) for nic in parse(text).network.nics for item in nic.addresses)
         return {(name, address, prefix) for name, address, prefix, _ in found if "." in address and prefix < 32}
 
-    assert "== ip.addr" not in done.stdout
-    assert subnets(done.stdout) == subnets(probe(["sh"], tmp_path))
-    assert parse(done.stdout).complete
+    assert "== ip.addr" not in without
+    assert subnets(without) == subnets(probe(["sh"], tmp_path))
+    assert parse(without).complete
 
 
 @linux
 @pytest.mark.parametrize(
     ("connection", "reached"), [("10.0.0.9 5000 10.0.0.1 22", "10.0.0.1"), ("::1 5000 fe80::1%eth0 22", "fe80::1")]
 )
-def test_the_address_of_the_ssh_connection_is_told(connection: str, reached: str, tmp_path: Path) -> None:
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SSH_CONNECTION": connection}
-    command = ["sh", "-c", probe_script(), "probe", "", ""]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
-    assert parse(done.stdout).network.reached == reached
+def test_reached_address_comes_from_ssh_connection(connection: str, reached: str, tmp_path: Path) -> None:
+    assert parse(probe(["sh"], tmp_path, SSH_CONNECTION=connection)).network.reached == reached
 
 
-def test_nothing_is_written(tmp_path: Path) -> None:
+def test_probe_writes_no_files(tmp_path: Path) -> None:
     probe(["sh"], tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -293,13 +283,13 @@ def test_the_command_fits_in_one_argument_with_hundreds_of_peers() -> None:
     assert len(login_line(probe_command(peers), "x" * 32)) < MAX_LINE
 
 
-def test_what_is_no_name_is_never_handed_to_a_shell() -> None:
+def test_invalid_peer_names_are_not_passed_to_the_shell() -> None:
     peers = ["node1", "10.0.0.1", "fe80::2", "$(id)", "a b", "-x", "*", "`id`", "node-2.lan", "'"]
     script = probe_command(peers, "/scratch/it's mine").script
     assert script.startswith("""set -- '/scratch/it'"'"'s mine' 'node1 node-2.lan'\n""")
 
 
 @pytest.mark.parametrize(("clock", "expected"), [(100.5, 0.0), (190.5, 90.0), (10.5, -90.0)])
-def test_skew_is_held_against_the_middle_of_question_and_answer(clock: float, expected: float) -> None:
+def test_clock_skew_is_relative_to_the_middle_of_the_round_trip(clock: float, expected: float) -> None:
     found = skew(clock, 100.0, 101.0)
     assert (found.seconds, found.uncertainty) == (expected, 0.5)

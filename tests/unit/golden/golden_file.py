@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """Its words, without quoted names and numbers; the id, or the kind of input, counts."""
+        """Name, message and fix without quoted names and numbers, to find messages that differ only in data."""
         return _DATA.sub("'", "\n".join(self))
 
 
@@ -53,7 +53,7 @@ def without(text: str, *paths: object) -> str:
 
 
 def render(cases: Iterable[Case]) -> str:
-    """Each message once, in the order given: its name, its words and its fix; of those with other data, the first."""
+    """Each message once, in the given order, with name and fix; of messages that differ only in data, the first."""
     first: dict[str, Case] = {}
     for case in cases:
         first.setdefault(case.pattern, case)
@@ -74,7 +74,7 @@ def _indented(prefix: str, text: str) -> list[str]:
 
 
 def golden_diff(area: str, cases: Iterable[Case], directory: Path = Path(__file__).parent) -> str:
-    """What differs from the area's golden file, line by line; empty where nothing does."""
+    """The diff to the golden file of the area; empty if they are equal."""
     file = directory / f"{area}.txt"
     rendered = render(cases)
     if os.environ.get("IPEXCTL_GOLDEN") == "write":

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from doctor_rules_helpers import alone, healthy, nic, recorded, together
-from doctor_rules_scenes import MORE, SCENES
+from doctor_rules_scenes import MORE_SCENES, SCENES
 from golden_file import Case, finding_cases, golden_diff
-from test_doctor_network import INTERNAL, a_host, facts_with, outcome
+from test_doctor_network import INTERNAL, facts_with, make_state, outcome
 from test_doctor_smoke import cluster
 from test_doctor_smoke import facts as smoke_facts
 
@@ -13,12 +13,13 @@ from ipexctl.doctor.logins import diagnose_login, login_findings, slow_login_fin
 from ipexctl.doctor.ports import ConnectionResult, port_findings
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke, smoke_findings
 from ipexctl.remote.node_call import NO_PYTHON
-from ipexctl.trust.login_errors import LoginAttempt, LoginDiagnosis
+from ipexctl.remote.outcome import HostError
+from ipexctl.trust.login_errors import LoginAttempt
 
 
 def rules() -> list[Case]:
     two = {"nics": (nic("docker0", "172.17.0.1", kind="docker"), nic("eno1", "192.168.0.1"), nic("ib0", "10.8.0.1"))}
-    scenes = [(id_, context()) for id_, context in (*SCENES.items(), *MORE)]
+    scenes = [(id_, context()) for id_, context in (*SCENES.items(), *MORE_SCENES)]
     scenes += [
         ("network.bridges", alone(healthy(network=two), internal="10.8.0.1")),
         ("cluster.mixed_tiers", together(healthy(1), healthy(2), recorded("lab-icelake-sp"))),
@@ -47,23 +48,23 @@ def network() -> list[Case]:
         *port_findings({}, {"a": NO_PYTHON}, (), INTERNAL, {}),
         *port_findings({("a", "b"): ConnectionResult("mute")}, {}, (), INTERNAL, {}),
         *port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, (), INTERNAL, {}),
-        *login_findings({f"n{i}": LoginDiagnosis(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}),
-        *slow_login_finding({"a": LoginDiagnosis("REASON", "FIX")}),
+        *login_findings({f"n{i}": HostError(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}),
+        *slow_login_finding({"a": HostError("REASON", "FIX")}),
     ]
     return finding_cases(found)
 
 
 def logins() -> list[Case]:
     config = "Host b\n  HostName b\n\nHost *\n  BatchMode yes\n"
-    node0 = a_host(config=config, key="ssh-ed25519 AAAAkey")
+    node0 = make_state(config=config, key="ssh-ed25519 AAAAkey")
     denied = LoginAttempt(255, "Permission denied (publickey).")
     reasons = {
         "host key before trust": diagnose_login(
-            "b", LoginAttempt(255, "Host key verification failed."), a_host(), None
+            "b", LoginAttempt(255, "Host key verification failed."), make_state(), None
         ),
-        "key before trust": diagnose_login("b", denied, a_host(), None),
-        "the key is gone": diagnose_login("b", denied, node0, a_host(keys=b"ssh-rsa other\n")),
-        "the host is new": diagnose_login("b", denied, a_host(config=config.replace("Host b\n", "Host c\n")), None),
+        "key before trust": diagnose_login("b", denied, make_state(), None),
+        "the key is gone": diagnose_login("b", denied, node0, make_state(keys=b"ssh-rsa other\n")),
+        "the host is new": diagnose_login("b", denied, make_state(config=config.replace("Host b\n", "Host c\n")), None),
         "a slow login": diagnose_login("b", LoginAttempt(124, ""), None, None),
     }
     assert all(reasons.values())

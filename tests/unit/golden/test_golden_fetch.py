@@ -28,7 +28,7 @@ def sources() -> list[Case]:
     return [
         *(
             refusal(f"source {text!r}", parse_source, text)
-            for text in rows_of(fetching.test_a_source_without_one_is_a_wrong_call)
+            for text in rows_of(fetching.test_invalid_sources_are_refused)
         ),
         refusal("source of an unknown host", order_of_host, FetchSource("node3", "x"), ".", [first], "~/.ipexctl"),
         refusal("source of an unknown rank", of_run, 4, None),
@@ -51,17 +51,17 @@ def runs(tmp_path: Path) -> list[Case]:
 def files(tmp_path: Path) -> list[Case]:
     there, out = tmp_path / "there", tmp_path / "out"
     there.mkdir()
-    fetching.put(there / "checkpoints/1.pt")
+    fetching.write_file(there / "checkpoints/1.pt")
     with pytest.raises(HostError) as caught:
-        fetching.bring(there, "chekpoints/", out)
+        fetching.run_fetch(there, "chekpoints/", out)
     cases = [Case("nothing is there", without(caught.value.reason, tmp_path), without(caught.value.fix, tmp_path))]
-    fetching.put(there / "sub/a.pt")
-    fetching.put(there / "w.pt")
-    fetching.put(out / "w.pt/mine")
+    fetching.write_file(there / "sub/a.pt")
+    fetching.write_file(there / "w.pt")
+    fetching.write_file(out / "w.pt/mine")
     (tmp_path / "elsewhere").mkdir()
     (out / "sub").symlink_to(tmp_path / "elsewhere")
     (there / "pipe").symlink_to("/dev/null")
-    done = fetching.bring(there, ".", out)
+    done = fetching.run_fetch(there, ".", out)
     kept = sorted((*done.failed, *done.left_out), key=lambda each: each.name)
     return [*cases, *(Case(f"not brought: {each.name}", without(each.reason, tmp_path)) for each in kept)]
 

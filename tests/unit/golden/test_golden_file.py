@@ -1,4 +1,4 @@
-"""The comparison itself: any difference fails and is shown, and writing makes it equal."""
+"""The comparison with golden files: a difference fails with a diff, and IPEXCTL_GOLDEN=write updates the file."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_any_difference_fails_with_a_diff(cases: list[Case], tmp_path: Path, mon
     assert "golden/area.txt" in diff
 
 
-def test_without_its_file_an_area_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_golden_file_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("IPEXCTL_GOLDEN", raising=False)
     assert "+home.full" in golden_diff("area", CASES, tmp_path)

@@ -32,7 +32,7 @@ def short(text: object) -> str:
 def files(tmp_path: Path) -> list[Case]:
     path = tmp_path / "hosts"
     cases = []
-    for data, *_ in rows_of(detect.test_a_file_that_is_no_list_of_hosts_says_what_to_do):
+    for data, *_ in rows_of(detect.test_files_without_hosts_are_refused_with_a_fix):
         path.write_bytes(data)
         cases.append(refusal(f"file {short(data)}", read_hosts_file, path, at=tmp_path))
     cases += [
@@ -41,12 +41,12 @@ def files(tmp_path: Path) -> list[Case]:
     path.write_bytes(b"n1\nJ\xfcrgen\n")
     cases.append(refusal("file in Latin-1", read_hosts_file, path, at=tmp_path))
     readers: list[tuple[str, Any, Any]] = [
-        ("inventory", read_inventory_ini, ini.test_a_line_that_cannot_be_read_says_what_where_and_what_to_do),
-        ("yaml", read_inventory_yaml, yaml.test_what_cannot_be_read_says_what_where_and_what_to_do),
+        ("inventory", read_inventory_ini, ini.test_invalid_lines_are_refused_with_position_and_fix),
+        ("yaml", read_inventory_yaml, yaml.test_invalid_inventories_are_refused_with_position_and_fix),
     ]
-    lines = rows_of(hostfile.test_a_line_that_cannot_be_read_says_what_where_and_what_to_do)
+    lines = rows_of(hostfile.test_invalid_lines_are_refused_with_position_and_fix)
     cases += [refusal(f"hostfile {short(line)}", read_hostfile, line, "FILE") for line, *_ in lines]
-    for second in rows_of(hostfile.test_a_host_that_is_said_in_two_ways_is_an_error_naming_both_lines):
+    for second in rows_of(hostfile.test_conflicting_settings_of_a_host_are_refused_with_both_lines):
         first = "x@a port=22 address=b1 internal=10.0.0.1 identity=k1 known_hosts=g ssh_config=d"
         cases.append(refusal(f"hostfile, two ways: {second}", read_hostfile, f"{first}\n{second}", "FILE"))
     more = ("b\na slots=2 max_slots=2\na", "\n".join(f"h{n}x[1-100]" for n in range(11)))
@@ -57,11 +57,11 @@ def files(tmp_path: Path) -> list[Case]:
 
 
 def words() -> list[Case]:
-    specs = rows_of(hostfile.test_a_list_of_hosts_that_cannot_be_read_names_the_item)
+    specs = rows_of(hostfile.test_invalid_hosts_option_is_refused_with_the_item)
     cases = [refusal(f"--hosts {short(spec)}", read_host_list, spec) for spec, *_ in specs]
-    limits = rows_of(limit.test_a_limit_that_fits_nothing_names_what_would)
+    limits = rows_of(limit.test_limit_without_matches_is_refused_with_a_fix)
     cases += [refusal(f"--limit {short(spec)}", limit_hosts, limit.HOSTS, spec) for spec, *_ in limits]
-    for text, *_ in rows_of(nodeset.test_what_is_no_node_set_is_refused_at_its_place):
+    for text, *_ in rows_of(nodeset.test_invalid_node_sets_are_refused_with_column):
         with pytest.raises(WordError) as caught:
             expand(text)
         cases.append(Case(f"node set {short(text)}", caught.value.message))
@@ -72,7 +72,7 @@ def sources(tmp_path: Path) -> list[Case]:
     def chosen(request: Any, environ: dict[str, str]) -> object:
         return select_hosts(request, environ=environ, cwd=tmp_path)
 
-    rows = rows_of(select.test_a_source_that_cannot_be_used_is_named)
+    rows = rows_of(select.test_unusable_sources_are_named_in_the_error)
     of_step = {"SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_NODELIST": "n[1-2]"}
     (tmp_path / "empty").touch()
     return [

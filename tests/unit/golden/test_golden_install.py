@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import test_explain
-import test_obstacles
+import test_env_preflight
 import test_requirements
-import test_unsolvable
+import test_solver_errors
+import test_verify_errors
 from golden_file import Case, golden_diff, refusal, rows_of
 from lock_helpers import plan
 
@@ -21,13 +21,13 @@ from ipexctl.stack.lock.requirements import contradiction, read_requirements, re
 
 def broken() -> list[Case]:
     cases = []
-    for phase, text, more, *_ in test_explain.CASES:
-        told = explain(test_explain.broken(phase, text, **more), env="ipex-2.8", record=test_explain.RECORD)
+    for phase, text, more, *_ in test_verify_errors.CASES:
+        told = explain(test_verify_errors.broken(phase, text, **more), env="ipex-2.8", record=test_verify_errors.RECORD)
         assert told is not None
         said = text.splitlines()[-1] if text else " ".join(f"{key}={value}" for key, value in more.items())
         cases.append(Case(f"verify, {phase}: {said}", *told))
-    for phase, text in (("ipex", test_explain.IPEX_MISMATCH), test_explain.NO_LIBRARY[0]):
-        told = explain(test_explain.broken(phase, text), env="/opt/venv/bin/python")
+    for phase, text in (("ipex", test_verify_errors.IPEX_MISMATCH), test_verify_errors.NO_LIBRARY[0]):
+        told = explain(test_verify_errors.broken(phase, text), env="/opt/venv/bin/python")
         assert told is not None
         cases.append(Case(f"verify, {phase}: a Python of the user", *told))
     return cases
@@ -35,8 +35,8 @@ def broken() -> list[Case]:
 
 def obstacles() -> list[Case]:
     cases = []
-    for facts, _ in rows_of(test_obstacles.test_an_obstacle_is_named_with_the_path_and_a_way_out):
-        found = home_obstacle(facts, test_obstacles.LOCK)
+    for facts, _ in rows_of(test_env_preflight.test_obstacles_of_a_home_are_reported_with_path_and_fix):
+        found = home_obstacle(facts, test_env_preflight.LOCK)
         assert found is not None
         cases.append(Case("an obstacle", *found))
     differ = check_same_home({"a": "/root/.ipexctl", "b": "/home/me/.ipexctl"}, [None, "me"])
@@ -48,7 +48,7 @@ def requirements(tmp_path: Path) -> list[Case]:
     file = tmp_path / "requirements.txt"
     cases = [refusal("no requirements file", read_requirements, file, at=tmp_path)]
     for line in (
-        *rows_of(test_requirements.test_what_cannot_travel_or_be_read_is_refused_with_its_line),
+        *rows_of(test_requirements.test_unsupported_requirements_are_refused_with_their_line),
         "-r requirements.txt",
     ):
         file.write_text(f"numpy\n{line}\n")
@@ -65,17 +65,17 @@ def requirements(tmp_path: Path) -> list[Case]:
 
 def solver() -> list[Case]:
     cases = []
-    for case in test_unsolvable.CASES.strip().split("\n\n"):
+    for case in test_solver_errors.CASES.strip().split("\n\n"):
         messages = case.split("\n=> ")[0]
-        cases.append(uv_case(messages, test_unsolvable.error_for(messages, "deep")))
+        cases.append(uv_case(messages, test_solver_errors.error_for(messages, "deep")))
     clash = "Because all versions of peft depend on torch>=2.9 and you require torch==2.8.0 and peft, "
-    cases.append(uv_case(clash, test_unsolvable.error_for(clash + test_unsolvable.END, "peft")))
-    cases += [uv_case(cause, test_unsolvable.unreachable(cause)) for cause in test_unsolvable.CAUSES]
-    return [*cases, uv_case("an index without an answer", test_unsolvable.index_without_answer())]
+    cases.append(uv_case(clash, test_solver_errors.error_for(clash + test_solver_errors.END, "peft")))
+    cases += [uv_case(cause, test_solver_errors.unreachable(cause)) for cause in test_solver_errors.CAUSES]
+    return [*cases, uv_case("an index without an answer", test_solver_errors.index_without_answer())]
 
 
 def uv_case(name: str, error: HostError | UserError) -> Case:
-    return Case(f"uv: {' '.join(name.split())[:100]}", test_unsolvable.text_of(error), error.fix)
+    return Case(f"uv: {' '.join(name.split())[:100]}", test_solver_errors.text_of(error), error.fix)
 
 
 def test_install(tmp_path: Path) -> None:

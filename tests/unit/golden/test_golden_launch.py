@@ -6,18 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import test_accelerate as accelerate
-import test_share as share
+import test_rank_distribution as share
 from golden_file import Case, golden_diff, rows_of
 from golden_file import refusal as refused
 from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
-from test_launchers import unwrapped
 from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
+from test_wrapped_launchers import unwrapped
 
 from ipexctl.export.mpijob import to_mpijob
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
+from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
@@ -69,9 +70,7 @@ def refusals() -> list[Case]:
     one, two = machine(SPR, 1), machine(SPR, 2)
     six = {"node1": "fd00::1", "node2": "fd00::2"}
     scenes: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-        "no hosts": ((), {}),
         "IPv6": ((one, two), {"internal": six, "ssh_names": six}),
-        "no address": ((one, two), {"internal": {"node1": "10.1.0.1"}}),
         "one machine twice": ((one, two), {"internal": {"node1": "10.1.0.1", "node2": "10.1.0.1"}}),
         "two MPIs in one environment": ((one,), {"env": BOTH_MPIS, "mpi": "openmpi"}),
         "no common mpirun": ((machine(SPR, 1, software=software(mpis=(OPEN,))), two), {"env": BARE}),
@@ -81,12 +80,12 @@ def refusals() -> list[Case]:
         "no oneCCL": ((one,), {"backend": "ccl"}),
         "no backend mpi": ((one,), {"backend": "mpi", "env": STOCK}),
     }
-    found = [(name, refusal(*machines, **wishes)) for name, (machines, wishes) in scenes.items()]
-    found += [
-        (f"{constraints}", refusal(one, **constraints))
-        for constraints in rows_of(share.test_impossible_numbers_are_refused)
-    ]
-    for limits, n, ppn, _ in rows_of(share.test_what_cannot_be_is_refused_with_what_can):
+    found = [(name, refusal(*machines, **options)) for name, (machines, options) in scenes.items()]
+    for options in rows_of(share.test_impossible_numbers_are_refused):
+        refused_options = check_options(LaunchOptions(**options))
+        assert refused_options is not None
+        found.append((f"{options}", refused_options))
+    for limits, n, ppn, _ in rows_of(share.test_impossible_distributions_are_refused_with_a_fix):
         hosts = [
             Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(limits, 1)
         ]
@@ -97,10 +96,10 @@ def refusals() -> list[Case]:
 
 
 def of_accelerate() -> list[Case]:
-    wrong = rows_of(accelerate.test_what_can_not_be_meant_is_refused_where_it_stands)
-    read, spread, alone = accelerate.read, accelerate.SPREAD, accelerate.ALONE
+    wrong = rows_of(accelerate.test_invalid_values_are_refused_with_their_line)
+    read, spread, alone = accelerate.read, accelerate.CLUSTER_CONFIG, accelerate.SINGLE_CONFIG
     texts = (
-        accelerate.FLAT,
+        accelerate.UNINDENTED_CONFIG,
         "distributed_type: MULTI_CPU\nfp16: true\n",
         "machine_rank: 1\n",
         "num_procesess: 4\nmpirun_config:\n  mpirun_hostfil: x\n",

@@ -1,4 +1,4 @@
-"""The supervisor's sentences of what ended a run."""
+"""The reasons that the supervisor gives for the end of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_node() -> None:
         judge, record = verdict()
         judge.on_exit(cluster()[3], exit_)
         note(f"exited: {exit_.code} {exit_.signal} {exit_.oom and exit_.oom.by}", record)
-    for quiet, *_ in rows_of(test_verdict.test_a_node_that_falls_silent_is_named_with_its_ranks):
+    for quiet, *_ in rows_of(test_verdict.test_silent_nodes_are_named_with_their_ranks):
         judge, record = verdict()
         peers = cluster()
         for rank, seconds in quiet.items():
@@ -37,12 +37,12 @@ def test_node() -> None:
     peers = cluster()
     peers[3].closed_by_peer, peers[3].disconnected_at, peers[3].lost_at = True, 995.0, 995.0
     judge.on_lost([peers[3]], peers, NOW)
-    note("hung up", record)
+    note("connection lost", record)
     judge, record = verdict()
     peers = cluster()
     judge.on_outside_signal(peers[3], 15)
     judge.check_outside_signals(time.monotonic() + 2, peers, False)
-    note("told by a stranger", record)
+    note("signal from outside the run", record)
     for ending in ((137, 9), (255, None)):
         judge, record = verdict()
         judge.on_mpirun_ended(cluster(), ending)

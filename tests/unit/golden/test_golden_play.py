@@ -1,4 +1,4 @@
-"""The texts of playbooks: what is wrong where, and what a play says while it goes on."""
+"""The texts of playbooks: errors with their position, and messages during a play."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import test_play_templates as templates
 from ipexctl.errors import UserError
 from ipexctl.playbook.templater import Templater
 from ipexctl.remote.progress import Notice
-from playbook_helpers import book, play_of, played
+from playbook_helpers import book, play_of, run_playbook
 
 
 def mistakes(tmp_path: Path) -> list[Case]:
-    tasks = [task for task, *_ in rows_of(reading.test_a_mistake_is_shown_where_it_is)]
+    tasks = [task for task, *_ in rows_of(reading.test_errors_have_the_position_of_the_mistake)]
     for test in (
-        refusals.test_an_option_of_ansibles_alone_is_answered_with_what_to_write,
-        refusals.test_what_isnt_here_is_answered_with_what_is,
+        refusals.test_unsupported_ansible_options_are_refused_with_an_alternative,
+        refusals.test_unsupported_modules_and_keywords_are_refused_with_an_alternative,
     ):
         tasks += [f"- {task}" for task, _ in rows_of(test)]
-    for line, _ in rows_of(refusals.test_creates_in_the_line_itself_is_refused_with_a_template_too):
+    for line, _ in rows_of(refusals.test_creates_and_chdir_in_a_command_line_are_refused_also_with_templates):
         tasks.append(f"- command: {line}")
     texts = [(task, play_of(f"{task}\n")) for task in tasks]
-    texts += [(text[:80], text) for text in rows_of(reading.test_a_broken_file_is_an_error_of_its_line)]
+    texts += [(text[:80], text) for text in rows_of(reading.test_invalid_files_are_errors_with_their_name)]
     (tmp_path / "other.yml").write_text("- import_playbook: site.yml\n")
     texts.append(("playbooks import each other", "- import_playbook: other.yml\n"))
     cases = []
@@ -41,7 +41,7 @@ def mistakes(tmp_path: Path) -> list[Case]:
 def of_templates() -> list[Case]:
     cases = []
     with Templater() as templater:
-        for text, *_ in rows_of(templates.test_what_is_undefined_is_said_with_its_name):
+        for text, *_ in rows_of(templates.test_undefined_names_are_named_with_a_suggestion):
             error = templates.wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}})
             cases.append(Case(f"template {text}", error.message, error.fix))
     return cases
@@ -58,7 +58,7 @@ def while_playing(tmp_path: Path) -> list[Case]:
     }
     cases = []
     for name, text in texts.items():
-        report, events = played(tmp_path, text)
+        report, events = run_playbook(tmp_path, text)
         cases += [Case(name, event.text) for event in events if isinstance(event, Notice)]
         for task in report.tasks:
             cases += [Case(name, each.reason, each.fix) for each in task.hosts.values() if each.reason]

@@ -1,7 +1,8 @@
-"""The texts that keep a run from beginning, and those of a run that is silent."""
+"""The texts of runs that cannot start, and of silent runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,14 @@ import pytest
 import test_run_ranks
 import test_run_refusals as refusals
 import test_run_script as scripts
-import test_run_silence as silence
+import test_stall_report as silence
 from golden_file import Case, golden_diff, refusal, rows_of
 from test_run_refusals import ADDRESSES, OK
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.stall_report import describe_activity, silence_lines
-from ipexctl.jobs.submit.preflight import connectivity as ways
+from ipexctl.jobs.submit.preflight import connectivity
 from ipexctl.jobs.submit.preflight.imports import (
     ScriptFile,
     check_imports,
@@ -30,42 +31,51 @@ from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.remote.reply import Reply
 
 
-def refused(name: str, given: object) -> Case:
-    assert isinstance(given, StartFailure), given
-    return Case(name, given.reason, given.fix)
+def refused(name: str, call: Callable[..., object], *arguments: Any) -> Case:
+    with pytest.raises(StartFailure) as caught:
+        call(*arguments)
+    return Case(name, caught.value.reason, caught.value.fix)
 
 
 def between_hosts() -> list[Case]:
-    shut = {"kind": "back", "text": "TEXT"}
-    lacking = rows_of(refusals.test_what_a_host_lacks_or_has_otherwise_is_named_with_the_host)
+    login, back, there = ({"kind": kind, "text": "TEXT"} for kind in ("login", "back", "there"))
+    lacking = rows_of(refusals.test_missing_or_different_files_are_reported_with_their_host)
     return [
+        refused("connectivity: login", connectivity.evaluate_connectivity, "a", ADDRESSES, {"b": OK, "c": login}),
         refused(
-            "ways: login", ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": {"kind": "login", "text": "TEXT"}})
+            "connectivity: no connection back to node0",
+            connectivity.evaluate_connectivity,
+            "a",
+            ADDRESSES,
+            {"b": back, "c": back},
         ),
-        refused("ways: back", ways.evaluate_connectivity("a", ADDRESSES, {"b": shut, "c": shut})),
         refused(
-            "ways: there", ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": {"kind": "there", "text": "TEXT"}})
+            "connectivity: no connection from node0",
+            connectivity.evaluate_connectivity,
+            "a",
+            ADDRESSES,
+            {"b": OK, "c": there},
         ),
         *(
-            refused("places", refusals.evaluate(dict(zip("abc", answers, strict=False)), python))
+            refused("paths", refusals.evaluate, dict(zip("abc", answers, strict=False)), python)
             for python, answers, *_ in lacking
         ),
     ]
 
 
-def wishes(**more: Any) -> RunRequest:
+def request_with(**more: Any) -> RunRequest:
     return RunRequest(kind="script", argv=("train.py",), **{"options": LaunchOptions(), **more})
 
 
 def calls() -> list[Case]:
     hosts = [Host(name, name) for name in ADDRESSES]
-    wrong = rows_of(refusals.test_what_can_not_be_is_refused_before_any_host_is_touched)
-    ranks = rows_of(refusals.test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched)
-    texts = rows_of(test_run_ranks.test_what_is_no_set_of_ranks_is_refused_with_what_is)
+    wrong = rows_of(refusals.test_invalid_requests_are_refused_before_connecting)
+    ranks = rows_of(refusals.test_impossible_ranks_are_refused_before_connecting)
+    texts = rows_of(test_run_ranks.test_invalid_rank_sets_are_refused_with_examples)
     return [
-        *(refusal("wishes", check_request, wishes(**each)) for each in wrong),
+        *(refusal("run request", check_request, request_with(**each)) for each in wrong),
         *(
-            refusal("ranks of these hosts", check_ranks, wishes(options=options, ranks=parse_ranks(text)), hosts)
+            refusal("ranks of these hosts", check_ranks, request_with(options=options, ranks=parse_ranks(text)), hosts)
             for options, text, _ in ranks
         ),
         *(refusal(f"--ranks {text!r}", parse_ranks, text) for text in texts),
@@ -74,24 +84,24 @@ def calls() -> list[Case]:
 
 
 def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
-    rows = rows_of(scripts.test_what_is_no_python_is_refused_and_told_how_to_run_it)
+    rows = rows_of(scripts.test_files_that_are_no_python_are_refused_with_a_command)
     cases = [refusal(f"script {name}", read_script, name, data) for name, data, _ in rows]
-    lines = rows_of(scripts.test_who_changes_where_python_looks_is_in_doubt)
+    lines = rows_of(scripts.test_changes_of_the_import_path_put_the_check_in_doubt)
     for line in lines:
         script = read_script("train.py", f"import os, sys, site, subprocess\n{line}\nimport tqdm\n".encode())
         cases.append(Case(f"doubt: {line}", script.doubt))
     lacking = scripts.needs("tqdm", "yaml", install="ipexctl install --torch 2.13")
     both = {"n1": ["tqdm", "yaml"], "n2": ["tqdm", "yaml"]}
     cases += [
-        refused("modules: one host", check_imports(lacking, {"n1": [], "n3": ["tqdm"]})),
-        refused("modules: two", check_imports(scripts.needs("tqdm", "yaml"), both)),
+        refused("modules: one host", check_imports, lacking, {"n1": [], "n3": ["tqdm"]}),
+        refused("modules: two", check_imports, scripts.needs("tqdm", "yaml"), both),
         Case("modules: doubt", str(check_imports(scripts.needs("tqdm", doubt="DOUBT"), {"a": ["tqdm"]}))),
     ]
     for wanted in (
         scripts.needs("intel_extension_for_pytorch"),
         scripts.needs("cv2", own=False, install="ipexctl exec -- /opt/py -m pip install"),
     ):
-        cases.append(refused("modules: another fix", check_imports(wanted, {"a": [wanted.imports[0].module]})))
+        cases.append(refused("modules: another fix", check_imports, wanted, {"a": [wanted.imports[0].module]}))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
     cases.append(refusal("syntax", check_syntax, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
     directory = tmp_path / "train.py"
@@ -107,7 +117,7 @@ def of_silence() -> list[Case]:
     waiting = [SilentRank(rank, f"node{rank // 2 + 1}", "step 7", 0.0, "S", "do_epoll_wait") for rank in (0, 1, 2)]
     odd = SilentRank(3, "node2", "step 6", 0.0, "D", "nfs_wait_bit_killable")
     many = tuple(SilentRank(rank, "a", f"step {rank}") for rank in range(20))
-    rows = rows_of(silence.test_what_the_kernel_says_of_a_process_in_words)
+    rows = rows_of(silence.test_process_activity_is_described)
     return [
         *(Case(f"doing: {rank.process} {rank.waits_in}", describe_activity(rank)) for rank, _ in rows),
         Case("silence", "\n".join(silence_lines("run1", Silence(0.0, 600.0, (*waiting, odd))))),

@@ -1,4 +1,4 @@
-"""The texts of trust: what ssh said on node0, what is shown at the end, and addresses without a common network."""
+"""The texts of trust: failed logins on node0, the final output, and addresses without a common network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import test_trust_explain as explaining
 import test_trust_ui as shown
 from golden_file import Case, golden_diff, rows_of
 from test_trust_internal import A, B, C, at
-from test_trust_plan import LINE, OWNER, SEEN
+from test_trust_plan import HOST_STATE, LINE, OWNER
 
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.refusal import Refusal
@@ -20,7 +20,7 @@ from ipexctl.ui.trust import show
 
 
 def logins() -> list[Case]:
-    texts = [(text, 255) for text, *_ in rows_of(explaining.test_what_ssh_says_is_translated)]
+    texts = [(text, 255) for text, *_ in rows_of(explaining.test_ssh_errors_are_explained)]
     texts += [(text, 0) for text in explaining.ELSEWHERE]
     texts += [("", 124), ("sh: 1: ssh: not found", 127), ("strange\x1b[31m\n", 9)]
     changes: dict[str, dict[str, Any]] = {
@@ -43,16 +43,16 @@ def networks() -> list[Case]:
 
 
 def edits() -> list[Case]:
-    edit = keys_to_add(SEEN, LINE, OWNER)
+    edit = keys_to_add(HOST_STATE, LINE)
     assert edit
-    back = keys_to_remove(replace(SEEN, keys=edit.new), OWNER)
+    back = keys_to_remove(replace(HOST_STATE, keys=edit.new), OWNER)
     assert back
     return [Case("a line added", edit.summary), Case("a line removed", back.summary)]
 
 
 def test_trust(capsys: pytest.CaptureFixture[str]) -> None:
     cases = [*logins(), *networks(), *edits()]
-    reports = [shown.REPORT, *(report for report, _ in rows_of(shown.test_what_to_do_next))]
+    reports = [shown.REPORT, *(report for report, _ in rows_of(shown.test_next_command_is_shown))]
     for report in reports:
         show(report, options=" -H hosts")
         out, err = capsys.readouterr()

@@ -21,7 +21,8 @@ from ipexctl.ui.run.summary import end_lines
 
 def ends() -> list[Case]:
     failures = [
-        (failure, reason) for failure, reason, *_ in rows_of(summary.test_a_run_that_failed_says_why_and_where_to_look)
+        (failure, reason)
+        for failure, reason, *_ in rows_of(summary.test_summary_of_a_failed_run_has_the_reason_and_the_logs_command)
     ]
     failures.append((Failure(3, "node2", None, 9), ""))
     ended = [

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import test_resolver_refusals as refusals
 import test_table as table
-import test_user_rows as user_rows
+import test_user_table as user_rows
 from golden_file import Case, golden_diff, refusal, rows_of
-from stack_helpers import AMONG_PYPI, AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, host, index, planned, refused
+from stack_helpers import AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, PYPI_INDEX, host, index, planned, refused
 
 from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog.table import rows
@@ -20,22 +20,22 @@ from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 
 
-def asked(request: StackRequest) -> str:
+def describe_request(request: StackRequest) -> str:
     given = {field.name: getattr(request, field.name) for field in fields(request)}
     return " ".join(f"{name}={value}" for name, value in given.items() if value != getattr(NEWEST, name)) or "nothing"
 
 
 def refusal_of(request: StackRequest, hosts: dict[str, Facts], have: Availability | None = None) -> Case:
     why = refused(resolve(request, hosts, have))
-    return Case(f"refused: {asked(request)}, {len(hosts)} hosts", why.reason, why.fix)
+    return Case(f"refused: {describe_request(request)}, {len(hosts)} hosts", why.reason, why.fix)
 
 
 def refused_cases() -> list[Case]:
     nine = {f"n{number}": host("2.17", "3.9") for number in range(9)}
     three = {"a": host("2.36", "3.9", "3.11", "3.12")}
-    rows_ = rows_of(refusals.test_a_refusal_names_the_hosts_the_rule_and_the_way_out)
-    wrong = rows_of(refusals.test_what_nobody_knows_is_a_wrong_call)
-    wrong += rows_of(refusals.test_what_cannot_go_together_is_a_refusal_of_a_right_call)
+    rows_ = rows_of(refusals.test_refusal_names_hosts_rule_and_fix)
+    wrong = rows_of(refusals.test_unknown_versions_and_names_have_exit_code_2)
+    wrong += rows_of(refusals.test_incompatible_requests_have_exit_code_1)
     for_gpus = index(
         "torch-2.8.0+cu126-cp311-cp311-manylinux_2_28_x86_64.whl",
         *(wheel for wheel in PYPI if not wheel.startswith("torch-2.8.0")),
@@ -47,7 +47,7 @@ def refused_cases() -> list[Case]:
         refusal_of(StackRequest(torch="2.7", python="3.10"), three),
         refusal_of(StackRequest(ipex="1.12.0"), {"n1": host("2.31", "3.8", flags=AVX2)}),
         refusal_of(StackRequest(oneccl="2.8.0"), {}),
-        refusal_of(StackRequest(require_oneccl=True), {"n1": host()}, AMONG_PYPI),
+        refusal_of(StackRequest(require_oneccl=True), {"n1": host()}, PYPI_INDEX),
         refusal_of(NEWEST, {"n1": host("2.36", "3.12")}, index(*PYPI, source="/mnt/wheels")),
         refusal_of(NEWEST, {"n1": host()}, index(source="/mnt/empty")),
         refusal_of(StackRequest(torch="2.8"), {"n1": host()}, for_gpus),
@@ -56,7 +56,7 @@ def refused_cases() -> list[Case]:
 
 def planned_of(request: StackRequest, hosts: dict[str, Facts], have: Availability | None = None) -> list[Case]:
     plan = planned(resolve(request, hosts, have))
-    name = f"{plan.row.name} for {asked(request)}"
+    name = f"{plan.row.name} for {describe_request(request)}"
     return [Case(f"why {name}", plan.why), *(Case(f"note of {name}", note) for note in plan.notes)]
 
 
@@ -85,13 +85,13 @@ def planned_cases() -> list[Case]:
         (NEWEST, {"n1": host(mpi=True), "n2": host()}, without_mpi),
         (NEWEST, {"n1": host(mpi=True), "n2": host(mpi=True)}, without_mpi),
         (NEWEST, one, index(*(wheel for wheel in PYPI if "openmp" not in wheel))),
-        (StackRequest(stack="torch"), one, AMONG_PYPI),
-        (StackRequest(stack="ipex"), one, AMONG_PYPI),
+        (StackRequest(stack="torch"), one, PYPI_INDEX),
+        (StackRequest(stack="ipex"), one, PYPI_INDEX),
         (StackRequest(stack="torch"), one, index(*(torch.format(v) for v in ("2.15.0", "2.13.0+cpu")))),
         (StackRequest(stack="torch"), one, index(*(torch.format(v) for v in ("2.15.0", "2.8.0+cpu")))),
-        (StackRequest(torch="2.5"), one, AMONG_PYPI),
+        (StackRequest(torch="2.5"), one, PYPI_INDEX),
         (StackRequest(torch="2.5"), {}, None),
-        (StackRequest(torch="2.7"), one, AMONG_PYPI),
+        (StackRequest(torch="2.7"), one, PYPI_INDEX),
         (StackRequest(torch="2.7", python="3.11"), one, None),
         (StackRequest(torch="2.8"), one, None),
         (StackRequest(ipex="2.3.0"), {}, None),
@@ -101,13 +101,13 @@ def planned_cases() -> list[Case]:
 
 def misfits() -> list[Case]:
     row = next(row for row in rows() if row.name == "ipex-2.7")
-    found = [incompatibility(row, facts) for facts, _ in rows_of(table.test_a_host_that_a_row_does_not_fit_says_why)]
+    found = [incompatibility(row, facts) for facts, _ in rows_of(table.test_incompatible_hosts_get_a_reason)]
     return [Case("misfit of a host to ipex-2.7", text) for text in found if text]
 
 
 def wrong_rows(tmp_path: Path) -> list[Case]:
     cases = []
-    for text, *_ in rows_of(user_rows.test_what_is_wrong_is_said_with_its_place):
+    for text, *_ in rows_of(user_rows.test_invalid_rows_are_errors_with_line_and_column):
         error = user_rows.error_of(text)
         cases.append(Case(f"rows.json: {' '.join(text[:90].split())}", error.message, error.fix))
     (tmp_path / "latin").write_bytes(b'[{"name": "\xe9"}]')

@@ -27,10 +27,10 @@ def causes() -> list[Case]:
 def headlines() -> list[Case]:
     cases = [
         Case(f"headline, {first}", runs.headline_of(first))
-        for first, _ in rows_of(runs.test_the_first_line_says_who_where_how_and_when)
+        for first, _ in rows_of(runs.test_headline_names_run_rank_host_reason_and_time)
     ]
-    for more, _ in rows_of(runs.test_a_run_without_a_rank_to_blame_says_how_it_stands):
-        verdict = runs.without_blame(more)
+    for more, _ in rows_of(runs.test_headline_without_a_failed_rank_describes_the_state):
+        verdict = runs.diagnosis_without_rank(more)
         cases.append(Case(f"headline, {more}", verdict.headline, "\n".join(verdict.next)))
     for boot in (10.0, 1200.0):
         verdict = judged([({"state": "lost"}, "")], state="lost", first=None, boot=boot)

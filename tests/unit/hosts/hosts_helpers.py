@@ -1,4 +1,4 @@
-"""Helpers for tests of hosts/: the promise every reader makes about its errors, and text to try it with."""
+"""Helpers for tests of hosts/: checks of the errors of readers, and strategies for their input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Reader = Callable[[str, str], tuple[Host, ...]]
 
-# Pieces a nearly valid file is made of: glued at random they reach deeper than random text does.
+# Parts of nearly valid files: joined at random they reach more code than random text does.
 PIECES = (
     *("node1", "node2", "node[1-3]", "n[01-10/2]", "[fe80::2]", "fe80::2%eth0", "10.0.0.1", "localhost", "user@"),
     *(":", ":2", "@", " ", "\t", "=", "#", ";", ",", "-", "[", "]", "'", '"', "\\", "/", "~", "\n", "\r\n", "\r"),
@@ -32,7 +32,7 @@ any_text = st.one_of(st.text(max_size=200), st.text(st.characters(), max_size=80
 
 
 def assert_points_inside(error: FileError) -> None:
-    """The caret can always be drawn: on a line of the file, inside its text or just behind it."""
+    """The position is on a line of the file, inside its text or just after it."""
     assert error.line >= 1
     assert 1 <= error.column <= len(error.text) + 1
     assert error.what
@@ -41,7 +41,7 @@ def assert_points_inside(error: FileError) -> None:
 
 
 def assert_only_user_errors(read: Reader, text: str) -> None:
-    """A reader reads or says what is wrong, whatever it is given."""
+    """The reader accepts the text or raises FileError."""
     try:
         hosts = read(text, "file")
     except FileError as error:

@@ -40,7 +40,7 @@ from message_data import missing
         ("{}", ".json", "yaml"),
     ],
 )
-def test_the_suffix_says_the_format_else_the_content(text: str, suffix: str, kind: str) -> None:
+def test_format_is_detected_by_suffix_or_content(text: str, suffix: str, kind: str) -> None:
     assert detect(text, suffix) == kind
 
 
@@ -61,7 +61,7 @@ def test_every_format_is_read_from_disk(tmp_path: Path, name: str, data: bytes) 
     assert [host.name for host in read_hosts_file(path)] == ["n1", "n2"]
 
 
-def test_files_named_in_it_are_found_beside_it_however_the_file_is_called(tmp_path: Path) -> None:
+def test_paths_in_a_hostfile_are_relative_to_the_file(tmp_path: Path) -> None:
     path = tmp_path / "hostfile"
     path.write_text("n identity=key\n")
     (host,) = read_hosts_file(path, shown="./hostfile")
@@ -80,7 +80,7 @@ def test_files_named_in_it_are_found_beside_it_however_the_file_is_called(tmp_pa
         (b"#" * (MAX_BYTES + 1), "16", ""),
     ],
 )
-def test_a_file_that_is_no_list_of_hosts_says_what_to_do(tmp_path: Path, data: bytes, what: str, fix: str) -> None:
+def test_files_without_hosts_are_refused_with_a_fix(tmp_path: Path, data: bytes, what: str, fix: str) -> None:
     path = tmp_path / "hosts"
     path.write_bytes(data)
     error = user_error(read_hosts_file, path)
@@ -93,7 +93,7 @@ def test_a_file_that_is_no_list_of_hosts_says_what_to_do(tmp_path: Path, data: b
     ("data", "line", "column"),
     [(b"n1\nJ\xfcrgen\n", 2, 2), (b"\xff", 1, 1), (b"\xef\xbb\xbfab\xe9", 1, 3), (b"\xc3\xa9\xe9", 1, 2)],
 )
-def test_a_character_that_is_not_utf8_is_pointed_at(tmp_path: Path, data: bytes, line: int, column: int) -> None:
+def test_invalid_utf8_is_reported_with_position(tmp_path: Path, data: bytes, line: int, column: int) -> None:
     path = tmp_path / "hosts"
     path.write_bytes(data)
     error = user_error(read_hosts_file, path)
@@ -103,7 +103,7 @@ def test_a_character_that_is_not_utf8_is_pointed_at(tmp_path: Path, data: bytes,
 
 
 @pytest.mark.parametrize("name", ["missing", ".", "file/below", "x" * 300, "a\0b"])
-def test_a_path_that_cannot_be_read_says_why(tmp_path: Path, name: str) -> None:
+def test_unreadable_paths_are_reported_with_a_fix(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("n1\n")
     error = user_error(read_hosts_file, tmp_path / name)
     assert missing(error.message, str(tmp_path)) == []
@@ -111,30 +111,22 @@ def test_a_path_that_cannot_be_read_says_why(tmp_path: Path, name: str) -> None:
 
 
 @pytest.fixture
-def as_nobody(tmp_path: Path) -> Iterator[None]:
-    """Root may read everything, so for a moment we aren't root."""
-    before = os.geteuid()
-    os.chmod(tmp_path, 0o755)
-    if before == 0:
-        os.seteuid(65534)
-    yield
-    os.seteuid(before)
-
-
-def test_a_file_we_may_not_read_says_how_to_change_that(tmp_path: Path, as_nobody: None) -> None:
-    error = user_error(read_hosts_file, unreadable(tmp_path))
-    assert missing(error.message, str(tmp_path)) == []
-    assert "chmod a+r" in error.fix
-
-
-def unreadable(tmp_path: Path) -> Path:
-    euid = os.geteuid()
-    os.seteuid(os.getuid())
+def unreadable(tmp_path: Path) -> Iterator[Path]:
+    """Root may read every file, so the test runs as another user."""
     path = tmp_path / "secret"
     path.write_text("n1\n")
     path.chmod(stat.S_IWUSR)
-    os.seteuid(euid)
-    return path
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    yield path
+    os.seteuid(before)
+
+
+def test_missing_read_permission_is_reported_with_chmod_as_fix(unreadable: Path) -> None:
+    error = user_error(read_hosts_file, unreadable)
+    assert missing(error.message, str(unreadable)) == []
+    assert "chmod a+r" in error.fix
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -142,7 +134,7 @@ def unreadable(tmp_path: Path) -> Path:
     st.one_of(st.binary(max_size=200), any_text.map(lambda text: text.encode("utf-8", "surrogatepass"))),
     st.sampled_from(["hosts", "hosts.ini", "hosts.yml"]),
 )
-def test_whatever_bytes_a_file_holds_only_a_user_error_comes(tmp_path: Path, data: bytes, name: str) -> None:
+def test_any_bytes_give_hosts_or_a_user_error(tmp_path: Path, data: bytes, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(data)
     try:

@@ -1,4 +1,4 @@
-"""A file of hosts that was found and not named cannot run programs here, nor weaken the check of host keys."""
+"""A hostfile that was found, not named, cannot run local programs or weaken the check of host keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ARGUMENTS = (
     ("-J b", "-J"),
 )
 ODD = ("-vo ProxyCommand", "-voProxyCommand", "-o =ProxyCommand")
-"""Refused in every file: what ssh would do with them is not read here."""
+"""Refused in every file: ipexctl does not parse these forms of ssh options."""
 VARIABLES = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 INI = tuple(
     (f'n1 {variable}="{arguments}"\n' if own else f"[all]\nn1\n[all:vars]\n{variable}={arguments}\n", option)
@@ -87,7 +87,7 @@ def read(text: str, place: Path, **changes: Path) -> tuple[Host, ...]:
 
 
 @pytest.mark.parametrize(("text", "setting"), [*LINES, *INI, *YAML])
-def test_what_a_found_file_may_not_set_is_allowed_to_a_named_one(text: str, setting: str, tmp_path: Path) -> None:
+def test_unsafe_settings_are_refused_in_a_found_file_only(text: str, setting: str, tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught:
         read(text, tmp_path)
     error = caught.value
@@ -100,13 +100,13 @@ def test_what_a_found_file_may_not_set_is_allowed_to_a_named_one(text: str, sett
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_other_settings_are_the_same_in_a_found_file(text: str, tmp_path: Path) -> None:
+def test_harmless_settings_are_accepted_in_a_found_file(text: str, tmp_path: Path) -> None:
     assert read(text, tmp_path) == read(text, tmp_path, hostfile=Path("hostfile"))
 
 
 @pytest.mark.parametrize("reader", [read_hostfile, read_inventory_ini, read_inventory_yaml])
 @given(text=almost_valid)
-def test_whatever_a_found_file_says_it_sets_neither(reader: object, text: str) -> None:
+def test_found_files_never_set_ssh_config_or_known_hosts(reader: object, text: str) -> None:
     try:
         hosts = reader(text, "file", found="file")  # type: ignore[operator]
     except FileError:
@@ -114,13 +114,13 @@ def test_whatever_a_found_file_says_it_sets_neither(reader: object, text: str) -
     assert {(host.ssh_config, host.known_hosts) for host in hosts} <= {(None, None)}
 
 
-def test_files_that_the_users_environment_names_are_named(tmp_path: Path) -> None:
+def test_hostfile_from_the_environment_may_set_ssh_config(tmp_path: Path) -> None:
     (tmp_path / "env").write_text("n1 ssh_config=cfg\n")
     (host,) = select_hosts(HostRequest(), environ={"IPEXCTL_HOSTFILE": "env"}, cwd=tmp_path).hosts
     assert host.ssh_config == tmp_path / "cfg"
 
 
-def test_a_batch_systems_file_has_only_names(tmp_path: Path) -> None:
+def test_pbs_nodefile_may_not_set_ssh_config(tmp_path: Path) -> None:
     file = tmp_path / "nodes file"
     file.write_text("n1 ssh_config=cfg\n")
     with pytest.raises(FileError) as caught:
@@ -128,7 +128,7 @@ def test_a_batch_systems_file_has_only_names(tmp_path: Path) -> None:
     assert missing(caught.value.fix, f"-H '{tmp_path}/nodes export IPEXCTL_HOSTFILE='{tmp_path}/nodes") == []
 
 
-def test_a_hostfile_is_named_where_the_accelerate_configuration_is(tmp_path: Path) -> None:
+def test_accelerate_hostfile_is_trusted_if_its_config_was_named(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("n1 known_hosts=k\n")
     named = HostRequest(accelerate_hostfile=Path("hosts"))
     assert select_hosts(named, environ={}, cwd=tmp_path).hosts[0].known_hosts == tmp_path / "k"
@@ -141,7 +141,7 @@ def test_a_hostfile_is_named_where_the_accelerate_configuration_is(tmp_path: Pat
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("kind", ["fifo", "device", "socket"])
 @pytest.mark.parametrize("place", ["cwd", "project"])
-def test_a_found_hostfile_that_is_no_file_is_refused_at_once(kind: str, place: str, tmp_path: Path) -> None:
+def test_found_hostfile_that_is_no_regular_file_is_refused(kind: str, place: str, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     hostfile = tmp_path / "hostfile"
     if kind == "fifo":
@@ -157,7 +157,7 @@ def test_a_found_hostfile_that_is_no_file_is_refused_at_once(kind: str, place: s
 
 
 @pytest.mark.timeout(10)
-def test_a_named_pipe_is_a_hostfile(tmp_path: Path) -> None:
+def test_named_hostfile_may_be_a_pipe(tmp_path: Path) -> None:
     """`-H <(command)` of a shell names one."""
     os.mkfifo(tmp_path / "pipe")
     threading.Thread(target=lambda: (tmp_path / "pipe").write_text("node1\n"), daemon=True).start()

@@ -1,4 +1,4 @@
-"""The plain hostfile: every format people bring, mixed, and errors that point at the place."""
+"""The plain hostfile: all its formats, also mixed, and errors with their position."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_one_file_may_mix_every_format() -> None:
     "line",
     ["node1", " node1 ", "\tnode1\t", "node1\r", "node1#x", "node1 # slots=4", "\ufeffnode1", "node1 #'", "node1 \t\r"],
 )
-def test_blanks_comments_and_line_ends_do_not_matter(line: str) -> None:
+def test_whitespace_comments_and_line_ends_are_ignored(line: str) -> None:
     assert one(line) == Host("node1", "node1")
 
 
@@ -86,16 +86,16 @@ def test_blanks_comments_and_line_ends_do_not_matter(line: str) -> None:
         ("node1:0012", Host("node1", "node1", slots=12)),
     ],
 )
-def test_what_a_line_says_is_what_the_host_has(line: str, host: Host) -> None:
+def test_lines_are_parsed_into_hosts(line: str, host: Host) -> None:
     assert one(line) == host
 
 
-def test_a_number_behind_a_colon_is_slots_and_port_says_the_port() -> None:
+def test_number_after_a_colon_is_slots_not_port() -> None:
     host = one("node1:2222 port=22")
     assert (host.slots, host.port) == (2222, 22)
 
 
-def test_files_are_found_beside_the_hostfile_or_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_relative_to_the_hostfile_or_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     line = "n identity=keys/id known_hosts=~/.ssh/known ssh_config='my config#1'"
     (host,) = read_hostfile(line, "clusters/hostfile")
@@ -130,22 +130,29 @@ def test_a_node_set_takes_a_node_set_of_addresses() -> None:
         ("n[1-2]:2\nn[2-3]:2", {"n1": 2, "n2": 4, "n3": 2}),
     ],
 )
-def test_the_slots_of_a_repeated_host_add_up_at_its_first_place(text: str, slots: dict[str, int | None]) -> None:
+def test_slots_of_repeated_hosts_are_added(text: str, slots: dict[str, int | None]) -> None:
     hosts = read_hostfile(text, "hostfile")
     assert {host.name: host.slots for host in hosts} == slots
     assert [host.name for host in hosts] == list(slots)
 
 
-def test_repeats_complete_each_other_and_limits_add_up() -> None:
+def test_settings_of_repeated_hosts_are_merged() -> None:
     (host,) = read_hostfile("a slots=1 max_slots=2\nme@a port=22 slots=1 max_slots=2 internal=10.0.0.1", "hostfile")
     assert host == Host("a", "a", "me", 22, 2, 4, "10.0.0.1")
+
+
+def test_a_repeated_line_does_not_raise_the_limit_of_its_host() -> None:
+    error = file_error(read_hostfile, "a slots=4 max_slots=4\nb\na slots=4 max_slots=4")
+    assert error.line == 3
+    assert missing(error.what, "8 max_slots=4") == []
+    assert read_hostfile("a max_slots=4\na max_slots=4", "hostfile")[0].max_slots == 4
 
 
 @pytest.mark.parametrize(
     "second",
     ["y@a", "a port=23", "a address=b2", "a internal=10.0.0.2", "a identity=k2", "a known_hosts=h", "a ssh_config=c"],
 )
-def test_a_host_that_is_said_in_two_ways_is_an_error_naming_both_lines(second: str) -> None:
+def test_conflicting_settings_of_a_host_are_refused_with_both_lines(second: str) -> None:
     first = "x@a port=22 address=b1 internal=10.0.0.1 identity=k1 known_hosts=g ssh_config=d"
     error = file_error(read_hostfile, f"{first}\n\n  {second}")
     assert (error.line, error.column) == (3, 3)
@@ -156,13 +163,13 @@ def test_a_host_that_is_said_in_two_ways_is_an_error_naming_both_lines(second: s
     ("text", "key_line"),
     [("a\na user=x\na user=y", "2"), ("a\n\na\nx@a\na\na user=y", "4"), ("a port=22\nx@a\na user=y", "2")],
 )
-def test_the_first_line_of_a_conflict_is_the_one_with_the_value(text: str, key_line: str) -> None:
+def test_conflict_names_the_first_line_with_the_value(text: str, key_line: str) -> None:
     error = file_error(read_hostfile, text)
     assert error.line == text.count("\n") + 1
     assert missing(error.what, f"'y' 'x' line {key_line}") == []
 
 
-def test_more_slots_by_repeats_than_the_limit_allows_is_an_error_naming_both_lines() -> None:
+def test_repeated_slots_above_max_slots_are_refused() -> None:
     error = file_error(read_hostfile, "b\na slots=2 max_slots=2\na\nb")
     assert error.line == 3
     assert missing(error.what, "3 2 line 2") == []
@@ -241,33 +248,33 @@ def test_more_slots_by_repeats_than_the_limit_allows_is_an_error_naming_both_lin
         ("x" * 254, 1, "253", ""),
     ],
 )
-def test_a_line_that_cannot_be_read_says_what_where_and_what_to_do(line: str, column: int, what: str, fix: str) -> None:
+def test_invalid_lines_are_refused_with_position_and_fix(line: str, column: int, what: str, fix: str) -> None:
     error = file_error(read_hostfile, f"node0\n{line}\nnode9\n")
     assert (error.line, error.column) == (2, column)
     assert missing(error.what, what) == []
     assert missing(error.fix, fix) == []
 
 
-def test_the_error_shows_tabs_and_control_characters_one_for_one() -> None:
+def test_control_characters_in_errors_are_replaced_one_for_one() -> None:
     error = file_error(read_hostfile, "\tnode\x1b[31m")
     assert error.text == " node\N{REPLACEMENT CHARACTER}[31m"
     assert error.text[error.column - 1] == "\N{REPLACEMENT CHARACTER}"
 
 
-def test_a_line_too_long_to_show_is_cut_around_the_place() -> None:
+def test_long_lines_are_shortened_around_the_error() -> None:
     error = file_error(read_hostfile, "a" * 400 + ";" + "b" * 400)
     assert len(error.text) <= 160
     assert error.text[error.column - 1] == ";"
 
 
-def test_a_file_of_too_many_hosts_is_refused_before_memory_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ipexctl.hosts.hostfile.MAX_ENTRIES", 1000)
     error = file_error(read_hostfile, "\n".join(f"h{n}x[1-100]" for n in range(11)))
     assert error.line == 11
     assert missing(error.what, "1,000") == []
 
 
-def test_a_list_of_hosts_has_the_grammar_of_a_lines_first_word() -> None:
+def test_hosts_option_has_the_syntax_of_hostfile_names() -> None:
     hosts = read_host_list("node[3,1],b,me@10.0.0.9,[fe80::2]:2,h:3,localhost")
     assert [(host.name, host.user, host.slots) for host in hosts] == [
         ("node3", None, None),
@@ -293,7 +300,7 @@ def test_a_list_of_hosts_has_the_grammar_of_a_lines_first_word() -> None:
         ("a:0", "1", ""),
     ],
 )
-def test_a_list_of_hosts_that_cannot_be_read_names_the_item(spec: str, what: str, fix: str) -> None:
+def test_invalid_hosts_option_is_refused_with_the_item(spec: str, what: str, fix: str) -> None:
     with pytest.raises(UserError) as caught:
         read_host_list(spec)
     assert missing(caught.value.message, f"--hosts {what}") == []
@@ -301,7 +308,7 @@ def test_a_list_of_hosts_that_cannot_be_read_names_the_item(spec: str, what: str
 
 
 @given(any_text)
-def test_whatever_a_list_holds_only_a_user_error_comes(text: str) -> None:
+def test_any_hosts_option_gives_hosts_or_a_user_error(text: str) -> None:
     try:
         assert read_host_list(text)
     except UserError as error:
@@ -309,7 +316,7 @@ def test_whatever_a_list_holds_only_a_user_error_comes(text: str) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["node1", "n[1-2]", "u@x", "[::1]"]), almost_valid), max_size=4))
-def test_a_good_host_with_anything_behind_it_reads_or_is_refused(lines: list[tuple[str, str]]) -> None:
+def test_any_text_after_a_host_is_read_or_refused(lines: list[tuple[str, str]]) -> None:
     assert_only_user_errors(read_hostfile, "\n".join(f"{host} {rest}" for host, rest in lines))
 
 
@@ -326,14 +333,14 @@ def test_hosts_keep_the_order_of_the_file(slots: dict[str, int | None], form: st
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=20))
-def test_a_nodefiles_slots_are_its_lines(lines: list[str]) -> None:
+def test_repeated_lines_of_a_nodefile_are_slots(lines: list[str]) -> None:
     hosts = read_hostfile("\n".join(lines), "nodefile")
     assert [host.name for host in hosts] == list(dict.fromkeys(lines))
     if len(hosts) < len(lines):
         assert {host.name: host.slots for host in hosts} == {name: lines.count(name) for name in lines}
 
 
-# The page for users: what it shows is what happens
+# The examples of docs/hostfile.md
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "hostfile.md").read_text()
@@ -342,13 +349,13 @@ ERROR = next(block for _, block in BLOCKS if block.startswith("hostfile:3: "))
 
 
 @pytest.mark.parametrize("block", [block for _, block in BLOCKS if block is not ERROR])
-def test_every_example_is_read(tmp_path: Path, block: str) -> None:
+def test_examples_of_the_docs_are_read(tmp_path: Path, block: str) -> None:
     path = tmp_path / "hosts"
     path.write_text(block)
     assert read_hosts_file(path)
 
 
-def test_the_error_shown_is_the_error_given() -> None:
+def test_error_shown_in_the_docs_is_current() -> None:
     message, *shown = ERROR.splitlines()
     line, caret, fix = (text.removeprefix("  ") for text in shown)
     error = file_error(read_hostfile, f"\n\n{line}\n")

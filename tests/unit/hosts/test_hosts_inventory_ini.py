@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosts_helpers import almost_valid, assert_only_user_errors, file_error
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.hosts.inventory_files import read_inventory_ini
 from ipexctl.hosts.source import refused_argument
-from ipexctl.remote.ssh_config import ssh_options
 from message_data import missing
 
 CLUSTER = """\
@@ -59,7 +58,7 @@ def test_an_inventory_is_read_in_the_order_of_the_file() -> None:
     ]
 
 
-def test_variables_come_from_all_then_parents_then_children_then_the_host() -> None:
+def test_variable_precedence_is_all_then_parents_then_children_then_host() -> None:
     hosts = read(CLUSTER)
     assert (hosts["jump"].user, hosts["jump"].port, hosts["jump"].address) == ("nobody", 2200, "203.0.113.1")
     assert (hosts["here"].user, hosts["node02.site"].user) == ("root", "worker")
@@ -68,25 +67,25 @@ def test_variables_come_from_all_then_parents_then_children_then_the_host() -> N
     assert hosts["node02.site"].vars == {"motto": "say it loud"}
 
 
-def test_a_host_has_the_groups_it_is_in_and_those_that_hold_them() -> None:
+def test_host_has_its_groups_and_their_parents() -> None:
     hosts = read(CLUSTER)
     assert hosts["jump"].groups == ("ungrouped",)
     assert hosts["node01.site"].groups == ("xeon", "big", "cpu")
     assert hosts["here"].groups == ("xeon", "big")
 
 
-def test_a_host_named_in_two_groups_has_what_both_say() -> None:
+def test_settings_of_a_host_in_two_groups_are_merged() -> None:
     host = read(CLUSTER)["node01.site"]
     assert (host.slots, host.internal) == (4, "10.1.0.1")
 
 
-def test_groups_of_one_depth_are_told_apart_by_priority_then_by_name() -> None:
+def test_groups_of_equal_depth_are_ordered_by_priority_then_name() -> None:
     text = "[a]\nn\n[b]\nn\n[a:vars]\nansible_user=a\nx=a\n[b:vars]\nansible_user=b\nx=b\n"
     assert read(text)["n"].user == "b"
     assert read(text + "[a:vars]\nansible_group_priority=10\n")["n"].user == "a"
 
 
-def test_a_groups_depth_is_its_longest_way_down() -> None:
+def test_depth_of_a_group_is_its_longest_path() -> None:
     text = "[deep]\nn\n[zzz]\nn\n[mid:children]\ndeep\n[top:children]\nmid\nzzz\n[deep:vars]\nansible_user=deep\n"
     assert read(text + "[zzz:vars]\nansible_user=zzz\n")["n"].user == "deep"
 
@@ -113,7 +112,7 @@ def test_a_group_may_be_used_before_it_is_declared() -> None:
         ("n ansible_user=DOM\\\\me", Host("n", "n", "DOM\\me", groups=("ungrouped",))),
     ],
 )
-def test_ansibles_variables_say_how_a_host_is_reached(line: str, host: Host) -> None:
+def test_ansible_connection_variables_are_read(line: str, host: Host) -> None:
     assert read(line) == {host.name: host}
 
 
@@ -143,7 +142,7 @@ def test_other_variables_are_kept_as_text_without_their_quotes(value: str, text:
         ("-C", None),
     ],
 )
-def test_a_bastion_among_sshs_arguments_is_an_option_of_ssh(args: str, proxy: str | None) -> None:
+def test_proxy_in_ssh_arguments_becomes_an_ssh_option(args: str, proxy: str | None) -> None:
     host = read(f'n ansible_ssh_common_args="{args}"')["n"]
     assert host.proxy == proxy
     assert ssh_options(host) == (["-o", proxy] if proxy else [])
@@ -169,7 +168,7 @@ def test_a_local_host_may_inherit_a_proxy() -> None:
         ("-F", None, None, "-F"),
     ],
 )
-def test_the_files_among_sshs_arguments_are_taken_and_the_rest_is_kept(
+def test_files_in_ssh_arguments_are_read_and_the_rest_is_kept(
     args: str, config: str | None, known: str | None, left: str | None
 ) -> None:
     host = read(f'n ansible_ssh_common_args="{args}"')["n"]
@@ -215,7 +214,7 @@ def test_the_files_among_sshs_arguments_are_taken_and_the_rest_is_kept(
         ("[a]\nn\n[a:vars]\nx=\x07", 4, 3, "U+0007", ""),
     ],
 )
-def test_a_line_that_cannot_be_read_says_what_where_and_what_to_do(
+def test_invalid_lines_are_refused_with_position_and_fix(
     text: str, line: int, column: int, what: str, fix: str
 ) -> None:
     error = file_error(read_inventory_ini, text)
@@ -224,7 +223,7 @@ def test_a_line_that_cannot_be_read_says_what_where_and_what_to_do(
     assert missing(error.fix, fix) == []
 
 
-def test_groups_nested_without_end_are_refused() -> None:
+def test_deeply_nested_groups_are_refused() -> None:
     text = "".join(f"[g{n}:children]\ng{n + 1}\n" for n in range(200)) + "[g200]\nn\n"
     assert missing(file_error(read_inventory_ini, text).what, "100") == []
 
@@ -238,5 +237,5 @@ lines = st.one_of(
 
 
 @given(st.lists(lines, max_size=12).map("\n".join))
-def test_almost_an_inventory_reads_or_is_refused(text: str) -> None:
+def test_nearly_valid_inventory_is_read_or_refused(text: str) -> None:
     assert_only_user_errors(read_inventory_ini, text)

@@ -1,4 +1,4 @@
-"""Ansible's YAML inventory, read as it is, and YAML made to do harm."""
+"""Ansible's YAML inventory, and harmful YAML."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_inventory_is_read_in_the_order_of_the_file() -> None:
     assert list(read(CLUSTER)) == ["jump", "node01", "node02", "node03", "here"]
 
 
-def test_variables_come_from_all_then_parents_then_children_then_the_host() -> None:
+def test_variable_precedence_is_all_then_parents_then_children_then_host() -> None:
     hosts = read(CLUSTER)
     assert {name: host.user for name, host in hosts.items()} == {
         "jump": "nobody",
@@ -60,7 +60,7 @@ def test_variables_come_from_all_then_parents_then_children_then_the_host() -> N
     }
 
 
-def test_groups_are_those_a_host_is_in_and_those_that_hold_them() -> None:
+def test_host_has_its_groups_and_their_parents() -> None:
     groups = {name: host.groups for name, host in read(CLUSTER).items()}
     assert groups["jump"] == ("ungrouped",)
     assert groups["node01"] == ("gpu", "xeon", "cpu")
@@ -73,7 +73,7 @@ def test_other_variables_are_kept_as_text() -> None:
     assert hosts["here"].vars == {"ntp": '["a", {"b": "c"}]', "on": "yes", "secret": "x"}
 
 
-def test_files_are_found_beside_the_inventory() -> None:
+def test_paths_are_relative_to_the_inventory() -> None:
     host = read(CLUSTER)["node03"]
     assert (host.identity, host.ssh_config, host.known_hosts) == (
         Path("inv/keys/xeon"),
@@ -82,12 +82,12 @@ def test_files_are_found_beside_the_inventory() -> None:
     )
 
 
-def test_json_is_yaml_too() -> None:
+def test_json_inventory_is_read() -> None:
     assert read('{"all": {"hosts": {"n": {"ansible_port": 2222}}}}')["n"].port == 2222
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "---\n", "all:", "all: {hosts: }"])
-def test_an_inventory_of_nothing_has_no_hosts(text: str) -> None:
+def test_empty_inventory_has_no_hosts(text: str) -> None:
     assert read(text) == {}
 
 
@@ -138,7 +138,7 @@ TEXT_BOMB = f"all:\n  hosts: {{n: }}\n  vars:\n    a: &a {'x' * 100_000}\n    b:
         ('{"_meta": {"hostvars": {}}}', 1, 2, "", "ansible-inventory"),
     ],
 )
-def test_what_cannot_be_read_says_what_where_and_what_to_do(
+def test_invalid_inventories_are_refused_with_position_and_fix(
     text: str, line: int, column: int, what: str, fix: str
 ) -> None:
     error = file_error(read_inventory_yaml, text)
@@ -147,7 +147,7 @@ def test_what_cannot_be_read_says_what_where_and_what_to_do(
     assert missing(error.fix, fix) == []
 
 
-def test_no_object_a_file_asks_for_is_built(tmp_path: Path) -> None:
+def test_python_object_tags_are_not_executed(tmp_path: Path) -> None:
     made = tmp_path / "made"
     text = f"all: {{hosts: {{n: {{x: !!python/object/apply:os.mkdir ['{made}']}}}}}}"
     assert read(text)["n"].vars == {"x": f'["{made}"]'}
@@ -165,7 +165,7 @@ trees = st.recursive(
 
 
 @given(st.dictionaries(words, trees, max_size=3))
-def test_almost_an_inventory_reads_or_is_refused(tree: dict[str, object]) -> None:
+def test_nearly_valid_inventory_is_read_or_refused(tree: dict[str, object]) -> None:
     import yaml
 
     assert_only_user_errors(read_inventory_yaml, yaml.safe_dump(tree, sort_keys=False))

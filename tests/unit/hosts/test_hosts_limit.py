@@ -1,4 +1,4 @@
-"""--limit: names, node sets, globs and groups, in and out, the file's order kept."""
+"""--limit: names, node sets, globs and groups, included or excluded, in the order of the file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HOSTS = (
         ("&big", "node10 gpu1"),
     ],
 )
-def test_a_limit_leaves_what_it_says_in_the_order_of_the_file(spec: str, names: str) -> None:
+def test_limit_selects_hosts_in_the_order_of_the_file(spec: str, names: str) -> None:
     assert [host.name for host in limit_hosts(HOSTS, spec)] == names.split()
 
 
@@ -73,7 +73,7 @@ def test_a_limit_leaves_what_it_says_in_the_order_of_the_file(spec: str, names: 
         ("big,!big", "", ""),
     ],
 )
-def test_a_limit_that_fits_nothing_names_what_would(spec: str, what: str, fix: str) -> None:
+def test_limit_without_matches_is_refused_with_a_fix(spec: str, what: str, fix: str) -> None:
     with pytest.raises(UserError) as caught:
         limit_hosts(HOSTS, spec)
     assert missing(caught.value.message, f"--limit {what}") == []
@@ -81,7 +81,7 @@ def test_a_limit_that_fits_nothing_names_what_would(spec: str, what: str, fix: s
 
 
 @given(any_text)
-def test_whatever_the_limit_only_a_user_error_comes(spec: str) -> None:
+def test_any_limit_gives_hosts_or_a_user_error(spec: str) -> None:
     try:
         assert limit_hosts(HOSTS, spec)
     except UserError as error:
@@ -89,7 +89,7 @@ def test_whatever_the_limit_only_a_user_error_comes(spec: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["node1", "!node2", "node*", "small", "!big", "fe80::2", "all"]), min_size=1))
-def test_what_is_left_is_part_of_the_file_in_its_order(parts: list[str]) -> None:
+def test_limited_hosts_keep_the_order_of_the_file(parts: list[str]) -> None:
     try:
         left = limit_hosts(HOSTS, ",".join(parts))
     except UserError:
@@ -97,7 +97,7 @@ def test_what_is_left_is_part_of_the_file_in_its_order(parts: list[str]) -> None
     assert list(left) == [host for host in HOSTS if host in left]
 
 
-def test_a_file_of_names_is_as_good_as_the_names(tmp_path: Path) -> None:
+def test_limit_may_name_a_file_of_hosts(tmp_path: Path) -> None:
     listed = tmp_path / "site.retry"
     listed.write_text("node2\n\nnode1  # slow\n")
     hosts = tuple(Host(f"node{n}", f"10.0.0.{n}") for n in (1, 2, 3))

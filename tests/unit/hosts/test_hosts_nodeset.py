@@ -31,11 +31,11 @@ from message_data import missing
         ("[1-2]x", "1x 2x"),
     ],
 )
-def test_a_node_set_is_every_name_it_stands_for(text: str, names: str) -> None:
+def test_node_set_is_expanded_to_names(text: str, names: str) -> None:
     assert expand(text) == tuple(names.split())
 
 
-def test_the_order_written_is_kept_and_so_are_repeats() -> None:
+def test_expansion_keeps_order_and_repeats() -> None:
     assert expand("n[3,1,2-3],m,n1") == ("n3", "n1", "n2", "n3", "m", "n1")
 
 
@@ -63,14 +63,14 @@ def test_the_order_written_is_kept_and_so_are_repeats() -> None:
         (f"node[1-{'9' * 5000}]", 6, ""),
     ],
 )
-def test_what_is_no_node_set_is_refused_at_its_place(text: str, column: int, what: str) -> None:
+def test_invalid_node_sets_are_refused_with_column(text: str, column: int, what: str) -> None:
     with pytest.raises(WordError) as caught:
         expand(text)
     assert caught.value.column == column
     assert missing(caught.value.message, what) == []
 
 
-def test_a_line_may_name_a_hundred_thousand_hosts_and_not_one_more() -> None:
+def test_node_set_is_limited_to_max_hosts() -> None:
     assert len(expand(f"n[1-{MAX_HOSTS}]")) == MAX_HOSTS
     with pytest.raises(WordError):
         expand(f"n[0-{MAX_HOSTS}]")
@@ -87,14 +87,14 @@ def test_a_line_may_name_a_hundred_thousand_hosts_and_not_one_more() -> None:
         ("node[1-2]", "node1 node2"),
     ],
 )
-def test_ansibles_ranges_are_read_beside_ours(text: str, names: str) -> None:
+def test_ansible_ranges_and_node_sets_are_expanded(text: str, names: str) -> None:
     assert expand_ranges(text) == tuple(names.split())
 
 
 @pytest.mark.parametrize(
     "text", ["n[a:3]", "n[c:a]", "n[01:100]", "n[1:2:0]", "n[a:c:0]", "n[1:]", "n[é:f]", "n[1:2:3:4]"]
 )
-def test_a_range_ansible_would_not_take_is_refused(text: str) -> None:
+def test_invalid_ansible_ranges_are_refused(text: str) -> None:
     with pytest.raises(WordError):
         expand_ranges(text)
 
@@ -153,7 +153,7 @@ def test_numbers_expand_in_the_order_written(numbers: list[int]) -> None:
 
 
 @given(any_text)
-def test_whatever_is_expanded_only_a_word_error_comes_and_points_inside(text: str) -> None:
+def test_any_text_gives_names_or_a_word_error_with_a_valid_column(text: str) -> None:
     for read in (expand, expand_ranges):
         try:
             read(text)
@@ -162,11 +162,11 @@ def test_whatever_is_expanded_only_a_word_error_comes_and_points_inside(text: st
 
 
 @given(st.lists(any_text, max_size=5))
-def test_folding_never_fails_whatever_the_names(some: list[str]) -> None:
+def test_folding_accepts_any_names(some: list[str]) -> None:
     assert isinstance(fold(some), str)
 
 
-def test_nothing_heavy_is_imported_to_expand_names() -> None:
+def test_expansion_imports_no_heavy_modules() -> None:
     code = (
         "import sys; from ipexctl.hosts.nodeset import expand; expand('node[1-4]');"
         "sys.exit(any(m.startswith(('ClusterShell', 'yaml')) for m in sys.modules))"

@@ -23,7 +23,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_order_of_precedence_is_the_one_promised(here: Path) -> None:
+def test_precedence_of_host_sources(here: Path) -> None:
     pbs = {"PBS_NODEFILE": str(here / "pbs"), "PBS_JOBID": "7.server"}
     request = {"hosts": "a", "hostfile": Path("given"), "accelerate_hostfile": Path("accelerate")}
     environ = {**pbs, **SLURM, "IPEXCTL_HOSTFILE": "env"}
@@ -50,7 +50,7 @@ def test_the_order_of_precedence_is_the_one_promised(here: Path) -> None:
     assert select_hosts(HostRequest(), environ={}, cwd=here).hosts == (Host("localhost", "localhost"),)
 
 
-def test_a_hostfile_is_looked_for_here_and_then_in_the_projects_root(tmp_path: Path) -> None:
+def test_hostfile_is_searched_in_cwd_then_in_project_root(tmp_path: Path) -> None:
     here = tmp_path / "src"
     here.mkdir()
     (tmp_path / "hostfile").write_text("of-the-project\n")
@@ -67,23 +67,23 @@ def test_a_hostfile_is_looked_for_here_and_then_in_the_projects_root(tmp_path: P
     assert f"-H {tmp_path}/hostfile" in refused.value.fix
 
 
-def test_empty_variables_are_as_good_as_none(tmp_path: Path) -> None:
+def test_empty_variables_are_ignored(tmp_path: Path) -> None:
     environ = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "PBS_NODEFILE": ""}
     assert select_hosts(HostRequest(), environ=environ, cwd=tmp_path).source == "this machine alone"
 
 
-def test_a_directory_called_hostfile_is_passed_over(tmp_path: Path) -> None:
+def test_directory_named_hostfile_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "hostfile").mkdir()
     assert select_hosts(HostRequest(), environ={}, cwd=tmp_path).source == "this machine alone"
 
 
-def test_a_hostfile_that_leads_nowhere_is_not_passed_over(tmp_path: Path) -> None:
+def test_dangling_link_named_hostfile_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "hostfile").symlink_to("gone")
     with pytest.raises(UserError, match="hostfile"):
         select_hosts(HostRequest(), environ={}, cwd=tmp_path)
 
 
-def test_a_tilde_the_shell_left_is_the_home(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tilde_in_the_hostfile_option_is_expanded(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(here))
     selection = select_hosts(HostRequest(hostfile=Path("~/given")), environ={}, cwd=Path("/"))
     assert [host.name for host in selection.hosts] == ["from-given"]
@@ -108,7 +108,7 @@ def test_a_tilde_the_shell_left_is_the_home(here: Path, monkeypatch: pytest.Monk
         (HostRequest(), {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x999999)"}, "$SLURM_TASKS_PER_NODE:"),
     ],
 )
-def test_a_source_that_cannot_be_used_is_named(
+def test_unusable_sources_are_named_in_the_error(
     request_: HostRequest, environ: dict[str, str], what: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError) as caught:
@@ -116,7 +116,7 @@ def test_a_source_that_cannot_be_used_is_named(
     assert missing(caught.value.message, what) == []
 
 
-def test_a_bad_line_is_reported_under_the_name_the_user_gave(here: Path) -> None:
+def test_error_names_the_hostfile_as_the_user_wrote_it(here: Path) -> None:
     (here / "given").write_text("ok\nno$\n")
     with pytest.raises(FileError) as caught:
         select_hosts(HostRequest(hostfile=Path("given")), environ={}, cwd=here)
@@ -142,7 +142,7 @@ def test_the_command_line_wins_over_the_file_for_every_host(here: Path) -> None:
         )
 
 
-def test_an_ssh_configuration_for_all_makes_no_other_machine_of_ours_beside_remote_ones(tmp_path: Path) -> None:
+def test_ssh_config_option_skips_localhost_beside_remote_hosts(tmp_path: Path) -> None:
     config = Path("lab_config")
     mixed = select_hosts(HostRequest(hosts="localhost,node1", ssh_config=config), environ={}, cwd=tmp_path)
     assert [host.ssh_config for host in mixed.hosts] == [None, tmp_path / config]
@@ -150,7 +150,7 @@ def test_an_ssh_configuration_for_all_makes_no_other_machine_of_ours_beside_remo
     assert [host.ssh_config for host in alone.hosts] == [tmp_path / config]
 
 
-def test_a_limit_is_applied_to_whatever_was_chosen(here: Path) -> None:
+def test_limit_applies_to_hosts_of_an_allocation(here: Path) -> None:
     selection = select_hosts(HostRequest(limit="!slurm1"), environ=SLURM, cwd=here)
     assert [host.name for host in selection.hosts] == ["slurm2"]
 
@@ -161,12 +161,12 @@ def test_a_limit_is_applied_to_whatever_was_chosen(here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "tasks"), [("2", [2]), ("2(x3),1", [2, 2, 2, 1]), ("1,4(x2)", [1, 4, 4]), ("8(x1)", [8])]
 )
-def test_slurms_tasks_are_written_short(text: str, tasks: list[int]) -> None:
+def test_slurm_task_counts_are_expanded(text: str, tasks: list[int]) -> None:
     assert read_tasks(text) == tasks
 
 
 @pytest.mark.parametrize("text", ["", "0", "x", "2(x0)", "2(3)", "2(x3", "-1", "2,,1", "1(x999999)"])
-def test_what_slurm_would_not_write_is_refused(text: str) -> None:
+def test_invalid_slurm_task_counts_are_refused(text: str) -> None:
     with pytest.raises(WordError):
         read_tasks(text)
 
@@ -177,20 +177,20 @@ def slots(environ: dict[str, str]) -> tuple[dict[str, int | None], str]:
     return {host.name: host.slots for host in allocation[0]}, allocation[1]
 
 
-def test_a_slurm_job_is_its_nodes_with_their_tasks_as_slots() -> None:
+def test_slurm_nodes_have_their_tasks_as_slots() -> None:
     asked = {"SLURM_NTASKS": "7", "SLURM_TASKS_PER_NODE": "2(x3),1"}
     found = slots({"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": "n[08-10],gpu1", **asked})
     assert found == ({"n08": 2, "n09": 2, "n10": 2, "gpu1": 1}, "Slurm job 9")
 
 
-def test_an_older_slurm_and_tasks_that_nobody_asked_for_leave_the_slots_open() -> None:
+def test_slots_are_unset_without_requested_slurm_tasks() -> None:
     """`salloc -N2 --exclusive` has a task for every core in its environment, and no number of tasks."""
     assert slots({"SLURM_NODELIST": "n1"}) == ({"n1": None}, "Slurm job")
     exclusive = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "48(x2)"}
     assert slots(exclusive)[0] == {"n1": None, "n2": None}
 
 
-def test_a_step_on_fewer_nodes_has_all_of_its_job() -> None:
+def test_slurm_step_on_fewer_nodes_uses_all_nodes_of_its_job() -> None:
     """`srun -N1 -n1 --pty bash` on one node of an allocation of two."""
     step = {"SLURM_STEP_NODELIST": "n2", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
     of_step = {"SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_NODELIST": "n[1-2]"}
@@ -199,7 +199,7 @@ def test_a_step_on_fewer_nodes_has_all_of_its_job() -> None:
         allocated_hosts({"SLURM_JOB_NODELIST": "n[1-2]", **of_step})
 
 
-def test_srun_in_front_of_a_call_is_refused_where_it_makes_many() -> None:
+def test_srun_with_several_tasks_is_refused() -> None:
     with pytest.raises(UserError, match=r"srun.*\b4\b") as refused:
         allocated_hosts({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_STEP_NUM_TASKS": "4"})
     assert "srun -n 1" in refused.value.fix
@@ -215,9 +215,7 @@ def test_srun_in_front_of_a_call_is_refused_where_it_makes_many() -> None:
         ("b\r\nb", {"b": 2}),
     ],
 )
-def test_lines_of_a_pbs_job_are_slots_where_they_repeat(
-    tmp_path: Path, lines: str, found: dict[str, int | None]
-) -> None:
+def test_repeated_lines_of_a_pbs_nodefile_are_slots(tmp_path: Path, lines: str, found: dict[str, int | None]) -> None:
     path = tmp_path / "7.server"
     path.write_bytes(lines.encode())
     environ = {"PBS_NODEFILE": str(path), "PBS_JOBID": "7.server", "NCPUS": "4", "OMP_NUM_THREADS": "4"}
@@ -225,7 +223,7 @@ def test_lines_of_a_pbs_job_are_slots_where_they_repeat(
 
 
 @pytest.mark.parametrize("text", [None, "", "\n"])
-def test_a_pbs_job_whose_file_says_nothing_is_told_what_to_name_instead(tmp_path: Path, text: str | None) -> None:
+def test_missing_or_empty_pbs_nodefile_is_refused_with_a_fix(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / "nodes"
     if text is not None:
         path.write_text(text)

@@ -25,7 +25,7 @@ HOSTS = ("node1", "node2", "node3")
 
 @dataclass(frozen=True)
 class Text:
-    """What rank 1 on node2 prints, or mpirun, and how the run ends of it."""
+    """Output of rank 1 on node2, of mpirun or of the supervisor, and how the run ends."""
 
     id: str
     text: str = ""
@@ -59,7 +59,7 @@ TEXTS = tuple(text for texts in SECTIONS.values() for text in texts)
 
 
 def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
-    """As `node/run/run_snapshot.py` would tell of it."""
+    """The snapshot of the run, as `node/run/run_snapshot.py` sends it."""
     has_first = text.by == "rank" or text.kind == "lost"
     first = {
         "kind": text.kind or ("exit" if not text.signal else "signal"),
@@ -99,7 +99,7 @@ def row_state(text: Text, rank: int) -> dict[str, Any]:
 def account(
     ranks: list[tuple[dict[str, Any], str]], *, out: dict[int, str] | None = None, **more: Any
 ) -> tuple[dict[str, Any], list[Chunk]]:
-    """Each rank's row and what it wrote to stderr; what else is there by name."""
+    """A snapshot: each rank's row and its stderr, and other fields by name."""
     given = dict(more)
     rows = [
         {"rank": rank, "host": HOSTS[rank % 3], "pid": 100 + rank, "exit_code": None, "signal": None, **row}

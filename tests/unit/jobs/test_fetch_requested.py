@@ -1,4 +1,4 @@
-"""A host's list is checked against what was asked for: an honest one always passes, a forged one never does."""
+"""The file list of a host is checked against the request: correct lists are accepted, forged ones refused."""
 
 from __future__ import annotations
 
@@ -99,11 +99,11 @@ def accepts(path: str | None, *entries: FetchEntry) -> bool:
         (None, ".envrc", "f", False),
     ],
 )
-def test_a_name_is_what_was_asked_for_or_not(path: str | None, name: str, kind: Kind, is_asked_for: bool) -> None:
+def test_names_are_matched_against_the_request(path: str | None, name: str, kind: Kind, is_asked_for: bool) -> None:
     assert accepts(path, entry(name, kind, "x" if kind == "l" else "")) == is_asked_for
 
 
-def test_one_name_nobody_asked_for_is_enough() -> None:
+def test_one_unrequested_name_refuses_the_whole_list() -> None:
     assert not accepts("model.pt", entry("model.pt"), entry("train.py"))
     assert not accepts("model.pt", entry("model.pt"), entry("model.pt/x"))
     assert not accepts("ck/", entry("x"), entry("x"))
@@ -111,7 +111,7 @@ def test_one_name_nobody_asked_for_is_enough() -> None:
     assert accepts("ck/", entry("x", "l", "y"), entry("y", "d"), entry("y/x"))
 
 
-def test_only_one_file_of_that_name_may_get_another() -> None:
+def test_only_a_single_requested_file_may_be_renamed() -> None:
     one = [entry("w.pt")]
     assert Requested("ck/w.pt").accept(one, single=False).single
     assert not Requested("**/w.pt").accept(one, single=False).single
@@ -137,7 +137,7 @@ def test_only_one_file_of_that_name_may_get_another() -> None:
         ("a", "x/../b", 0, True),
     ],
 )
-def test_a_link_stays_within_what_was_asked_for(name: str, to: str, top: int, out: bool) -> None:
+def test_links_out_of_the_requested_directory_are_detected(name: str, to: str, top: int, out: bool) -> None:
     assert leads_out(entry(name, "l", to), top) == out
 
 
@@ -178,7 +178,7 @@ class Out:
 )
 @example(["a/b"], [("ab", "a")], "**", "")
 @example(["a*", "ab"], [], "a*", "")
-def test_what_an_honest_host_lists_is_never_refused(
+def test_correct_file_lists_are_never_refused(
     files: list[str], links: list[tuple[str, str]], path: str, end: str
 ) -> None:
     with tempfile.TemporaryDirectory() as top:
@@ -195,8 +195,8 @@ def test_what_an_honest_host_lists_is_never_refused(
 
 @given(NAMES, PATTERNS)
 @example("a/b", "a*/**")
-def test_a_pattern_means_the_same_here_as_on_the_host(name: str, pattern: str) -> None:
-    """A host that has but this file lists it, or a directory above it, exactly where the name is accepted here."""
+def test_pattern_matches_the_same_names_locally_and_on_the_host(name: str, pattern: str) -> None:
+    """A host that has only this file lists it, or a parent directory, exactly if the name is accepted here."""
     with tempfile.TemporaryDirectory() as top:
         make(top, [name], [])
         found = [os.fsdecode(each) for each, _ in matching(os.fsencode(top), os.fsencode(pattern))]
@@ -228,7 +228,7 @@ def test_no_chain_of_accepted_links_leads_out(links: list[tuple[str, str]]) -> N
 
 
 @pytest.mark.parametrize("path", [b"ck/", b"ck/.", b"..", b".", b"/", b"~", b"~bob", b"*/"])
-def test_paths_that_stand_for_contents(path: bytes) -> None:
+def test_paths_that_mean_directory_contents(path: bytes) -> None:
     assert is_contents(path)
     assert not is_contents(path + b"x" if path.endswith((b"/", b".")) else b"/x" + path)
 

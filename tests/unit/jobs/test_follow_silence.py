@@ -114,7 +114,7 @@ def test_a_run_without_output_is_followed_to_its_end() -> None:
     assert not [event for event in watched if isinstance(event, Notice)]
 
 
-def test_a_blocked_terminal_is_no_silence_of_node0() -> None:
+def test_blocked_terminal_does_not_count_as_silence_of_node0() -> None:
     follower, watched = follow_through(Node0([{"status": STATUS}] * 2, 0, is_over=True), blocked=2 * SILENCE)
     assert follower.follow().exit_code == 0
     assert not [event for event in watched if isinstance(event, Notice)]

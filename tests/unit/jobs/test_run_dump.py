@@ -55,7 +55,7 @@ def test_faulthandlers_last_thread_is_the_main_one(version: str) -> None:
     ]
 
 
-def test_py_spy_tells_the_same() -> None:
+def test_py_spy_gives_the_same_stacks_as_faulthandler() -> None:
     main, feeder = read_pyspy((RECORDED / "py-spy-0.4.3.json").read_text(), 4711)
     assert (main.is_main, main.name, feeder.name) == (True, "MainThread", "feeder")
     assert keys(main) == [("forward", "prog.py", 10), MODULE]
@@ -63,7 +63,7 @@ def test_py_spy_tells_the_same() -> None:
     assert [keys(thread) for thread in same] == [keys(main), keys(feeder)]
 
 
-def test_a_thread_with_a_name_or_without_a_frame_is_read_too() -> None:
+def test_threads_with_names_or_without_frames_are_parsed() -> None:
     text = (
         "Thread 0x00007f00 [pt_autograd_0] (most recent call first):\n  <no Python frame>\n\n"
         'Current thread 0x00007f01 [python] (most recent call first):\n  File "<string>", line ??? in f\n'
@@ -84,7 +84,7 @@ def test_a_thread_with_a_name_or_without_a_frame_is_read_too() -> None:
         ("/opt/site/train.py", "/opt/site/train.py"),
     ],
 )
-def test_a_file_is_named_as_a_person_knows_it(file: str, place: str) -> None:
+def test_file_paths_are_shortened(file: str, place: str) -> None:
     assert StackFrame("f", file, 1).place == place
 
 
@@ -104,20 +104,20 @@ REDUCE, LOAD, MAIN = (
 )
 
 
-def test_the_odd_one_out_comes_first() -> None:
+def test_smallest_group_of_ranks_comes_first() -> None:
     dump = Dump(0.0, (*(rank(number, REDUCE, MAIN) for number in range(3)), rank(3, LOAD, MAIN)))
     assert [[each.rank for each in group.ranks] for group in dump.groups] == [[3], [0, 1, 2]]
     assert dump.is_whole
 
 
-def test_ranks_of_nodes_with_other_homes_are_at_the_same_place() -> None:
+def test_stacks_are_equal_across_different_homes() -> None:
     elsewhere = ("all_reduce", "/y/lib/python3.11/site-packages/torch/d.py", 7)
     by_spy = ("Work.all_reduce", "/x/site-packages/torch/d.py", 7)
     dump = Dump(0.0, (rank(0, REDUCE, MAIN), rank(1, elsewhere, MAIN), rank(2, by_spy, MAIN)))
     assert len(dump.groups) == 1
 
 
-def test_a_rank_that_waits_in_pythons_own_library_is_named_by_who_waits() -> None:
+def test_inner_frame_skips_the_standard_library() -> None:
     waits = ("select", "/usr/lib/python3.11/selectors.py", 415)
     get = ("_try_get_data", "/x/lib/python3.11/site-packages/torch/dataloader.py", 1)
     (group,) = Dump(0.0, (rank(0, waits, get, LOAD, MAIN),)).groups
@@ -127,7 +127,7 @@ def test_a_rank_that_waits_in_pythons_own_library_is_named_by_who_waits() -> Non
     assert (alone.inner.function, alone.own) == ("select", None)
 
 
-def test_a_launcher_that_waits_for_its_child_is_not_where_the_rank_is() -> None:
+def test_main_process_is_the_child_of_a_waiting_launcher() -> None:
     launcher, child = process(("wait", "/usr/lib/python3.11/subprocess.py", 1), MAIN), process(LOAD, MAIN, pid=2)
     there = RankStacks(0, "node1", "running", (launcher, child))
     assert there.main_process is child
@@ -146,7 +146,7 @@ def said(**more: Any) -> dict[str, Any]:
     return {"pid": 7, "name": "python", "state": "S", "wchan": "", "how": "", "text": "", "why": "", **more}
 
 
-def test_what_cannot_be_read_is_said_of_its_rank_alone() -> None:
+def test_unreadable_stacks_are_reported_for_their_rank_only() -> None:
     good = (RECORDED / "faulthandler-3.11.txt").read_text()
     dump = read_dump(
         document(
@@ -166,7 +166,7 @@ def test_what_cannot_be_read_is_said_of_its_rank_alone() -> None:
 
 
 @pytest.mark.parametrize("line", [[1], {"a": 1}, "7", 1.5, True, None])
-def test_a_frame_with_an_odd_line_number_has_none(line: object) -> None:
+def test_invalid_line_numbers_are_dropped(line: object) -> None:
     frames = [{"name": "f", "filename": "a.py", "line": line}]
     text = json.dumps([{"thread_name": "MainThread", "os_thread_id": 7, "frames": frames}])
     (group,) = read_dump(document({"rank": 0, "processes": [said(how="py-spy", text=text)]})).groups
@@ -182,13 +182,13 @@ def test_a_host_cannot_make_the_parser_slow(line: str) -> None:
     assert time.monotonic() - began < 1
 
 
-def test_no_more_than_a_part_of_a_text_without_end_is_parsed() -> None:
+def test_parsed_part_of_a_long_text_is_limited() -> None:
     text = "Thread 0x1 (most recent call first):\n" + '  File "a.py", line 1 in f\n' * 100_000
     (rank_stacks,) = read_dump(document({"rank": 0, "processes": [said(how="faulthandler", text=text)]})).ranks
     assert 1000 < len(rank_stacks.frames) < 50_000
 
 
-def test_a_time_that_no_calendar_has_is_shown_as_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_time_is_shown_as_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     dump = Dump(1e18, (rank(0, MAIN),))
     show(dump, "train-1", quiet=True)
     assert "1 rank at ?," in capsys.readouterr().out
@@ -227,20 +227,20 @@ def test_ranks_without_a_stack_come_before_all_others(capsys: pytest.CaptureFixt
     assert err == ""
 
 
-def test_a_deep_stack_is_shown_whole_where_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_deep_stack_is_shown_completely_with_everything(capsys: pytest.CaptureFixture[str]) -> None:
     deep = Dump(0.0, (rank(0, *((f"f{number}", "train.py", number) for number in range(60))),))
     show(deep, "train-1", everything=True)
     whole = capsys.readouterr().out
     assert all(f"f{number} " in whole for number in range(60))
 
 
-def test_what_a_process_is_called_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_of_function_names_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     show(Dump(0.0, (rank(0, ("f\x1b]0;x\x07", "a.py", 1)),)), "train-1")
     assert "\x1b" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("state", ["running", "ok"])
-def test_only_a_run_that_is_over_has_no_stacks(state: str) -> None:
+def test_missing_stacks_are_an_error_unless_the_run_has_ended(state: str) -> None:
     host = Host("node1", "10.0.0.1")
     reply = {"event": "done", "status": {"state": state}}
     session = FakeSession(host, stdout=json.dumps(reply).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Files are brought as they are, once, from where it broke off, and to nowhere but where they belong."""
+"""fetch: files keep their attributes, are sent once, are resumed, and are written below the destination only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HERE = Host("localhost", "localhost")
 YEAR_AGO = time.time_ns() - 365 * 86400 * 10**9 + 123456789
 
 
-def put(path: Path, content: bytes = b"x", *, mode: int = 0o644) -> Path:
+def write_file(path: Path, content: bytes = b"x", *, mode: int = 0o644) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     path.chmod(mode)
@@ -41,8 +41,8 @@ def put(path: Path, content: bytes = b"x", *, mode: int = 0o644) -> Path:
     return path
 
 
-def looks(top: Path) -> dict[bytes, Any]:
-    """Everything below, with all that is to be the same afterwards."""
+def tree_contents(top: Path) -> dict[bytes, Any]:
+    """Every path below `top` with its type, mode, mtime and content."""
     found: dict[bytes, Any] = {}
     for path in sorted(Path(os.fsdecode(os.fsencode(top))).rglob("*")):
         seen = path.lstat()
@@ -52,7 +52,7 @@ def looks(top: Path) -> dict[bytes, Any]:
     return found
 
 
-def bring(
+def run_fetch(
     base: Path, path: str, dest: str | Path, session: Callable[[], LocalSession] = lambda: LocalSession(HERE)
 ) -> FetchResult:
     order = FetchRequest(HERE, {"base": str(base), "path": path}, str(dest), "~/.ipexctl")
@@ -70,30 +70,30 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_a_directory_arrives_as_it_is_and_is_not_brought_twice(there: Path, out: Path) -> None:
-    put(there / "ck/a.pt", os.urandom(3 << 20), mode=0o640)
-    put(there / "ck/run.sh", b"#!/bin/sh\n", mode=0o755)
-    put(there / "ck/empty", b"")
-    put(there / "ck" / "new\nline 'quoted' \"twice\" $HOME *", b"odd")
-    put(there / "ck" / ("long" * 63 + ".pt"), b"long")
+def test_directory_is_fetched_with_attributes_and_only_once(there: Path, out: Path) -> None:
+    write_file(there / "ck/a.pt", os.urandom(3 << 20), mode=0o640)
+    write_file(there / "ck/run.sh", b"#!/bin/sh\n", mode=0o755)
+    write_file(there / "ck/empty", b"")
+    write_file(there / "ck" / "new\nline 'quoted' \"twice\" $HOME *", b"odd")
+    write_file(there / "ck" / ("long" * 63 + ".pt"), b"long")
     odd = os.fsencode(there / "ck") + b"/caf\xe9.bin"
     with open(odd, "wb") as file:
         file.write(b"latin")
     (there / "ck/deep/er").mkdir(parents=True)
     (there / "ck/last.pt").symlink_to("a.pt")
     (there / "ck/deep/gone").symlink_to("../not there")
-    put(there / "ck/closed/w.pt")
+    write_file(there / "ck/closed/w.pt")
     (there / "ck/closed").chmod(0o550)
     for path in ("ck/deep/er", "ck/deep", "ck/closed", "ck"):
         os.utime(there / path, ns=(YEAR_AGO, YEAR_AGO))
-    done = bring(there, "ck", out)
+    done = run_fetch(there, "ck", out)
     assert done.exit_code == 0, done
-    assert looks(out) == looks(there)
-    again = bring(there, "ck", out)
+    assert tree_contents(out) == tree_contents(there)
+    again = run_fetch(there, "ck", out)
     assert (again.brought, again.received, again.unchanged) == ((), 0, len(done.brought) + 2)
-    put(there / "ck/closed/w2.pt")
-    assert bring(there, "ck", out).brought == ("ck/closed/w2.pt",)
-    assert looks(out) == looks(there)
+    write_file(there / "ck/closed/w2.pt")
+    assert run_fetch(there, "ck", out).brought == ("ck/closed/w2.pt",)
+    assert tree_contents(out) == tree_contents(there)
     (there / "ck/closed").chmod(0o750)
     (out / "ck/closed").chmod(0o750)
 
@@ -117,66 +117,66 @@ def test_a_directory_arrives_as_it_is_and_is_not_brought_twice(there: Path, out:
         ("./ck/../ck/sub", "out", ["out/sub/2.pt"]),
     ],
 )
-def test_paths_mean_what_rsync_makes_of_them(
+def test_paths_have_the_same_meaning_as_for_rsync(
     tmp_path: Path, there: Path, path: str, dest: str, names: list[str]
 ) -> None:
-    put(there / "ck/1.pt")
-    put(there / "ck/sub/2.pt")
-    put(there / "a[1].pt")
-    put(there / "top.pt")
+    write_file(there / "ck/1.pt")
+    write_file(there / "ck/sub/2.pt")
+    write_file(there / "a[1].pt")
+    write_file(there / "top.pt")
     (there / "link").symlink_to("ck/1.pt")
     (tmp_path / "is").mkdir()
-    done = bring(there, path, f"{tmp_path}/{dest}")
+    done = run_fetch(there, path, f"{tmp_path}/{dest}")
     assert done.exit_code == 0, done
     found = [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*") if each.is_file()]
     assert sorted(each for each in found if not each.startswith("there")) == names
     assert not any(each.is_symlink() for each in tmp_path.rglob("*") if "there" not in each.parts)
 
 
-def test_a_link_that_leads_out_is_left_out_and_its_own_path_brings_what_it_links_to(there: Path, out: Path) -> None:
-    put(there / "ck/1.pt", b"weights")
-    put(there / "2.pt")
+def test_link_out_of_the_directory_is_left_out_unless_requested(there: Path, out: Path) -> None:
+    write_file(there / "ck/1.pt", b"weights")
+    write_file(there / "2.pt")
     (there / "ck/best.pt").symlink_to("1.pt")
     (there / "ck/whole.pt").symlink_to(there / "ck/1.pt")
     (there / "ck/up.pt").symlink_to("../2.pt")
-    done = bring(there, "ck", out)
+    done = run_fetch(there, "ck", out)
     assert done.exit_code == 0
     assert [each.name for each in done.left_out] == ["ck/up.pt", "ck/whole.pt"]
     assert sorted(path.name for path in (out / "ck").iterdir()) == ["1.pt", "best.pt"]
-    assert bring(there, "ck/whole.pt", f"{out}/").brought == ("whole.pt",)
+    assert run_fetch(there, "ck/whole.pt", f"{out}/").brought == ("whole.pt",)
     assert (out / "whole.pt").read_bytes() == b"weights"
 
 
-def test_a_pattern_that_finds_a_link_and_things_below_it_brings_the_link(there: Path, out: Path) -> None:
-    put(there / "ck/1.pt")
+def test_recursive_pattern_fetches_a_link_to_a_directory_as_a_link(there: Path, out: Path) -> None:
+    write_file(there / "ck/1.pt")
     (there / "last").symlink_to("ck")
-    done = bring(there, "**", out)
+    done = run_fetch(there, "**", out)
     assert done.exit_code == 0
     assert sorted(str(path.relative_to(out)) for path in out.rglob("*")) == ["ck", "ck/1.pt", "last"]
-    assert bring(there, "last/*", out / "more").brought == ("1.pt",)
+    assert run_fetch(there, "last/*", out / "more").brought == ("1.pt",)
 
 
-def test_a_home_is_what_is_in_it(there: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(there / "w.pt")
+def test_tilde_fetches_the_contents_of_the_home(there: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_file(there / "w.pt")
     monkeypatch.setenv("HOME", str(there))
-    assert bring(there, "~", out).brought == ("w.pt",)
+    assert run_fetch(there, "~", out).brought == ("w.pt",)
     assert [path.name for path in out.iterdir()] == ["w.pt"]
     with pytest.raises(HostError) as caught:
-        bring(there, "~nobody-here", out)
+        run_fetch(there, "~nobody-here", out)
     assert "./~nobody-here" in caught.value.fix
 
 
-def test_what_is_not_there_is_told_with_what_is(there: Path, out: Path) -> None:
-    put(there / "checkpoints/1.pt")
+def test_missing_path_is_reported_with_the_existing_names(there: Path, out: Path) -> None:
+    write_file(there / "checkpoints/1.pt")
     with pytest.raises(HostError) as caught:
-        bring(there, "chekpoints/", out)
+        run_fetch(there, "chekpoints/", out)
     assert missing(caught.value.reason, f"{there}/chekpoints") == []
     assert missing(caught.value.fix, f"{there} checkpoints") == []
     assert not out.exists()
 
 
-class Cut:
-    """A link that breaks after so many bytes, each time it is made."""
+class UnstableConnection:
+    """Opens sessions that are lost after the given numbers of bytes."""
 
     def __init__(self, *after: int) -> None:
         self.after = list(after)
@@ -204,27 +204,27 @@ class Cut:
         return Session(HERE)
 
 
-def test_a_link_that_breaks_is_made_again_and_gone_on_with(there: Path, out: Path) -> None:
+def test_fetch_is_resumed_after_a_lost_connection(there: Path, out: Path) -> None:
     content = os.urandom(9_000_000)
-    put(there / "w.pt", content)
-    link = Cut(3_000_000, 3_000_000)
-    done = bring(there, "w.pt", out, link)
+    write_file(there / "w.pt", content)
+    link = UnstableConnection(3_000_000, 3_000_000)
+    done = run_fetch(there, "w.pt", out, link)
     assert out.read_bytes() == content
     assert done.resumed == ("out",)
     assert done.received == len(content)
     assert link.moved < len(content) + 1_000_000
 
 
-def test_a_link_that_never_lets_anything_through_is_an_error(there: Path, out: Path) -> None:
-    put(there / "w.pt")
+def test_connection_that_transfers_nothing_is_an_error(there: Path, out: Path) -> None:
+    write_file(there / "w.pt")
     with pytest.raises(Unreachable):
-        bring(there, "w.pt", out, Cut(0))
+        run_fetch(there, "w.pt", out, UnstableConnection(0))
 
 
-def _break_off(there: Path, out: Path, after: int) -> Path:
-    """A fetch that is killed in its middle; what it leaves behind."""
+def _cancel_fetch(there: Path, out: Path, after: int) -> Path:
+    """Cancel a fetch in its middle and return the partial file."""
     order = FetchRequest(HERE, {"base": str(there), "path": "w.pt"}, f"{out}/", "~/.ipexctl")
-    cancel, link = Cancel(), Cut(after)
+    cancel, link = Cancel(), UnstableConnection(after)
 
     def broken(_: Event) -> None:
         if link.moved > after - 300_000:
@@ -236,81 +236,81 @@ def _break_off(there: Path, out: Path, after: int) -> Path:
     return part
 
 
-def test_the_next_call_goes_on_only_where_what_is_here_is_right(there: Path, out: Path) -> None:
+def test_partial_file_is_resumed_only_if_its_content_is_correct(there: Path, out: Path) -> None:
     content = os.urandom(6_000_000)
-    put(there / "w.pt", content)
-    part = _break_off(there, out, 4_000_000)
+    write_file(there / "w.pt", content)
+    part = _cancel_fetch(there, out, 4_000_000)
     begun = part.stat().st_size
     assert 3_000_000 < begun < 5_000_000
-    done = bring(there, "w.pt", f"{out}/")
+    done = run_fetch(there, "w.pt", f"{out}/")
     assert (out / "w.pt").read_bytes() == content
     assert done.received == len(content) - begun
     assert list(out.iterdir()) == [out / "w.pt"]
 
     (out / "w.pt").unlink()
-    part = _break_off(there, out, 4_000_000)
+    part = _cancel_fetch(there, out, 4_000_000)
     spoiled = bytearray(part.read_bytes())
     spoiled[1000] ^= 1
     part.write_bytes(spoiled)
-    done = bring(there, "w.pt", f"{out}/")
+    done = run_fetch(there, "w.pt", f"{out}/")
     assert (out / "w.pt").read_bytes() == content
     assert done.received == len(content)
     assert done.resumed == ()
 
 
-def test_two_at_once_do_not_write_into_one_another(there: Path, out: Path) -> None:
+def test_concurrent_fetch_of_the_same_file_fails(there: Path, out: Path) -> None:
     content = os.urandom(2_000_000)
-    put(there / "w.pt", content)
-    part = _break_off(there, out, 1_000_000)
+    write_file(there / "w.pt", content)
+    part = _cancel_fetch(there, out, 1_000_000)
     begun = part.stat().st_size
     with part.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        done = bring(there, "w.pt", f"{out}/")
+        done = run_fetch(there, "w.pt", f"{out}/")
     assert [each.name for each in done.failed] == ["w.pt"]
     assert "another fetch" in done.failed[0].reason
     assert part.stat().st_size == begun
-    assert bring(there, "w.pt", f"{out}/").resumed == ("w.pt",)
+    assert run_fetch(there, "w.pt", f"{out}/").resumed == ("w.pt",)
     assert (out / "w.pt").read_bytes() == content
 
 
 @pytest.mark.parametrize("python", other_pythons())
-def test_every_python_of_a_node_can_give(there: Path, out: Path, python: str) -> None:
-    put(there / "ck/w.pt", b"weights")
+def test_every_python_version_can_send_files(there: Path, out: Path, python: str) -> None:
+    write_file(there / "ck/w.pt", b"weights")
     order = FetchRequest(HERE, {"base": str(there), "path": "c*"}, str(out), "~/.ipexctl", python)
     assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("ck/w.pt",)
 
 
-def test_a_file_of_the_same_content_gets_its_time_and_no_bytes(there: Path, out: Path) -> None:
+def test_file_with_equal_content_gets_only_its_attributes(there: Path, out: Path) -> None:
     content = os.urandom(100_000)
-    put(there / "w.pt", content, mode=0o600)
+    write_file(there / "w.pt", content, mode=0o600)
     out.write_bytes(content)
-    done = bring(there, "w.pt", out)
+    done = run_fetch(there, "w.pt", out)
     assert done.received == 0
     assert out.stat().st_mtime_ns == YEAR_AGO
     assert out.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_different_file_is_replaced_and_a_link_is_replaced_not_followed(there: Path, out: Path) -> None:
-    put(there / "a.pt", b"new a")
-    put(there / "b.pt", b"new b")
-    victim = put(out.parent / "victim", b"mine")
-    put(out / "a.pt", b"old")
+def test_existing_files_and_links_are_replaced(there: Path, out: Path) -> None:
+    write_file(there / "a.pt", b"new a")
+    write_file(there / "b.pt", b"new b")
+    victim = write_file(out.parent / "victim", b"mine")
+    write_file(out / "a.pt", b"old")
     (out / "b.pt").symlink_to(victim)
-    assert bring(there, ".", out).exit_code == 0
+    assert run_fetch(there, ".", out).exit_code == 0
     assert (out / "a.pt").read_bytes() == b"new a"
     assert (out / "b.pt").read_bytes() == b"new b"
     assert not (out / "b.pt").is_symlink()
     assert victim.read_bytes() == b"mine"
 
 
-def test_nothing_is_written_through_a_link_that_lies_in_the_way(there: Path, out: Path) -> None:
-    put(there / "sub/a.pt")
-    put(there / "b.pt")
+def test_nothing_is_written_through_an_existing_link(there: Path, out: Path) -> None:
+    write_file(there / "sub/a.pt")
+    write_file(there / "b.pt")
     elsewhere = out.parent / "elsewhere"
     elsewhere.mkdir()
     out.mkdir()
     (out / "sub").symlink_to(elsewhere)
-    done = bring(there, ".", out)
+    done = run_fetch(there, ".", out)
     assert done.exit_code == 1
     assert {each.name for each in done.failed} == {"sub", "sub/a.pt"}
     assert "link" in done.failed[0].reason
@@ -318,31 +318,31 @@ def test_nothing_is_written_through_a_link_that_lies_in_the_way(there: Path, out
     assert (out / "b.pt").exists()
 
 
-def test_a_directory_in_a_files_place_stays_and_is_told(there: Path, out: Path) -> None:
-    put(there / "w.pt")
-    put(out / "w.pt/mine")
-    done = bring(there, ".", out)
+def test_directory_at_the_path_of_a_file_is_kept_and_reported(there: Path, out: Path) -> None:
+    write_file(there / "w.pt")
+    write_file(out / "w.pt/mine")
+    done = run_fetch(there, ".", out)
     assert [each.name for each in done.failed] == ["w.pt"]
     assert (out / "w.pt/mine").exists()
 
 
-def test_pipes_are_left_out_and_what_may_not_be_read_is_told(there: Path, out: Path) -> None:
-    put(there / "good.pt")
+def test_pipes_are_left_out(there: Path, out: Path) -> None:
+    write_file(there / "good.pt")
     os.mkfifo(there / "pipe")
-    done = bring(there, ".", out)
+    done = run_fetch(there, ".", out)
     assert done.exit_code == 0
     assert [each.name for each in done.left_out] == ["pipe"]
     assert sorted(each.name for each in out.iterdir()) == ["good.pt"]
 
 
-def test_a_run_alone_is_its_record_and_what_it_wrote(tmp_path: Path) -> None:
+def test_fetch_of_a_run_brings_its_record_and_new_files(tmp_path: Path) -> None:
     home, cwd = tmp_path / "home", tmp_path / "home/code/p-1"
     rundir = home / "runs/train-1"
     for name in ("ranks/0000.out", "ranks/0000.err", "plan.json", "job.json", "agent.zip"):
-        put(rundir / name, b"{}")
+        write_file(rundir / name, b"{}")
     (rundir / "status.json").write_text(json.dumps({"state": "ok", "started": time.time() - 100}))
-    put(cwd / "old.csv")
-    brought = put(cwd / "train.py")
+    write_file(cwd / "old.csv")
+    brought = write_file(cwd / "train.py")
     os.utime(brought)
     seen = brought.stat()
     rows = [["train.py", "f", 0o644, 1, "hash", [seen.st_size, seen.st_mtime_ns, seen.st_ino], True]]
@@ -363,25 +363,25 @@ def test_a_run_alone_is_its_record_and_what_it_wrote(tmp_path: Path) -> None:
     assert (tmp_path / "out/train-1/files/ck/1.pt").read_bytes() == b"weights"
 
 
-def test_a_runs_path_is_from_its_working_directory_on_also_where_only_its_plan_knows_it(tmp_path: Path) -> None:
-    put(tmp_path / "work/ck/1.pt", b"weights")
-    put(tmp_path / "home/runs/old-1/plan.json", json.dumps({"cwd": str(tmp_path / "work")}).encode())
+def test_path_of_a_run_is_relative_to_the_cwd_of_its_plan(tmp_path: Path) -> None:
+    write_file(tmp_path / "work/ck/1.pt", b"weights")
+    write_file(tmp_path / "home/runs/old-1/plan.json", json.dumps({"cwd": str(tmp_path / "work")}).encode())
     record = RunRecord("old-1", HERE, str(tmp_path / "home"), "")
     order = order_of_run(record, "ck/", str(tmp_path / "out"), rank=None, host=None, others=())
     assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("1.pt",)
 
 
 @pytest.mark.parametrize("has_status", [True, False])
-def test_files_older_than_the_run_come_with_a_path_and_are_named(
+def test_files_older_than_the_run_are_fetched_by_path_and_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], *, has_status: bool
 ) -> None:
     began = time.time() - 100
     ck = tmp_path / "work/ck"
     for name in ("old.pt", "older.pt"):
-        put(ck / name)
+        write_file(ck / name)
     (ck / "new.pt").write_bytes(b"weights")
     if has_status:
-        put(tmp_path / "home/runs/r-1/status.json", json.dumps({"started": began}).encode())
+        write_file(tmp_path / "home/runs/r-1/status.json", json.dumps({"started": began}).encode())
     since = 1.0 if has_status else began  # the clock of node0 decides
     record = RunRecord("r-1", HERE, str(tmp_path / "home"), "", cwd=str(tmp_path / "work"), started=since)
 
@@ -392,7 +392,7 @@ def test_files_older_than_the_run_come_with_a_path_and_are_named(
     first, again, alone = done("ck/"), done("ck/"), done("ck/new.pt")
     assert (sorted(first.brought), first.exit_code) == (["new.pt", "old.pt", "older.pt"], 0)
     assert as_json(first)["older"] == ["old.pt", "older.pt"] == list(again.older)
-    assert (alone.older, done(None).older, bring(ck, ".", tmp_path / "host").older) == ((), (), ())
+    assert (alone.older, done(None).older, run_fetch(ck, ".", tmp_path / "host").older) == ((), (), ())
     show(first)
     assert missing(capfd.readouterr().err, "2 older old.pt older.pt") == []
     show(first, quiet=True)
@@ -400,7 +400,7 @@ def test_files_older_than_the_run_come_with_a_path_and_are_named(
     assert capfd.readouterr().err == ""
 
 
-def test_the_node_of_a_rank_is_found_without_asking_node0() -> None:
+def test_node_of_a_rank_is_found_in_the_local_record() -> None:
     first, second = Host("a", "10.0.0.1"), Host("b", "10.0.0.2")
     record = RunRecord(
         "r-1", first, "/h", "python3", hosts=("a", "b"), world_size=4, nodes=(first, second), ranks=("a", "a", "b", "b")
@@ -431,7 +431,7 @@ def test_other_hosts_of_a_run_are_named_with_the_command_for_one(
     assert order_of_run(record, "x", ".", rank=None, host="n1", others=()).other_hosts == ()
 
 
-def test_a_host_is_one_of_the_calls() -> None:
+def test_host_of_a_source_must_be_selected() -> None:
     host = Host("node2", "10.0.0.2", user="me")
     for word in ("node2", "me@node2", "10.0.0.2"):
         assert order_of_host(FetchSource(word, "x"), ".", [host], "~/.ipexctl").host == host
@@ -451,11 +451,11 @@ def test_a_host_is_one_of_the_calls() -> None:
         ("run:a@b", "run", "a@b"),
     ],
 )
-def test_a_source_is_a_word_and_a_path(text: str, word: str, path: str | None) -> None:
+def test_source_is_split_into_name_and_path(text: str, word: str, path: str | None) -> None:
     assert parse_source(text) == FetchSource(word, path)
 
 
 @pytest.mark.parametrize("text", [":x", "last:", "[fe80::2]", "", "last:a\0b"])
-def test_a_source_without_one_is_a_wrong_call(text: str) -> None:
+def test_invalid_sources_are_refused(text: str) -> None:
     with pytest.raises(UserError):
         parse_source(text)

@@ -1,4 +1,4 @@
-"""However many runs are recorded, each node0 is asked once; a host that can't be reached is dialled once."""
+"""ps queries each node0 once for all its runs; an unreachable host is tried once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended
 
 
-def test_fifty_runs_of_three_hosts_are_three_questions(tmp_path: Path) -> None:
+def test_50_runs_on_3_hosts_need_3_queries(tmp_path: Path) -> None:
     asked: list[str] = []
 
     class Session(LocalSession):
@@ -46,7 +46,7 @@ def test_fifty_runs_of_three_hosts_are_three_questions(tmp_path: Path) -> None:
     assert sorted(asked) == sorted(opened) == ["node0", "node1", "node2"]
 
 
-def test_how_a_followed_run_ended_is_known_without_its_node0(tmp_path: Path) -> None:
+def test_final_state_of_a_followed_run_is_known_without_node0(tmp_path: Path) -> None:
     host = Host("node0", "node0")
     names = ("ended", "left", "never", "stopped")
     records = [RunRecord(name, host, "/home/me/.ipexctl", sys.executable) for name in names]
@@ -64,7 +64,7 @@ def test_how_a_followed_run_ended_is_known_without_its_node0(tmp_path: Path) -> 
     assert all("no answer" in run.reason for run in found)
 
 
-def test_what_a_command_has_no_option_for_is_not_advised() -> None:
+def test_fix_names_no_option_that_ps_lacks() -> None:
     records = [RunRecord("a", Host("node0", "node0"), "/home/me/.ipexctl", sys.executable)]
     refused = Unreachable("REASON", "FIX?", option="--option gives it longer")
 

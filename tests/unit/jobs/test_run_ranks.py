@@ -23,20 +23,20 @@ from message_data import missing
         ("*", set(range(20))),
     ],
 )
-def test_a_set_of_ranks_holds_what_it_names(text: str, ranks: set[int]) -> None:
+def test_rank_sets_are_parsed(text: str, ranks: set[int]) -> None:
     parsed = parse_ranks(text)
     assert {rank for rank in range(20) if rank in parsed} == ranks
 
 
 @pytest.mark.parametrize("text", ["", "0,,2", "3-1", "2-", "0:3", "0..3", "-1", "0-4/0", "node1", "٣"])
-def test_what_is_no_set_of_ranks_is_refused_with_what_is(text: str) -> None:
+def test_invalid_rank_sets_are_refused_with_examples(text: str) -> None:
     with pytest.raises(UserError) as refused:
         parse_ranks(text)
     assert text in refused.value.message
     assert missing(refused.value.fix, "0 0-3,8") == []
 
 
-def test_ranks_that_a_run_does_not_have_are_a_mistake() -> None:
+def test_ranks_outside_the_run_are_refused() -> None:
     assert parse_ranks("0-7").within(4) == parse_ranks("0-7")
     assert EVERY_RANK.within(1).everyone
     with pytest.raises(UserError) as refused:
@@ -46,13 +46,13 @@ def test_ranks_that_a_run_does_not_have_are_a_mistake() -> None:
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
-def test_what_is_folded_reads_back_as_the_same_ranks(ranks: set[int]) -> None:
+def test_folded_ranks_are_parsed_back(ranks: set[int]) -> None:
     folded = fold_ranks(ranks)
     parsed = parse_ranks(folded)
     assert {rank for rank in range(301) if rank in parsed} == ranks
     assert str(parsed) == folded
 
 
-def test_nobody_folds_to_nothing() -> None:
+def test_empty_rank_list_folds_to_an_empty_text() -> None:
     assert fold_ranks([]) == ""
     assert fold_ranks([8, 1, 0, 2, 1]) == "0-2,8"

@@ -1,4 +1,4 @@
-"""The register of runs: found by id, prefix or `last`, readable by nobody else, unharmed by what isn't its own."""
+"""The run registry: lookup by id, prefix or `last`, private files, and damaged or foreign files."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def register(tmp_path: Path) -> RunRegistry:
     return RunRegistry(tmp_path / "runs")
 
 
-def test_a_record_comes_back_as_it_was_and_only_for_its_owner(register: RunRegistry, tmp_path: Path) -> None:
+def test_record_is_read_back_and_its_file_is_private(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     assert register.find("train-1") == RUN
     assert stat.S_IMODE((tmp_path / "runs" / "train-1.json").stat().st_mode) == 0o600
 
 
-def test_node0_is_known_by_the_whole_id_alone(register: RunRegistry, tmp_path: Path) -> None:
+def test_node0_is_found_by_the_full_id_only(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     (tmp_path / "runs" / "copy.json").write_text((tmp_path / "runs" / "train-1.json").read_text())
     assert register.node0_of("train-1") == NODE0
     assert [register.node0_of(run) for run in ("train", "last", "copy", "nosuch")] == [None] * 4
 
 
-def test_last_is_the_newest_and_a_prefix_must_mean_one(register: RunRegistry) -> None:
+def test_last_is_the_newest_run_and_prefixes_must_be_unique(register: RunRegistry) -> None:
     for number, started in ((12, 30.0), (2, 40.0), (1, 20.0)):
         register.save(replace(RUN, id=f"train-{number}", started=started))
     assert [record.id for record in register.all()] == ["train-1", "train-12", "train-2"]
@@ -51,7 +51,7 @@ def test_last_is_the_newest_and_a_prefix_must_mean_one(register: RunRegistry) ->
         register.find("x")
 
 
-def test_what_is_damaged_or_none_of_ours_is_passed_over(register: RunRegistry, tmp_path: Path) -> None:
+def test_damaged_and_foreign_files_are_ignored(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     for name, text in (("a.json", "{"), ("b.json", "[]"), ("c.json", '{"schema": "ipexctl.record/1"}'), ("d.txt", "")):
         (tmp_path / "runs" / name).write_text(text)
@@ -60,9 +60,7 @@ def test_what_is_damaged_or_none_of_ours_is_passed_over(register: RunRegistry, t
     assert [each.id for each in register.read()[1]] == ["a", "b", "c"]
 
 
-def test_a_run_whose_record_is_damaged_is_not_taken_for_another_nor_for_none(
-    register: RunRegistry, tmp_path: Path
-) -> None:
+def test_lookup_of_a_run_with_a_damaged_record_is_an_error(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     (tmp_path / "runs" / "train-2.json").write_text("{")
     for word in ("last", "train-2", "train", "tr"):
@@ -74,14 +72,14 @@ def test_a_run_whose_record_is_damaged_is_not_taken_for_another_nor_for_none(
     assert not register.knows("x")
 
 
-def test_ids_are_words_of_the_script_and_never_the_same() -> None:
+def test_ids_begin_with_the_script_name_and_are_unique() -> None:
     ids = {new_id("some dir/Träin it.py", 0.0) for _ in range(50)}
     assert len(ids) > 45
     assert all(each.startswith("Tr_in_it-") and each.replace("-", "").replace("_", "").isalnum() for each in ids)
     assert new_id("../..", 0.0).startswith("run-")
 
 
-def test_a_run_that_is_back_in_the_first_tree_is_told_where_the_last_one_wrote() -> None:
+def test_note_names_files_in_another_generation_of_the_tree() -> None:
     code = "/home/me/.ipexctl/code"
     beside = replace(RUN, id="train-2", cwd=f"{code}/p-1.gen2/sub")
     said = files_in_other_generations(f"{code}/p-1", "sub", [RUN, beside])

@@ -32,7 +32,7 @@ def found(**more: Any) -> str:
     return "found " + json.dumps({**said, "providers": [], **more}) + "\n"
 
 
-def evaluate(output: Mapping[str, str], python: str | None) -> StartFailure | places.CheckedPaths:
+def evaluate(output: Mapping[str, str], python: str | None) -> places.CheckedPaths:
     """The result of what the script printed on each host."""
     return places.evaluate_paths({name: places.parse_paths(text) for name, text in output.items()}, python)
 
@@ -57,23 +57,22 @@ def evaluate(output: Mapping[str, str], python: str | None) -> StartFailure | pl
         found(libraries=[1]),
     ],
 )
-def test_a_malformed_answer_about_a_python_is_the_failure_of_its_host(malformed: str) -> None:
+def test_malformed_reply_about_python_is_an_error_of_the_host(malformed: str) -> None:
     with pytest.raises(MalformedReply):
         places.parse_paths(malformed)
 
 
-def test_ways_that_are_open_are_no_reason() -> None:
-    assert ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": OK}) is None
+def test_open_connections_are_no_failure() -> None:
+    ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": OK})
 
 
-def test_a_login_that_fails_is_told_before_ports_and_says_trust() -> None:
-    said = ways.evaluate_connectivity(
-        "a", ADDRESSES, {"b": {"kind": "back", "text": "x"}, "c": {"kind": "login", "text": "denied"}}
-    )
-    assert said is not None
-    assert said.hosts == ("c",)
-    assert missing(said.reason, "a c denied") == []
-    assert said.fix.startswith("ipexctl trust")
+def test_failed_login_is_reported_before_ports_with_trust_as_fix() -> None:
+    results = {"b": {"kind": "back", "text": "x"}, "c": {"kind": "login", "text": "denied"}}
+    with pytest.raises(StartFailure) as caught:
+        ways.evaluate_connectivity("a", ADDRESSES, results)
+    assert caught.value.hosts == ("c",)
+    assert missing(caught.value.reason, "a c denied") == []
+    assert caught.value.fix.startswith("ipexctl trust")
 
 
 RECORD = '{"key": "k", "checked": 100.5}'
@@ -92,7 +91,7 @@ RECORD = '{"key": "k", "checked": 100.5}'
         ("500.25 9.9\n[1]", False),
     ],
 )
-def test_only_a_recent_and_wellformed_check_of_connections_counts(rest: str, is_valid: bool) -> None:
+def test_only_recent_valid_connectivity_records_are_used(rest: str, is_valid: bool) -> None:
     files = ways.parse_node0(f"Host b\n\n{ways._MARK}\n{rest}")
     assert files.ssh_config == "Host b\n"
     assert files.connectivity == (ConnectivityRecord("k", 100.5) if is_valid else None)
@@ -123,16 +122,13 @@ def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
     assert key(system=System()) == ""
 
 
-def test_a_python_that_all_hosts_have_alike_is_an_environment_with_its_mpi() -> None:
-    found_there = evaluate({"a": found(), "b": found()}, "/v/bin/python")
-    assert isinstance(found_there, places.CheckedPaths)
-    env = found_there.env
+def test_python_equal_on_all_hosts_becomes_an_environment() -> None:
+    env = evaluate({"a": found(), "b": found()}, "/v/bin/python").env
     assert env is not None
     assert (env.python, env.prefix, env.ccl, env.mpi_backend) == ("/v/bin/python", "/v", False, None)
     assert env.variables == {"PATH": "/v/bin", "I_MPI_ROOT": "/v", "LD_LIBRARY_PATH": "/v/lib"}
     assert set(env.prepended) == {"PATH", "LD_LIBRARY_PATH"}
     without = evaluate({"a": found(), "b": found(mpi=False)}, "/v/bin/python")
-    assert isinstance(without, places.CheckedPaths)
     assert without.env is not None
     assert "I_MPI_ROOT" not in without.env.variables
 
@@ -155,17 +151,17 @@ MPI = "mpi /o/bin/mpirun\tmpirun (Open MPI) 5.0.11|\n"
         (None, [MPI, "--mpi /o/bin/mpirun\n"], "b", "--mpi /o/bin/mpirun b"),
     ],
 )
-def test_what_a_host_lacks_or_has_otherwise_is_named_with_the_host(
+def test_missing_or_different_files_are_reported_with_their_host(
     python: str | None, answers: list[str], hosts: str, words: str
 ) -> None:
-    failure = evaluate(dict(zip("abc", answers, strict=False)), python)
-    assert isinstance(failure, StartFailure)
-    assert failure.hosts == tuple(hosts)
-    assert missing(failure.reason, words) == []
-    assert ("--no-sync" in failure.fix) == ("--no-sync" in words)
+    with pytest.raises(StartFailure) as caught:
+        evaluate(dict(zip("abc", answers, strict=False)), python)
+    assert caught.value.hosts == tuple(hosts)
+    assert missing(caught.value.reason, words) == []
+    assert ("--no-sync" in caught.value.fix) == ("--no-sync" in words)
 
 
-def test_nothing_asked_for_is_nothing_found() -> None:
+def test_no_requested_paths_give_an_empty_result() -> None:
     assert evaluate({"a": "", "b": ""}, None) == places.CheckedPaths()
 
 
@@ -181,7 +177,7 @@ def test_nothing_asked_for_is_nothing_found() -> None:
         {"setup": "env.sh"},
     ],
 )
-def test_what_can_not_be_is_refused_before_any_host_is_touched(wrong: dict[str, Any]) -> None:
+def test_invalid_requests_are_refused_before_connecting(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         check_request(RunRequest(kind="script", argv=("train.py",), **{"options": LaunchOptions(), **wrong}))
 
@@ -194,9 +190,7 @@ def test_what_can_not_be_is_refused_before_any_host_is_touched(wrong: dict[str, 
         (LaunchOptions(ppn=2), "6-9", "--ranks 6-9"),
     ],
 )
-def test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched(
-    options: LaunchOptions, ranks: str, data: str
-) -> None:
+def test_impossible_ranks_are_refused_before_connecting(options: LaunchOptions, ranks: str, data: str) -> None:
     hosts = [Host(name, name) for name in ADDRESSES]
     with pytest.raises(UserError) as caught:
         check_ranks(RunRequest("script", ("train.py",), options, ranks=parse_ranks(ranks)), hosts)
@@ -204,17 +198,16 @@ def test_ranks_that_the_hosts_can_not_have_are_refused_before_one_is_touched(
     check_ranks(RunRequest("script", ("train.py",), LaunchOptions(), ranks=parse_ranks("9")), hosts)
 
 
-def test_an_mpi_that_was_named_is_known_by_its_own_words() -> None:
+def test_mpi_given_by_path_is_identified_by_its_version_output() -> None:
     checked = evaluate({"a": MPI, "b": MPI}, None)
-    assert isinstance(checked, places.CheckedPaths)
     assert checked.mpi is not None
     assert (checked.mpi.path, checked.mpi.flavor, checked.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
 
 
-def test_what_to_type_next_is_for_the_same_hosts() -> None:
+def test_fix_repeats_the_host_options() -> None:
     said = StartFailure("REASON", "ipexctl install --env x; ipexctl ps")
     assert said.with_host_options(" -H 'my hosts' -l a").fix == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
-    assert said.with_host_options("") == said
+    assert said.with_host_options("").fix == said.fix
 
 
 @pytest.mark.parametrize("path", ["/scratch/last.pt", "..", "../last.pt", ".", "a//b", "a\nb"])

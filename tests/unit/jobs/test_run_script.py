@@ -1,4 +1,4 @@
-"""A script that can't be run is known before a rank is started: no Python, wrong syntax, a module nobody has."""
+"""Checks of the script before a run starts: no Python, wrong syntax, missing modules."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def later():
         ("a.ipynb", b'{"cells": []}', "nbconvert"),
     ],
 )
-def test_what_is_no_python_is_refused_and_told_how_to_run_it(name: str, data: bytes, fix: str) -> None:
+def test_files_that_are_no_python_are_refused_with_a_command(name: str, data: bytes, fix: str) -> None:
     with pytest.raises(UserError) as refused:
         read_script(name, data)
     assert missing(refused.value.message, name) == []
@@ -78,18 +78,18 @@ def test_what_is_no_python_is_refused_and_told_how_to_run_it(name: str, data: by
         b"# -*- coding: latin-1 -*-\nimport os; name = '\xe9'\n",
     ],
 )
-def test_what_python_reads_is_python(data: bytes) -> None:
+def test_python_files_are_recognized(data: bytes) -> None:
     assert [each.module for each in read_script("train.py", data).imports] == ["os"]
 
 
-def test_archives_and_what_may_be_for_a_newer_python_are_left_to_the_hosts() -> None:
+def test_archives_and_newer_syntax_are_left_to_the_hosts() -> None:
     assert read_script("app.pyz", b"PK\x03\x04\0\0\0") == ScriptFile("app.pyz")
     newer = read_script("train.py", b"import tqdm\nsome syntax of the future\n")
     assert newer.imports == ()
     assert newer.text is not None
 
 
-def test_only_what_the_script_cannot_begin_without_is_needed() -> None:
+def test_only_unconditional_imports_are_required() -> None:
     needed = read_script("train.py", TRAIN.encode()).imports
     assert needed == (Import("os", 1), Import("torch", 1), Import("tqdm", 3))
 
@@ -106,22 +106,22 @@ def test_only_what_the_script_cannot_begin_without_is_needed() -> None:
         "subprocess.run([sys.executable, '-m', 'pip', 'install', 'tqdm'])",
     ],
 )
-def test_who_changes_where_python_looks_is_in_doubt(line: str) -> None:
+def test_changes_of_the_import_path_put_the_check_in_doubt(line: str) -> None:
     assert missing(read_script("train.py", f"import os, sys, site\n{line}\nimport tqdm\n".encode()).doubt, "2") == []
 
 
-def test_a_word_about_pip_is_no_doubt() -> None:
+def test_pip_in_a_docstring_does_not_put_the_check_in_doubt() -> None:
     text = '"""Needs: pip install tqdm."""\nimport tqdm, sys\nsys.exit(0)\n'
     assert read_script("train.py", text.encode()).doubt == ""
 
 
 def failure_of(script: ScriptFile, lacking: dict[str, list[str]]) -> StartFailure:
-    failure = check_imports(script, lacking)
-    assert isinstance(failure, StartFailure)
-    return failure
+    with pytest.raises(StartFailure) as caught:
+        check_imports(script, lacking)
+    return caught.value
 
 
-def test_modules_of_the_project_are_not_asked_for(tmp_path: Path) -> None:
+def test_modules_of_the_project_are_not_required(tmp_path: Path) -> None:
     for name in ("beside.py", "ext.cpython-311-x86_64-linux-gnu.so", "pkg/__init__.py", "scripts/own.py"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -136,7 +136,7 @@ def test_modules_of_the_project_are_not_asked_for(tmp_path: Path) -> None:
     assert "-x PYTHONPATH=." in said.fix
 
 
-def test_a_module_is_found_in_the_project_or_asked_of_the_hosts(tmp_path: Path) -> None:
+def test_module_is_read_from_the_project_or_required_on_hosts(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_text("import pkg.data, tqdm")
     ours = project_module("pkg.train", tmp_path)
@@ -154,16 +154,16 @@ def needs(*modules: str, **more: Any) -> ScriptFile:
     return ScriptFile("train.py", imports=imports, **more)
 
 
-def test_modules_that_all_hosts_have_are_no_reason() -> None:
+def test_modules_installed_on_all_hosts_are_no_failure() -> None:
     assert check_imports(needs("tqdm"), {"n1": [], "n2": []}) == ""
 
 
-def test_a_module_of_another_python_is_no_package() -> None:
+def test_fix_for_a_module_of_another_python_names_python() -> None:
     module = "tomllib" if sys.version_info >= (3, 11) else "distutils"
     assert "Python" in failure_of(needs(module), {"a": [module]}).fix
 
 
-def test_wrong_syntax_is_shown_as_a_hostfiles_wrong_line_is() -> None:
+def test_syntax_error_is_reported_with_position_and_python_version() -> None:
     script = ScriptFile("train.py", "x = 1\ndef f(:\n")
     fault = Reply({"kind": "SyntaxError", "what": "invalid syntax", "line": 2, "column": 7, "python": "3.11"})
     with pytest.raises(FileError) as wrong:
@@ -173,7 +173,7 @@ def test_wrong_syntax_is_shown_as_a_hostfiles_wrong_line_is() -> None:
     assert "Python 3.11" in wrong.value.fix
 
 
-def test_the_command_that_makes_an_environment_again_repeats_what_was_asked() -> None:
+def test_install_command_repeats_the_recorded_request() -> None:
     asked = {"torch": "2.13", "stack": "torch", "python": None, "require_oneccl": True, "extras": ["peft>=0.17"]}
     record = EnvRecord(
         name="e",
@@ -196,11 +196,10 @@ def test_the_command_that_makes_an_environment_again_repeats_what_was_asked() ->
     assert install_command([bare], "default") == "ipexctl install"
 
 
-def test_facts_are_in_the_order_of_the_hosts_whichever_answers_first() -> None:
+def test_facts_are_in_the_order_of_the_hosts() -> None:
     hosts = [Host(name=name, address=name) for name in ("node1", "node2", "node3")]
     answers = [HostFacts(host, "ok", facts=healthy()) for host in hosts]
     found = complete_facts(hosts, reversed(answers))
-    assert isinstance(found, dict)
     assert list(found) == ["node1", "node2", "node3"]
 
 

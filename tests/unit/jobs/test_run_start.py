@@ -6,6 +6,7 @@ import io
 import json
 import tarfile
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +16,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.retention import RetentionLimits
 from ipexctl.jobs.submit.pipeline import hosts_with_job_files
-from ipexctl.jobs.submit.start import Launch, LaunchSpec, merge_jobs
+from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.start import Launch, LaunchSpec
 from ipexctl.node.common.job import (
     JobRecord,
     Master,
@@ -32,9 +34,8 @@ from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.command import Command
     from ipexctl.remote.fanout import Outcome
@@ -43,20 +44,20 @@ if TYPE_CHECKING:
 HOSTS = (Host("a", "a"), Host("b", "b"))
 
 
-def job(host: str, ranks: Sequence[int], **variables: str | None) -> JobRecord:
-    plans = {rank: RankJob(host, 0, 1) for rank in ranks}
-    return JobRecord(2, Master("10.0.0.1"), ("true",), "/", plans, variables)
+def job(hosts: Collection[str], with_ranks: str = "ab") -> JobRecord | None:
+    ranks = {"ab".index(host): RankJob(host, 0, 1) for host in hosts if host in with_ranks}
+    return JobRecord(2, Master("10.0.0.1"), ("true",), "/", ranks, {"TOKEN": "s3cr3t"}) if ranks else None
 
 
 @dataclass
 class FakeNode(Session):
-    """Unpacks what it is given, and answers as the supervisor does."""
+    """Unpacks the files it gets, and answers as the supervisor does."""
 
     host: Host
     lost: bool = False
     first_event: str = "listening"
     after_go: str = ""
-    """Once it was told to go the connection is lost: what its record says then, or `nothing` where it stays lost."""
+    """State of the record after the connection was lost at the start; `nothing` if it stays lost."""
     scripts: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class FakeNode(Session):
     def close(self) -> None: ...
 
 
-class Crew:
+class FakeSessionPool:
     def __init__(self, **more: Any) -> None:
         self.cancel = Cancel()
         self.nodes = {host.name: FakeNode(host, **more.get(host.name, {})) for host in HOSTS}
@@ -131,18 +132,18 @@ class Crew:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)
 
 
-JOBS = {"a": job("a", [0], TOKEN="s3cr3t"), "b": job("b", [1], TOKEN="s3cr3t")}
-
-
-def begin(pool: Crew, jobs: dict[str, JobRecord] = JOBS, **more: Any) -> StartFailure | None:
+def begin(pool: FakeSessionPool, with_ranks: str = "ab", **more: Any) -> StartFailure | None:
     launch = launch_on(pool, **more)
-    failure = launch.upload_jobs(jobs, "{}") or launch.start_mpirun(None)
-    if failure is not None:
+    try:
+        launch.upload_jobs(partial(job, with_ranks=with_ranks), "{}")
+        launch.start_mpirun(None)
+    except StartFailure as failure:
         launch.abandon()
-    return failure
+        return failure
+    return None
 
 
-def launch_on(pool: Crew, **more: Any) -> Launch:
+def launch_on(pool: FakeSessionPool, **more: Any) -> Launch:
     stores = more.pop("stores", {"a": "of a", "b": "of b"})
     ranks = tuple(RankPlacement(rank, host, stores[host]) for rank, host in enumerate("ab"))
     start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"))
@@ -155,7 +156,7 @@ def launch_on(pool: Crew, **more: Any) -> Launch:
 
 
 def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
-    pool = Crew()
+    pool = FakeSessionPool()
     assert begin(pool) is None
     jobs = [read_job(json.loads(pool.nodes[name].files["job.json"])) for name in "ab"]
     assert [list(record.ranks) for record in jobs] == [[0], [1]]
@@ -171,32 +172,21 @@ def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
 
 
 def test_hosts_of_one_store_share_a_job() -> None:
-    pool = Crew()
+    pool = FakeSessionPool()
     begin(pool, stores={"a": "one", "b": "one"})
     assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["0", "1"]
     assert pool.nodes["b"].files == {}
 
 
 def test_node0_without_ranks_gets_the_job_of_its_store() -> None:
-    pool = Crew()
-    begin(pool, stores={"a": "one", "b": "one"}, jobs={"b": job("b", [1])})
+    pool = FakeSessionPool()
+    begin(pool, stores={"a": "one", "b": "one"}, with_ranks="b")
     assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["1"]
     assert pool.nodes["b"].files == {}
 
 
-def test_a_merged_job_gives_each_rank_the_variables_of_its_host() -> None:
-    one = job("a", [0], IFACE="eth0", SAME="x", GONE=None)
-    two = job("b", [1], IFACE="eth1", SAME="x")._replace(
-        ranks={1: RankJob("b", 0, 1, variables={"SAME": "of the rank"})}, prepended=("PATH",)
-    )
-    both = merge_jobs([one, two])
-    assert both.ranks[0].variables == {"GONE": None, "IFACE": "eth0", "SAME": "x"}
-    assert both.ranks[1].variables == {"IFACE": "eth1", "SAME": "of the rank"}
-    assert (both.variables, both.prepended) == ({}, ("PATH",))
-
-
 def test_a_lost_host_prevents_the_start_and_uploaded_files_are_removed() -> None:
-    pool = Crew(b={"lost": True})
+    pool = FakeSessionPool(b={"lost": True})
     failure = begin(pool)
     assert failure is not None
     assert (failure.hosts, failure.exit_code) == (("b",), 3)
@@ -212,13 +202,13 @@ def test_a_run_that_may_have_started_is_stopped_or_reported_as_unsure(
     after: str, is_unsure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ipexctl.jobs.submit.start._CONFIRM_SECONDS", 0.1)
-    failure = begin(Crew(a={"after_go": after}))
+    failure = begin(FakeSessionPool(a={"after_go": after}))
     assert failure is not None
     assert failure.is_unsure == is_unsure
 
 
 def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
-    pool = Crew()
+    pool = FakeSessionPool()
     begin(pool, retention=RetentionLimits(days=7))
     for name in "ab":
         (upload,) = [script for script in pool.nodes[name].scripts if "run.retention" in script]
@@ -229,9 +219,9 @@ def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
 
 
 def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled() -> None:
-    pool = Crew()
+    pool = FakeSessionPool()
     launch = launch_on(pool)
-    assert launch.upload_jobs(JOBS, "{}") is None
+    launch.upload_jobs(job, "{}")
     pool.cancel.throw()
     launch.abandon()
     assert pool.nodes["a"].go == {}
@@ -240,15 +230,16 @@ def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled(
 
 
 def test_a_supervisor_that_answers_nonsense_is_a_failure_of_node0() -> None:
-    failure = begin(Crew(a={"first_event": "nonsense"}))
+    failure = begin(FakeSessionPool(a={"first_event": "nonsense"}))
     assert failure is not None
     assert failure.hosts == ("a",)
 
 
 def test_the_call_that_has_started_the_run_follows_it() -> None:
-    pool = Crew()
+    pool = FakeSessionPool()
     launch = launch_on(pool)
-    assert (launch.upload_jobs(JOBS, "{}") or launch.start_mpirun(None)) is None
+    launch.upload_jobs(job, "{}")
+    launch.start_mpirun(None)
     pool.cancel.throw()  # the run continues
     reply = launch.follow({"id": "r"}, lambda _: None, Cancel())
     assert reply.record("status").text("state") == "ok"
@@ -256,7 +247,7 @@ def test_the_call_that_has_started_the_run_follows_it() -> None:
 
 
 def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:
-    pool = Crew()
+    pool = FakeSessionPool()
     assert begin(pool, logind=Logind(present=True, kill_user_processes=True, linger=False)) is None
     assert any("systemd-run --user --scope" in script for script in pool.nodes["a"].scripts)
 

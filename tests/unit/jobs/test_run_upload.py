@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from ipexctl.jobs.submit.pipeline import _upload, restart_note
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import StartFailure
 
 PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
-FAILURE = StartFailure("REASON")
 
 
 @dataclass
@@ -42,7 +43,10 @@ def done(value: Any) -> Future[Any]:
 
 def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
     sync = Sync(needs_upload=True)
-    assert _upload(done(sync), PROJECT, None, print, done(FAILURE)) == FAILURE  # type: ignore[arg-type]
+    failed: Future[Any] = Future()
+    failed.set_exception(StartFailure("REASON"))
+    with pytest.raises(StartFailure, match="REASON"):
+        _upload(done(sync), PROJECT, None, print, failed)  # type: ignore[arg-type]
     assert not sync.is_uploaded
 
 
@@ -54,7 +58,7 @@ def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
     assert notes == ["note: NOTE"]
 
 
-def test_a_project_that_is_not_synced_is_where_it_is_here() -> None:
+def test_project_without_sync_keeps_its_local_path() -> None:
     assert _upload(None, PROJECT, None, print) == "/here/project"  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Runs that ended, as node0's record tells of them, and what is judged of each."""
+"""Snapshots of runs and their diagnoses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names, addresses and wires of a lab, decided without touching the machine."""
+"""Names, addresses and links of a lab plan; the machine is not changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipexctl.lab.system import innermost_pid, missing
 from message_data import missing as data_missing
 
 
-def test_hosts_are_numbered_from_eleven_and_tuples_go_round() -> None:
+def test_addresses_begin_at_11_and_settings_repeat_in_turn() -> None:
     spec = LabSpec(hosts=3, cpus=("haswell", "icelake-sp"), users=("alice", "bob"), homes=("/home", "/scratch"))
     hosts = make_plan(spec, "lab", 7).hosts
     assert [host.address for host in hosts] == ["10.77.7.11", "10.77.7.12", "10.77.7.13"]
@@ -44,7 +44,7 @@ def test_with_a_second_network_each_host_has_two_addresses() -> None:
     assert network.interfaces(host) == ("eth0", "eth1")
 
 
-def test_behind_a_bastion_only_the_bastion_is_in_front() -> None:
+def test_only_the_bastion_has_an_address_in_the_front_network() -> None:
     lab = make_plan(LabSpec(hosts=1, bastion=True, internal=True), "lab", 7)
     assert lab.bastion is not None
     assert (lab.bastion.address, lab.bastion.internal) == ("10.77.7.10", "10.78.7.10")
@@ -52,12 +52,8 @@ def test_behind_a_bastion_only_the_bastion_is_in_front() -> None:
     assert [bridge for _, bridge in network.links(lab.hosts[0])] == [network.INNER]
 
 
-def test_roots_home_is_roots() -> None:
+def test_home_of_root_is_slash_root() -> None:
     assert make_plan(LabSpec(hosts=1, users=("root",)), "lab", 1).hosts[0].home == "/root"
-
-
-def test_ipv6_twin() -> None:
-    assert ipv6("10.77.3.11") == "fd77:3::11"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +84,7 @@ def test_free_block(taken: tuple[int, ...], routes: tuple[str, ...], expected: i
     assert free_block(taken, routes) == expected
 
 
-def test_no_free_block_is_said() -> None:
+def test_missing_free_block_is_an_error() -> None:
     with pytest.raises(UserError, match="network"):
         free_block((), ("10.77.0.0/16",))
 
@@ -108,13 +104,13 @@ def test_no_free_block_is_said() -> None:
         (LabSpec(cpus=("hasswell",)), ""),
     ],
 )
-def test_what_cannot_be_made_is_refused(spec: LabSpec, message: str) -> None:
+def test_invalid_specs_are_refused(spec: LabSpec, message: str) -> None:
     with pytest.raises(UserError) as caught:
         check(spec)
     assert data_missing(f"{caught.value.message} {caught.value.fix}", message) == []
 
 
-def test_a_lab_survives_its_json() -> None:
+def test_lab_is_read_back_from_its_json() -> None:
     lab = make_plan(LabSpec(hosts=2, bastion=True, shared_home=True), "lab", 7)
     lab = lab.with_host(replace(lab.hosts[1], faults={"slow-rc": ("3",), "no-names": ()}))
     assert from_json(to_json(lab)) == lab
@@ -122,12 +118,12 @@ def test_a_lab_survives_its_json() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "hosts": [{}], "bastion": null}'])
-def test_another_json_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError):  # json's own words, or ours
+def test_invalid_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):  # raised by json or by from_json
         from_json(text)
 
 
-def test_labs_are_read_off_their_namespaces() -> None:
+def test_labs_are_found_by_their_network_namespaces() -> None:
     names = (netns_name("my-lab", "node1"), netns_name("lab", "switch"), "ipx-odd", "docker-7", "first")
     assert labs_of(names) == {"my-lab", "lab"}
 
@@ -143,13 +139,13 @@ def test_front_ports_are_isolated_with_a_second_network_only() -> None:
     assert "isolated on" not in network.switch(make_plan(LabSpec(hosts=2), "lab", 1))
 
 
-def test_without_ipv6_no_such_address_is_asked_for() -> None:
+def test_no_ipv6_address_is_set_without_ipv6() -> None:
     lab = make_plan(LabSpec(hosts=1), "lab", 1)
     assert "fd77:1::11/31" in network.host_network(lab.hosts[0], v6=True)
     assert "fd77" not in network.host_network(lab.hosts[0], v6=False) + network.uplink(lab, v6=False)
 
 
-def test_a_host_is_found_by_name_where_that_is_enough() -> None:
+def test_host_is_found_by_name_if_the_name_is_unique() -> None:
     one, two = (make_plan(LabSpec(hosts=2, bastion=True), name, 1) for name in ("lab", "lab2"))
     assert pick_host([one], "node2") == one.hosts[1]
     assert pick_host([one, two], "node2", "lab2") == two.hosts[1]
@@ -176,7 +172,7 @@ def test_the_lab_of_the_hostfile_comes_first(monkeypatch: pytest.MonkeyPatch) ->
     assert data_missing(refused.value.fix, "one/node1 two/node1") == []
 
 
-def test_mounts_of_a_lab_and_not_of_its_namesake() -> None:
+def test_mounts_of_a_lab_with_a_similar_name_are_excluded() -> None:
     mountinfo = (
         "36 35 98:0 / / rw - ext4 /dev/root rw\n"
         "37 36 7:1 / /labs/lab/home rw - ext4 /dev/loop0 rw\n"
@@ -185,7 +181,7 @@ def test_mounts_of_a_lab_and_not_of_its_namesake() -> None:
     assert mounts_below(mountinfo, "/labs/lab") == ["/labs/lab/home"]
 
 
-def test_the_pid_a_process_has_in_its_own_namespace() -> None:
+def test_innermost_pid_is_read_from_status() -> None:
     assert innermost_pid("Name:\tsh\nNSpid:\t4711\t1\n") == 1
     assert innermost_pid("Name:\tsh\n") is None
 
@@ -203,7 +199,7 @@ PROGRAMS = ("/usr/sbin/sshd", "ssh-keygen", "ip", "unshare", "nsenter", "setsid"
         ("linux", 0, PROGRAMS[:2], "", "iproute2 e2fsprogs"),
     ],
 )
-def test_what_is_missing_is_said_in_one_sentence(
+def test_missing_requirements_are_reported_in_one_sentence(
     platform: str, uid: int, programs: tuple[str, ...], message: str, fix: str
 ) -> None:
     said = missing(platform=platform, uid=uid, programs=programs)
@@ -213,7 +209,7 @@ def test_what_is_missing_is_said_in_one_sentence(
     assert data_missing(said[1], fix) == []
 
 
-def test_down_without_a_name_removes_the_only_lab_and_refuses_to_choose_among_several() -> None:
+def test_down_without_a_name_removes_the_only_lab_and_refuses_several() -> None:
     assert labs_to_remove({"lab"}, None, remove_all=False) == ("lab",)
     assert labs_to_remove(set(), None, remove_all=False) == ()
     assert labs_to_remove({"b", "a"}, "b", remove_all=False) == ("b",)

@@ -1,4 +1,4 @@
-"""The files a lab hands out, and those its hosts have under /etc."""
+"""The files that a lab writes for users, and the /etc files of its hosts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_hostfile() -> None:
     assert files.hostfile(BASTION) == ("node1 user=ipex ssh_config=ssh_config\nnode2 user=ipex ssh_config=ssh_config\n")
 
 
-def test_ssh_config_jumps_over_the_bastion_and_nowhere_else() -> None:
+def test_ssh_config_has_proxy_jump_only_with_a_bastion() -> None:
     assert "ProxyJump" not in files.ssh_config(PLAIN)
     sections = files.ssh_config(BASTION).split("\n\n")
     assert sections[0] == "Host bastion 10.77.3.10\n  HostName 10.77.3.10\n  User ipex"
@@ -47,14 +47,14 @@ def test_inventory_goes_through_the_bastion() -> None:
     assert "'-F " in files.inventory(BASTION)
 
 
-def test_a_host_has_the_systems_accounts_and_none_of_the_peoples() -> None:
+def test_passwd_keeps_system_accounts_and_drops_other_users() -> None:
     lines = files.passwd(PASSWD, PLAIN.hosts[0]).splitlines()
     assert lines[0] == "root:x:0:0:root:/root:/bin/bash"
     assert [line.split(":")[0] for line in lines] == ["root", "sshd", "nobody", "ipex"]
     assert lines[-1] == "ipex:x:1000:1000:ipex:/home/ipex:/bin/bash"
 
 
-def test_sshd_has_its_account_where_the_machine_lacks_it() -> None:
+def test_passwd_adds_a_missing_sshd_account() -> None:
     assert "\nsshd:" in files.passwd("root:x:0:0::/root:/bin/sh\n", PLAIN.hosts[0])
 
 
@@ -63,12 +63,12 @@ def test_no_account_has_a_password_and_none_is_locked() -> None:
     assert all(line.split(":")[1] == "*" for line in shadow.splitlines())
 
 
-def test_groups_lose_the_machines_people() -> None:
+def test_group_file_drops_users_of_the_machine() -> None:
     text = files.group("root:x:0:\nsudo:x:27:jane\njane:x:1000:\n", PLAIN.hosts[0])
     assert text == "root:x:0:\nsudo:x:27:\nipex:x:1000:\n"
 
 
-def test_hosts_know_one_another_by_the_inner_address_and_themselves_by_no_loopback() -> None:
+def test_hosts_file_has_internal_addresses_and_no_loopback() -> None:
     text = files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=True)
     assert "10.78.3.12 node2\n" in text
     assert "10.78.3.11 node1\n" in text
@@ -89,6 +89,6 @@ def test_openssh_version(banner: str, version: tuple[int, int]) -> None:
     assert files.openssh_version(banner) == version
 
 
-def test_penalties_are_switched_off_where_sshd_knows_them() -> None:
+def test_penalties_are_disabled_if_sshd_supports_them() -> None:
     assert "PerSourcePenalties no" in files.sshd_config((9, 8))
     assert "PerSourcePenalties" not in files.sshd_config((9, 2))

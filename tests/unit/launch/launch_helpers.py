@@ -110,7 +110,7 @@ def request(
     mpi_seen: Any = None,
     **options: Any,
 ) -> LaunchRequest:
-    """node1, node2 … with those facts."""
+    """A launch request for node1, node2 … with these facts."""
     numbers = range(1, len(machines) + 1)
 
     def at(values: Sequence[int | None], number: int) -> int | None:
@@ -137,14 +137,14 @@ def request(
     )
 
 
-def plan(*machines: Facts, **wishes: Any) -> LaunchPlan:
-    found = plan_launch(request(*machines, **wishes))
+def plan(*machines: Facts, **options: Any) -> LaunchPlan:
+    found = plan_launch(request(*machines, **options))
     assert isinstance(found, LaunchPlan), found
     return found
 
 
-def refusal(*machines: Facts, **wishes: Any) -> Refusal:
-    found = plan_launch(request(*machines, **wishes))
+def refusal(*machines: Facts, **options: Any) -> Refusal:
+    found = plan_launch(request(*machines, **options))
     assert isinstance(found, Refusal), found
     return found
 
@@ -155,13 +155,13 @@ def settings_of(found: LaunchPlan, rank: RankPlan) -> list[Setting]:
 
 
 def setting(found: LaunchPlan, name: str, host: str = "node1") -> Setting | None:
-    """What the first rank of that host gets; the last word counts."""
+    """The setting of the host's first rank; the last one counts."""
     rank = next(one.ranks[0] for one in found.hosts if one.name == host)
     return next((one for one in reversed(settings_of(found, rank)) if one.name == name), None)
 
 
 def chosen(found: LaunchPlan, name: str, host: str = "node1") -> Setting:
-    """As `setting`, of a variable that is in the plan."""
+    """Like `setting`, for a variable that must be in the plan."""
     one = setting(found, name, host)
     assert one is not None
     return one

@@ -19,7 +19,7 @@ from ipexctl.launch.accelerate_env import misunderstandings, variables_of
 from ipexctl.launch.request import LaunchOptions
 from message_data import missing
 
-ALONE = """\
+SINGLE_CONFIG = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: 'NO'
 downcast_bf16: 'no'
@@ -37,7 +37,7 @@ tpu_use_cluster: false
 tpu_use_sudo: false
 use_cpu: true
 """
-SPREAD = """\
+CLUSTER_CONFIG = """\
 compute_environment: LOCAL_MACHINE
 debug: false
 distributed_type: MULTI_CPU
@@ -60,7 +60,7 @@ rdzv_backend: static
 same_network: true
 use_cpu: true
 """
-FLAT = """\
+UNINDENTED_CONFIG = """\
 distributed_type: MULTI_CPU
 ipex_config:
 ipex: true
@@ -83,15 +83,15 @@ def words(config: AccelerateConfig, packages: Mapping[str, str]) -> dict[str, st
     return {setting.name: setting.value for setting in variables_of(config, packages)}
 
 
-def test_the_file_for_one_machine() -> None:
-    config = read(ALONE)
+def test_config_for_one_machine() -> None:
+    config = read(SINGLE_CONFIG)
     assert (config.processes, config.machines, config.hostfile, config.ipex) == (1, 1, None, True)
     assert config.mixed_precision == "bf16"
     assert config.notes == ()
 
 
-def test_the_file_for_several_machines_with_mpirun() -> None:
-    config = read(SPREAD)
+def test_config_for_several_machines_with_mpirun() -> None:
+    config = read(CLUSTER_CONFIG)
     assert (config.processes, config.machines, config.hostfile) == (16, 4, "/home/me/hostfile")
     assert (config.main_ip, config.main_port, config.ccl_workers) == ("192.168.20.2", 29511, 1)
     assert config.dynamo == {"backend": "INDUCTOR"}
@@ -105,18 +105,18 @@ def test_the_file_for_several_machines_with_mpirun() -> None:
 
 
 def test_the_command_line_wins_over_the_file() -> None:
-    options = options_of(read(SPREAD), LaunchOptions(n=2, master_port=4000), hosts=4)
+    options = options_of(read(CLUSTER_CONFIG), LaunchOptions(n=2, master_port=4000), hosts=4)
     assert (options.n, options.ppn, options.master_port) == (2, None, 4000)
     assert options.sources == {}
-    assert options_of(read(SPREAD), LaunchOptions(ppn=1), hosts=4).n is None
+    assert options_of(read(CLUSTER_CONFIG), LaunchOptions(ppn=1), hosts=4).n is None
 
 
 def test_lost_indentation_is_read() -> None:
-    config = read(FLAT)
+    config = read(UNINDENTED_CONFIG)
     assert (config.ipex, config.ccl_workers, config.hostfile) == (True, 2, "hosts")
 
 
-def test_the_oldest_words() -> None:
+def test_oldest_keys_are_read() -> None:
     config = read("distributed_type: MULTI_CPU\nfp16: true\ndynamo_backend: 'NO'\nipex_config: {ipex_enabled: true}\n")
     assert config.ipex_enabled is True
     assert config.mixed_precision == "fp16"
@@ -124,17 +124,17 @@ def test_the_oldest_words() -> None:
     assert words(config, {"accelerate": "0.19.0"})["IPEX_ENABLED"] == "true"
 
 
-def test_an_unquoted_no_is_a_kind_and_a_precision() -> None:
+def test_unquoted_no_is_read_as_text() -> None:
     config = read("distributed_type: NO\nmixed_precision: no\nnum_processes: -1\n")
     assert (config.mixed_precision, config.processes) == ("no", None)
 
 
-def test_json_is_read_too() -> None:
+def test_json_config_is_read() -> None:
     assert read('{"distributed_type": "MULTI_CPU", "num_processes": 3}').processes == 3
 
 
-def test_the_words_of_each_generation() -> None:
-    old = words(read(SPREAD), OLD)
+def test_variables_of_each_generation() -> None:
+    old = words(read(CLUSTER_CONFIG), OLD)
     assert old == {
         "ACCELERATE_MIXED_PRECISION": "bf16",
         "ACCELERATE_DYNAMO_BACKEND": "INDUCTOR",
@@ -145,23 +145,23 @@ def test_the_words_of_each_generation() -> None:
         "ACCELERATE_USE_IPEX": "true",
         "ACCELERATE_USE_XPU": "false",
     }
-    new = words(read(SPREAD), NEW)
+    new = words(read(CLUSTER_CONFIG), NEW)
     assert "ACCELERATE_USE_IPEX" not in new
     assert new["ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION"] == "False"
 
 
-def test_ipex_that_is_installed_and_not_asked_for_is_left_alone_as_accelerate_leaves_it() -> None:
+def test_installed_ipex_is_disabled_unless_configured() -> None:
     assert words(read("distributed_type: MULTI_CPU\n"), OLD)["ACCELERATE_USE_IPEX"] == "false"
-    assert "ACCELERATE_USE_IPEX" not in words(read(ALONE), {"accelerate": "0.34.2"})
+    assert "ACCELERATE_USE_IPEX" not in words(read(SINGLE_CONFIG), {"accelerate": "0.34.2"})
 
 
-def test_a_file_that_is_obeyed_whole_has_no_notes() -> None:
-    assert misunderstandings(read(SPREAD), OLD) == ()
-    assert remarks(read(SPREAD), 4, ("node1", "192.168.20.2")) == ()
+def test_fully_supported_config_has_no_notes() -> None:
+    assert misunderstandings(read(CLUSTER_CONFIG), OLD) == ()
+    assert remarks(read(CLUSTER_CONFIG), 4, ("node1", "192.168.20.2")) == ()
     assert read("use_cpu: true\n").notes == ()
 
 
-def test_what_is_far_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_too_large_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("num_processes: 2\n" + "# and more\n" * 100_000)
     with pytest.raises(UserError, match="1,000,000"):
@@ -189,13 +189,13 @@ def test_what_is_far_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
         ("ipex_config:\n\tipex: true\n", "YAML:", 2),
     ],
 )
-def test_what_can_not_be_meant_is_refused_where_it_stands(text: str, said: str, line: int) -> None:
+def test_invalid_values_are_refused_with_their_line(text: str, said: str, line: int) -> None:
     with pytest.raises(FileError) as refused:
         read(text)
     assert missing(str(refused.value), said) == []
     assert refused.value.line == line
 
 
-def test_an_empty_file_is_none() -> None:
+def test_empty_file_is_refused() -> None:
     with pytest.raises(UserError, match=r"default_config\.yaml"):
         read("")

@@ -26,16 +26,16 @@ from ipexctl.launch.accelerate_env import (
 RECORD: Final[dict[str, Any]] = json.loads(Path(__file__).with_name("accelerate_generations.json").read_text())
 VERSIONS: Final[list[str]] = RECORD["versions"]
 STACKS: Final = ("bare", "ipex")
-ELSEWHERE: Final = {
+SET_FROM_HOSTS: Final = {
     *("ACCELERATE_USE_CPU", "KMP_AFFINITY", "KMP_BLOCKTIME", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"),
 }
-"""Ours come from the hosts, with a configuration and without."""
+"""ipexctl sets these from the hosts, with and without a configuration."""
 WORKERS: Final = "CCL_WORKER_COUNT"
 Ranks = dict[str, str | None]
 
 
 def theirs(stack: str, name: str) -> dict[str, Ranks | str]:
-    """The record has a version where something changed."""
+    """The record lists only the versions where something changed."""
     said, found = RECORD["ranks"][stack][name], {}
     answer: Ranks | str = "no accelerate so old was asked"
     for version in VERSIONS:
@@ -51,7 +51,7 @@ def ours(stack: str, name: str, version: str) -> Ranks:
 
 
 def of_other_generations(stack: str, name: str, version: str) -> Ranks:
-    """A word that another generation would have understood, where this one passes it over in silence."""
+    """Variables for keys that this version ignores silently and another generation understands."""
     if name in ("alone", "by_hand") and before(version, "0.20"):
         return {"IPEX_ENABLED": "true"}
     if name == "oldest" and stack == "ipex" and not before(version, "0.20"):
@@ -63,12 +63,12 @@ def of_other_generations(stack: str, name: str, version: str) -> Ranks:
 
 @pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize("name", RECORD["files"])
-def test_a_file_becomes_the_variables_that_each_accelerate_makes_of_it(stack: str, name: str) -> None:
+def test_variables_equal_those_of_each_accelerate_version(stack: str, name: str) -> None:
     made, wanted = {}, {}
     for version, answer in theirs(stack, name).items():
         if isinstance(answer, str):
             continue
-        left = ELSEWHERE | {WORKERS}
+        left = SET_FROM_HOSTS | {WORKERS}
         wanted[version] = {key: value for key, value in answer.items() if key not in left}
         wanted[version] |= of_other_generations(stack, name, version)
         made[version] = {key: value for key, value in ours(stack, name, version).items() if key not in left}
@@ -78,8 +78,8 @@ def test_a_file_becomes_the_variables_that_each_accelerate_makes_of_it(stack: st
 
 @pytest.mark.parametrize("stack", STACKS)
 @pytest.mark.parametrize("name", RECORD["files"])
-def test_workers_of_oneccl_are_as_many_as_there_wherever_accelerate_lets_it_work(stack: str, name: str) -> None:
-    """One is what we set, too, where nobody says a number; none, or 0, is how accelerate leaves oneCCL alone."""
+def test_oneccl_worker_count_equals_that_of_accelerate(stack: str, name: str) -> None:
+    """The default of ipexctl is 1, too; none or 0 means that accelerate does not use oneCCL."""
     for version, answer in theirs(stack, name).items():
         if not isinstance(answer, str):
             said = ours(stack, name, version).get(WORKERS) or "1"
@@ -87,7 +87,7 @@ def test_workers_of_oneccl_are_as_many_as_there_wherever_accelerate_lets_it_work
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_key_is_refused_by_the_generations_we_leave_it_out_for(version: str) -> None:
+def test_omitted_keys_are_those_that_accelerate_refuses(version: str) -> None:
     refused = {name: isinstance(theirs("bare", name)[version], str) for name in RECORD["files"]}
     assert refused["debug"] == before(version, FIRST_DEBUG)
     assert refused["spread"] == before(version, FIRST_MPIRUN)
@@ -95,7 +95,7 @@ def test_a_key_is_refused_by_the_generations_we_leave_it_out_for(version: str) -
     assert not refused["least"]
 
 
-def test_some_generations_start_nothing_without_a_number_of_workers_which_an_export_always_has() -> None:
+def test_accelerate_0_28_to_0_31_require_a_worker_count() -> None:
     silent, said = theirs("bare", "spread_unsaid"), theirs("bare", "spread")
     fell = [version for version in VERSIONS if isinstance(silent[version], str) and not isinstance(said[version], str)]
     assert fell == [version for version in VERSIONS if Version("0.28") <= Version(version) < Version("0.32")]

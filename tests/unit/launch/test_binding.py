@@ -39,13 +39,13 @@ def test_more_ranks_than_numa_nodes_split_them_and_none_spans_two() -> None:
     assert cores(bound(cpu(24, 2), 5)) == ["0-3", "4-7", "8-11", "12-15", "16-19"]
 
 
-def test_where_a_numa_node_is_too_small_a_rank_keeps_to_its_socket() -> None:
+def test_rank_larger_than_a_numa_node_stays_within_its_socket() -> None:
     # Three nodes a socket, two ranks a socket: blocks of 3 fit no node of 2, and stay within a socket all the same.
     found = bound(cpu(12, 6, sockets=2), 4)
     assert cores(found) == ["0-2", "3-5", "6-8", "9-11"]
 
 
-def test_numa_nodes_may_number_their_cores_in_turns() -> None:
+def test_interleaved_core_numbers_are_supported() -> None:
     even, odd = CpuList.of(range(0, 8, 2)), CpuList.of(range(1, 8, 2))
     base = cpu(8, 2, sockets=2, threads=1)
     turns = base._replace(
@@ -56,7 +56,7 @@ def test_numa_nodes_may_number_their_cores_in_turns() -> None:
     assert cores(bound(turns, 4)) == ["0,2", "4,6", "1,3", "5,7"]
 
 
-def test_only_cores_this_account_may_use_are_given_away() -> None:
+def test_only_allowed_cores_are_assigned() -> None:
     found = plan(machine("container-cgroup2-cpuset"))
     assert [(str(CpuList.of(rank.cores)), rank.memory) for rank in found.ranks] == [("8-11", (0,)), ("12-15", ())]
     allowed = cpu(64, 2, affinity=CpuList.of(range(30, 34)))
@@ -64,11 +64,11 @@ def test_only_cores_this_account_may_use_are_given_away() -> None:
     assert cores(bound(cpu(64, 2, affinity=CpuList.of([94, 95, 96])), 3)) == ["94", "95", "96"]
 
 
-def test_with_threads_off_every_cpu_is_a_core() -> None:
+def test_without_smt_every_cpu_is_a_core() -> None:
     assert cores(bound(cpu(8, 2, threads=1), 2)) == ["0-3", "4-7"]
 
 
-def test_a_machine_with_one_core_runs_a_rank_and_oneccl_takes_nothing() -> None:
+def test_machine_with_one_core_has_no_oneccl_worker() -> None:
     found = plan(machine(cpu(1, threads=1)), env=IPEX)
     (rank,) = found.ranks
     assert (rank.cores, rank.omp, rank.ccl_cores) == ((0,), 1, ())
@@ -82,13 +82,13 @@ def test_oneccl_gets_the_last_cores_of_each_block() -> None:
     ]
 
 
-def test_workers_that_would_leave_no_core_for_compute_get_none() -> None:
+def test_workers_get_no_cores_if_none_are_left_for_compute() -> None:
     found = bound(cpu(4, 1), 2, workers=2)
     assert [slot.workers for slot in found.slots] == [(), ()]
     assert (found.threads, found.workers) == (2, 0)
 
 
-def test_a_quota_lowers_threads_and_leaves_blocks_whole() -> None:
+def test_quota_lowers_threads_and_keeps_core_blocks() -> None:
     found = bound(cpu(64, 2, quota=8.0), 2, workers=1)
     assert cores(found) == ["0-31", "32-63"]
     assert found.threads == 3
@@ -97,7 +97,7 @@ def test_a_quota_lowers_threads_and_leaves_blocks_whole() -> None:
     assert plan(machine(cpu(64, 2, quota=8.0))).notes != plan(machine(cpu(64, 2))).notes
 
 
-def test_more_ranks_than_cores_share_all_of_them_and_it_is_said() -> None:
+def test_more_ranks_than_cores_share_all_cores_with_a_note() -> None:
     found = plan(machine(cpu(2, threads=1)), n=3)
     assert [rank.cores for rank in found.ranks] == [(0, 1)] * 3
     assert {rank.omp for rank in found.ranks} == {1}
@@ -116,7 +116,7 @@ def test_bind_numa_and_socket_widen_and_none_binds_nothing() -> None:
     assert any("--bind socket" in note for note in plan(machine(two), bind="socket").notes)
 
 
-def test_slow_cores_take_no_part_where_they_can_be_told() -> None:
+def test_e_cores_are_left_out() -> None:
     hybrid = Cpu(
         vendor="GenuineIntel",
         family=6,
@@ -131,14 +131,14 @@ def test_slow_cores_take_no_part_where_they_can_be_told() -> None:
     assert any(missing(note, "4 E-cores") == [] for note in plan(machine(hybrid)).notes)
 
 
-def test_nothing_known_of_a_cpu_binds_nothing() -> None:
+def test_unknown_cpu_is_not_bound() -> None:
     (rank,) = plan(machine(Cpu())).ranks
     assert (rank.cores, rank.omp) == ((), 1)
 
 
 @pytest.mark.parametrize("has_ccl", [True, False])
 @pytest.mark.parametrize("name", ["lab-sapphirerapids", "lab-graniterapids", "lab-cooperlake", "centos7-nfs-slurm"])
-def test_doctor_and_run_count_threads_alike(name: str, has_ccl: bool) -> None:
+def test_doctor_and_run_compute_the_same_threads(name: str, has_ccl: bool) -> None:
     facts = machine(name)
     found = plan(facts, env=IPEX if has_ccl else STOCK)
     advice, backend, _ = recommended_layout([facts.cpu], has_ccl=has_ccl)
@@ -177,7 +177,7 @@ def test_ranks_never_share_a_core_unless_there_are_too_few(processor: Cpu, ranks
 
 
 @given(processors(), st.integers(1, 12))
-def test_a_block_within_one_numa_node_is_taken_where_one_fits(processor: Cpu, ranks: int) -> None:
+def test_blocks_stay_within_a_numa_node_if_they_fit(processor: Cpu, ranks: int) -> None:
     cores = cores_of(processor)
     if ranks > len(cores.cores):
         return

@@ -1,4 +1,4 @@
-"""An inventory that is exported names the same hosts, reached the same way, to us and to Ansible."""
+"""An exported inventory has the same hosts and connections for ipexctl and for Ansible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipexctl.export.ansible import to_ansible
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 
-EVERY = (
+SAMPLE_HOSTS = (
     Host(
         "a",
         "10.0.0.1",
@@ -26,6 +26,7 @@ EVERY = (
         identity=Path("/a key"),
         known_hosts=Path("/known_hosts"),
         ssh_config=Path("/my config"),
+        proxy="ProxyJump=bastion",
         groups=("west",),
         slots=2,
         max_slots=4,
@@ -47,18 +48,18 @@ def written(hosts: tuple[Host, ...], place: Path) -> Path:
 
 
 def test_an_inventory_is_read_back_as_the_same_hosts(tmp_path: Path) -> None:
-    found = read_hosts_file(written(EVERY, tmp_path))
+    found = read_hosts_file(written(SAMPLE_HOSTS, tmp_path))
     ours = {"node0", "nodes", "all", "ungrouped"}
     told = [replace(host, groups=tuple(group for group in host.groups if group not in ours)) for host in found]
-    assert told == list(EVERY)
+    assert told == list(SAMPLE_HOSTS)
     assert [host.name for host in found if "node0" in host.groups] == ["a"]
-    assert [host.name for host in found if "nodes" in host.groups] == [host.name for host in EVERY[1:]]
+    assert [host.name for host in found if "nodes" in host.groups] == [host.name for host in SAMPLE_HOSTS[1:]]
 
 
 @pytest.mark.skipif(shutil.which("ansible-inventory") is None, reason="Ansible isn't installed")
 def test_ansible_reads_the_same_hosts(tmp_path: Path) -> None:
     done = subprocess.run(
-        ["ansible-inventory", "--list", "-i", str(written(EVERY, tmp_path))],
+        ["ansible-inventory", "--list", "-i", str(written(SAMPLE_HOSTS, tmp_path))],
         env={**os.environ, "ANSIBLE_HOME": str(tmp_path), "ANSIBLE_LOCAL_TEMP": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -69,18 +70,18 @@ def test_ansible_reads_the_same_hosts(tmp_path: Path) -> None:
     assert "WARNING" not in done.stderr
     tree: dict[str, Any] = json.loads(done.stdout)
     known = tree["_meta"]["hostvars"]
-    for host in EVERY:
+    for host in SAMPLE_HOSTS:
         address = known[host.name].get("ansible_host", host.name) if host.name in known else host.name
         assert address == ("here" if host.name == "here" else host.address)
     assert (known["a"]["ansible_user"], known["a"]["ansible_port"]) == ("me", 2222)
     assert known["a"]["note"] == "it's: #1 {x}"
     assert known["here"] == {"ansible_connection": "local"}
     assert tree["node0"] == {"hosts": ["a"]}
-    assert sorted(tree["nodes"]["hosts"]) == sorted(host.name for host in EVERY[1:])
+    assert sorted(tree["nodes"]["hosts"]) == sorted(host.name for host in SAMPLE_HOSTS[1:])
     assert (tree["west"]["hosts"], tree["east"]["hosts"]) == (["a", "fe80::2%eth0"], ["fe80::2%eth0", "1e3.site"])
 
 
-def test_a_group_or_a_host_that_is_called_nodes_keeps_its_name() -> None:
+def test_existing_hosts_and_groups_keep_the_names_node0_and_nodes() -> None:
     hosts = (Host("node0", "node0", groups=("nodes",)), Host("node1", "node1", groups=("nodes",)))
     found = to_ansible(hosts)
     assert yaml.safe_load(found.text)["all"]["children"] == {"nodes": {"hosts": {"node0": {}, "node1": {}}}}

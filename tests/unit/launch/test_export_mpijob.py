@@ -1,4 +1,4 @@
-"""An MPIJob is one that mpi-operator takes, and its launcher says to mpirun what the plan says."""
+"""Exported MPIJobs are valid for mpi-operator, and their mpirun arguments match the plan."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ SCHEMA = closed(
         mpiReplicaSpecs=closed("Launcher", "Worker", Launcher=REPLICAS, Worker=REPLICAS),
     ),
 )
-"""What of mpi-operator 0.8.0's v2beta1 an export uses; nothing else may be in it."""
+"""The fields of mpi-operator 0.8.0's v2beta1 that an export uses; no others are allowed."""
 
 
 def job_of(made: LaunchPlan, name: str = "train", **more: Any) -> dict[str, Any]:
@@ -102,13 +102,13 @@ def test_an_mpijob_has_a_worker_for_each_host() -> None:
     assert words[words.index("CCL_WORKER_COUNT") - 1 :][:3] == ["-genv", "CCL_WORKER_COUNT", "1"]
 
 
-def test_a_worker_may_use_nine_tenths_of_the_smallest_host_s_memory() -> None:
+def test_worker_memory_limit_is_nine_tenths_of_the_smallest_host() -> None:
     worker = job_of(plan(*TWO, env=IPEX), memory=64 << 30)["spec"]["mpiReplicaSpecs"]["Worker"]
     assert worker["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] == "57Gi"
 
 
 @pytest.mark.parametrize(("flavor", "called"), [("intel", "Intel"), ("openmpi", "OpenMPI"), ("mpich", "MPICH")])
-def test_every_mpi_has_its_name_and_its_way_to_pass_variables(flavor: Flavor, called: str) -> None:
+def test_mpi_implementation_and_variables_depend_on_the_flavor(flavor: Flavor, called: str) -> None:
     made = replace(plan(*TWO, exports=(Export("A", "it's\nx"),), time_limit=90.5), flavor=flavor)
     job = job_of(made, restarts=2)
     assert job["spec"]["mpiImplementation"] == called
@@ -118,7 +118,7 @@ def test_every_mpi_has_its_name_and_its_way_to_pass_variables(flavor: Flavor, ca
     assert ("it's\nx" in words) == (flavor != "openmpi")
 
 
-def test_what_lies_on_the_hosts_is_not_in_a_job_for_images() -> None:
+def test_paths_of_the_hosts_are_left_out_of_the_job() -> None:
     made = plan(*TWO, ppn=2)
     found = to_mpijob(made, "train", "me/train")
     assert made.python.removesuffix("/bin/python") not in found.text
@@ -136,12 +136,12 @@ def test_what_lies_on_the_hosts_is_not_in_a_job_for_images() -> None:
         ("a-" * 30, "a-" * 19 + "a"),
     ],
 )
-def test_a_name_becomes_one_of_kubernetes(name: str, label_: str) -> None:
+def test_names_become_valid_kubernetes_names(name: str, label_: str) -> None:
     assert label(name) == label_
     assert job_of(plan(TWO[0], mpi="intel"), name)["metadata"] == {"name": label_}
 
 
-def test_a_secret_is_no_part_of_a_job() -> None:
+def test_secrets_are_left_out_of_the_job() -> None:
     found = to_mpijob(plan(TWO[0], mpi="intel", exports=(Export("HIDDEN", "", secret=True),)), "train", "me/train")
     assert "HIDDEN" not in found.text
     assert any(missing(note, "HIDDEN Secret") == [] for note in found.notes)

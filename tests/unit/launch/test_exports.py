@@ -1,4 +1,4 @@
-"""A plan in other launchers' words: nothing of it gets lost unsaid, and what is printed can be read by them."""
+"""Exports of a plan to other launchers: notes name the settings that are lost, and the output is valid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from message_data import missing
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
 
 
-def syntax_of(shell: str, text: str) -> None:
+def assert_valid_syntax(shell: str, text: str) -> None:
     done = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -43,7 +43,7 @@ def syntax_of(shell: str, text: str) -> None:
         ("1.14.0", {"mpirun_config": {"mpirun_hostfile": "hosts"}}, {"ipex_config"}),
     ],
 )
-def test_each_accelerate_gets_the_keys_it_knows(version: str, has: dict[str, object], lacks: set[str]) -> None:
+def test_export_has_the_keys_of_each_accelerate_version(version: str, has: dict[str, object], lacks: set[str]) -> None:
     packages = {**IPEX.packages, "accelerate": version}
     found = to_accelerate(plan(*TWO, env=IPEX, ppn=2), packages, "hosts")
     config = yaml.safe_load(found.text)
@@ -56,7 +56,7 @@ def test_each_accelerate_gets_the_keys_it_knows(version: str, has: dict[str, obj
         assert any("oneCCL" in note for note in found.notes)
 
 
-def test_ranks_take_turns_in_scripts_as_in_the_plan() -> None:
+def test_shell_export_uses_batch_scheduling_as_in_the_plan() -> None:
     one_core, more = machine(cpu(2, threads=1), 1), machine(cpu(4, threads=1), 2)
     hosts = tuple(Host(name, name) for name in ("node1", "node2"))
     mixed = to_shell(plan(one_core, more, ppn=2), hosts, "/my project", "/tree").text
@@ -80,7 +80,7 @@ def test_ranks_take_turns_in_scripts_as_in_the_plan() -> None:
         ("1", "exit 1 #", os.SCHED_OTHER),
     ],
 )
-def test_a_rank_of_slurm_takes_turns_only_with_one_core(
+def test_slurm_rank_uses_batch_scheduling_only_with_one_core(
     tmp_path: Path, launcher: Launcher, cores: str, chrt: str, policy: int
 ) -> None:
     """`cores`: what sbatch gave it, perhaps other than planned; `chrt`: it may be refused."""
@@ -95,24 +95,24 @@ def test_a_rank_of_slurm_takes_turns_only_with_one_core(
     assert done.stdout == f"{policy}\n"
 
 
-def test_slurm_is_not_told_of_turns_for_ranks_with_more_cores() -> None:
+def test_slurm_export_has_no_chrt_for_ranks_with_more_cores() -> None:
     assert "chrt" not in to_slurm(plan(machine(cpu(4, threads=1)), ppn=2), "/w", "t").text
 
 
-def test_what_is_exported_for_accelerate_is_read_as_the_same_plan() -> None:
+def test_accelerate_export_is_read_back_as_the_same_plan() -> None:
     made = plan(*TWO, env=IPEX, ppn=2, master_port=4000)
     config = read_accelerate(to_accelerate(made, {"accelerate": "1.12.0"}, "hosts").text, "made")
     assert (config.processes, config.machines, config.main_port, config.hostfile) == (4, 2, 4000, "hosts")
     assert config.notes == ()
 
 
-def test_one_rank_is_no_distributed_training() -> None:
+def test_accelerate_export_of_one_rank_is_not_distributed() -> None:
     config = yaml.safe_load(to_accelerate(plan(TWO[0], n=1), {}, "hosts").text)
     assert config["distributed_type"] == "NO"
     assert "mpirun_config" not in config
 
 
-def test_an_sbatch_file_asks_for_what_the_plan_has() -> None:
+def test_sbatch_options_match_the_plan() -> None:
     found = to_slurm(plan(*TWO, ppn=2, time_limit=90.0), "/shared/digits", "train")
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", found.text, re.MULTILINE))
     assert asked == {
@@ -127,10 +127,10 @@ def test_an_sbatch_file_asks_for_what_the_plan_has() -> None:
     }
     assert "export OMP_NUM_THREADS=2" in found.text
     assert any("GLOO_SOCKET_IFNAME" in note for note in found.notes)
-    syntax_of("bash", found.text)
+    assert_valid_syntax("bash", found.text)
 
 
-def test_a_job_names_the_environment_and_not_its_directory() -> None:
+def test_slurm_export_uses_the_name_of_the_environment() -> None:
     made = replace(plan(*TWO, ppn=2), env="torch-2.13-1a2b3c4d")
     assert f"{ENV}/bin/python" in to_slurm(made, "/x", "train").text
     text = to_slurm(made, "/x", "train", env_name="default").text
@@ -138,7 +138,7 @@ def test_a_job_names_the_environment_and_not_its_directory() -> None:
     assert "/envs/default/bin/python" in text
 
 
-def test_each_text_says_what_it_needs() -> None:
+def test_every_export_lists_its_requirements() -> None:
     made = plan(*TWO, env=IPEX, ppn=2)
     host = Host("node1", "node1")
     texts = (
@@ -152,14 +152,14 @@ def test_each_text_says_what_it_needs() -> None:
         assert re.search(r"^# Needed\b", text, re.MULTILINE), text
 
 
-def test_a_job_asks_for_the_cores_that_a_rank_has_on_every_node() -> None:
+def test_cpus_per_task_is_the_smallest_of_all_nodes() -> None:
     # node1 has two ranks of two cores, node2 one of four: three of four are not to be had on two nodes
     text = to_slurm(plan(*TWO, n=3), "/x", "train").text
     assert "#SBATCH --cpus-per-task=2\n" in text
     assert '--cpus-per-task="$SLURM_CPUS_PER_TASK"' in text
 
 
-def test_mpirun_starts_the_ranks_of_a_job_that_talk_over_mpi() -> None:
+def test_slurm_export_starts_oneccl_ranks_with_mpirun() -> None:
     launchers: dict[Launcher, str] = {"auto": f"exec {ENV}/bin/mpiexec.hydra -bootstrap slurm", "srun": "exec srun"}
     for asked, begins in launchers.items():
         found = to_slurm(plan(*TWO, env=IPEX, ppn=2), "/x", "train", launcher=asked)
@@ -168,22 +168,22 @@ def test_mpirun_starts_the_ranks_of_a_job_that_talk_over_mpi() -> None:
         # hydra's own words are missing under srun
         assert ("CCL_PROCESS_LAUNCHER=hydra" in found.text) == (asked == "auto")
         assert any("PMI-2" in note for note in found.notes) == (asked == "srun")
-        syntax_of("bash", found.text)
+        assert_valid_syntax("bash", found.text)
 
 
-def test_the_interface_is_set_where_it_is_named_and_a_comment_where_it_is_not() -> None:
+def test_interface_is_a_comment_unless_it_is_named() -> None:
     made = plan(*TWO, ppn=2)
     assert "  # export GLOO_SOCKET_IFNAME=eth0\n" in to_slurm(made, "/x", "train").text
     assert "  export GLOO_SOCKET_IFNAME=eth0\n" in to_slurm(made, "/x", "train", iface="eth0").text
     assert "GLOO_SOCKET_IFNAME" not in to_slurm(plan(TWO[0], ppn=2), "/x", "train").text
 
 
-def test_a_value_of_several_lines_stays_as_it_is() -> None:
+def test_values_with_several_lines_are_quoted() -> None:
     many = Export("LINES", "one\n  two\nEOF")
     assert "export LINES='one\n  two\nEOF'\n" in to_slurm(plan(TWO[0], exports=(many,)), "/x", "train").text
 
 
-def test_no_line_of_a_value_is_a_command_of_the_script(tmp_path: Path) -> None:
+def test_lines_of_a_value_are_never_executed(tmp_path: Path) -> None:
     marker, here = tmp_path / "marker", tmp_path / "place"
     text = f"one\nEOF_RANK\nEOF_START\nEOF_RANK_\ntouch {marker}\n"
     exports = (Export("LINES", text), Export("I_MPI_LINES", text))
@@ -199,7 +199,7 @@ def test_no_line_of_a_value_is_a_command_of_the_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck isn't installed")
-def test_scripts_have_nothing_that_shellcheck_warns_of() -> None:
+def test_scripts_pass_shellcheck() -> None:
     made = plan(*TWO, ppn=2, exports=(Export("A", "it's\n$x"), Export("HIDDEN", "", secret=True)))
     hosts = (Host("node1", "10.0.0.1", user="me", port=22), Host("node2", "fe80::2"))
     for text in (
@@ -213,12 +213,12 @@ def test_scripts_have_nothing_that_shellcheck_warns_of() -> None:
 
 
 @pytest.mark.parametrize("name", ["my train", "it's", "a/b", "x;y", "ünï"])
-def test_a_jobs_name_is_one_word_of_slurms(name: str) -> None:
+def test_job_names_are_valid_for_slurm(name: str) -> None:
     assert re.search(r"^#SBATCH --job-name=[\w.-]+$", to_slurm(plan(TWO[0]), "/x", name).text, re.MULTILINE | re.ASCII)
 
 
 @pytest.mark.parametrize(("tasks", "counts"), [("2(x3),1", "2221"), ("4", "4"), ("1,3(x2)", "133")])
-def test_a_rank_under_slurm_knows_how_many_its_node_has(tasks: str, counts: str) -> None:
+def test_local_rank_count_is_computed_from_slurm_variables(tasks: str, counts: str) -> None:
     for node, count in enumerate(counts):
         said = subprocess.run(
             ["sh", "-c", LOCAL_RANK_COUNT],
@@ -230,18 +230,18 @@ def test_a_rank_under_slurm_knows_how_many_its_node_has(tasks: str, counts: str)
         assert said.stdout.strip() == count
 
 
-def test_a_file_to_set_up_is_sourced_before_anything_may_fail() -> None:
+def test_setup_file_is_sourced_before_strict_mode() -> None:
     for found in (
         to_slurm(plan(TWO[0]), "/x", "train", "/my site/vars.sh"),
         to_shell(plan(TWO[0]), (Host("node1", "node1"),), "/x", "/y", "/my site/vars.sh"),
     ):
         assert ". '/my site/vars.sh' </dev/null >&2 || exit\n" in found.text
-        syntax_of("bash", found.text)
+        assert_valid_syntax("bash", found.text)
     slurm = to_slurm(plan(TWO[0]), "/x", "train", "/vars.sh").text
     assert slurm.index(". /vars.sh") < slurm.index("set -euo")
 
 
-def test_a_secret_is_asked_for_and_not_printed() -> None:
+def test_secrets_are_required_variables_of_the_script() -> None:
     secret = Export("HIDDEN", "", secret=True)
     for found in (
         to_slurm(plan(TWO[0], exports=(secret,)), "/x", "train"),
@@ -250,7 +250,7 @@ def test_a_secret_is_asked_for_and_not_printed() -> None:
         assert "${HIDDEN:?}" in found.text
 
 
-def test_a_secret_is_taken_off_the_nodes_when_the_script_ends_even_badly(tmp_path: Path) -> None:
+def test_secrets_are_removed_from_nodes_also_if_the_run_fails(tmp_path: Path) -> None:
     made = plan(TWO[0], exports=(Export("HIDDEN", "", secret=True),), master_port=4000)
     place, here = made.argv[-1].rpartition("/")[0], tmp_path / "place"
     (tmp_path / "project").mkdir()
@@ -268,19 +268,20 @@ def test_a_secret_is_taken_off_the_nodes_when_the_script_ends_even_badly(tmp_pat
     assert not (here / "secrets.sh").exists()
 
 
-def test_the_script_says_why_and_differs_where_hosts_do() -> None:
+def test_shell_export_has_reasons_and_settings_of_each_host() -> None:
     apart = (TWO[0], machine(cpu(4), 2, environment=variables(OMP_PROC_BIND="true")))
-    found = to_shell(plan(*apart, ppn=2), (Host("node1", "10.0.0.1", user="me"), Host("node2", "node2")), "/x", "/y")
-    syntax_of("sh", found.text)
+    hosts = (Host("node1", "10.0.0.1", user="me", proxy="ProxyJump=bastion"), Host("node2", "node2"))
+    found = to_shell(plan(*apart, ppn=2), hosts, "/x", "/y")
+    assert_valid_syntax("sh", found.text)
     assert re.search(r"\n# .+\nexport PYTHONUNBUFFERED=1", found.text)
-    assert "ssh -T -o BatchMode=yes me@10.0.0.1" in found.text
+    assert "ssh -T -o BatchMode=yes -l me -o ProxyJump=bastion 10.0.0.1" in found.text
     for rank in range(4):
         assert f"export RANK={rank} LOCAL_RANK={rank % 2}" in found.text
     assert "  cores=0,1\n" in found.text
     assert "run.rank" not in found.text
 
 
-def test_a_single_rank_is_exported_without_an_mpirun_where_the_launcher_needs_none(tmp_path: Path) -> None:
+def test_single_rank_is_exported_without_mpirun(tmp_path: Path) -> None:
     made = plan(TWO[0], master_port=4000)
     assert made.flavor == "none"
     assert "srun " in to_slurm(plan(TWO[0], backend="ccl", env=IPEX), "/x", "train").text

@@ -1,4 +1,4 @@
-"""The mpirun line of each MPI, what lies beside it, and which MPI it is."""
+"""The mpirun command of each MPI, its files, and the choice of the MPI."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def with_package(name: str, version: str = "5.0.11") -> RankEnv:
     return replace(STOCK, packages={name: version}, variables={"PATH": f"{ENV}/bin"}, prepended=("PATH",))
 
 
-def two(*, names: tuple[str, str] = ("eth0", "eth0"), **wishes: Any) -> LaunchPlan:
+def two(*, names: tuple[str, str] = ("eth0", "eth0"), **options: Any) -> LaunchPlan:
     nics = [(eth(name, f"10.1.0.{at}"),) for at, name in enumerate(names, 1)]
-    return plan(machine(SPR, 1, nics=nics[0]), machine(SPR, 2, nics=nics[1]), **wishes)
+    return plan(machine(SPR, 1, nics=nics[0]), machine(SPR, 2, nics=nics[1]), **options)
 
 
 def line(found: LaunchPlan) -> str:
     return " ".join(found.argv)
 
 
-def test_intel_reads_counts_only_from_a_machinefile_and_pins_nowhere() -> None:
+def test_intel_mpi_uses_a_machinefile_and_does_not_pin() -> None:
     found = two(slots=(2, 3))
     assert line(found) == (
         f"{ENV}/bin/mpiexec.hydra -genvnone -genv I_MPI_PIN 0 -iface eth0 -machinefile {RUN}/hostfile -n 5 {RANK}"
@@ -51,7 +51,7 @@ def test_intel_reads_counts_only_from_a_machinefile_and_pins_nowhere() -> None:
     }
 
 
-def test_mpirun_itself_hears_what_is_meant_for_it() -> None:
+def test_launcher_env_has_the_variables_for_mpirun() -> None:
     site = variables(I_MPI_PORT_RANGE="50000:50100", I_MPI_PIN="1")
     found = plan(machine(SPR, 1, environment=site), machine(SPR, 2, environment=site))
     own = {one.name: one.value for one in found.launcher_env}
@@ -69,7 +69,7 @@ def test_mpirun_itself_hears_what_is_meant_for_it() -> None:
     assert "hunter2" not in repr(found)
 
 
-def test_mpich_is_given_its_ssh_on_the_line() -> None:
+def test_mpich_gets_its_ssh_as_an_argument() -> None:
     found = two(env=with_package("mpich"))
     assert line(found) == (
         f"{ENV}/bin/mpiexec.hydra -genvnone -launcher ssh -launcher-exec {RUN}/ssh.sh -iface eth0 "
@@ -99,14 +99,14 @@ def refused_for_space() -> Refusal:
     )
 
 
-def test_open_mpi_4_knows_other_words() -> None:
+def test_open_mpi_4_uses_mca_options() -> None:
     both = software(mpis=(OPEN,))
     found = plan(machine(SPR, 1, software=both), machine(SPR, 2, software=both), env=BARE)
     assert "--prtemca" not in found.argv
     assert "--mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include eth0" in line(found)
 
 
-def test_where_interfaces_are_named_differently_node0_says_its_address() -> None:
+def test_different_interface_names_use_the_address_of_node0() -> None:
     words = line(two(names=("eth0", "ens3"), env=with_package("mpich")))
     assert "-localhost 10.1.0.1" in words
     assert "-iface" not in words
@@ -115,11 +115,11 @@ def test_where_interfaces_are_named_differently_node0_says_its_address() -> None
     assert intel.hostfile.startswith("10.1.0.1:")
 
 
-def test_open_mpi_is_told_no_interface_that_only_one_host_has() -> None:
+def test_open_mpi_gets_no_interface_that_only_one_host_has() -> None:
     assert "if_include" not in line(two(names=("eth0", "ens3"), env=with_package("openmpi")))
 
 
-def test_one_host_takes_no_ssh() -> None:
+def test_one_host_uses_no_ssh() -> None:
     found = plan(machine(SPR))
     assert line(found) == f"{ENV}/bin/mpiexec.hydra -genvnone -machinefile {RUN}/hostfile -n 2 {RANK}"
     assert {one.name: one.value for one in found.launcher_env}["I_MPI_HYDRA_BOOTSTRAP"] == "fork"
@@ -129,7 +129,7 @@ def test_one_host_takes_no_ssh() -> None:
     assert "ssh" not in line(plan(machine(SPR), env=with_package("openmpi")))
 
 
-def test_ssh_goes_by_our_configuration_and_says_why_it_cannot() -> None:
+def test_ssh_script_uses_the_ssh_config_without_quiet_mode() -> None:
     found = two(ssh_config="/scratch/my home/ssh/config")
     script = next(file for file in found.files if file.name == "ssh.sh")
     assert script.mode == 0o700
@@ -139,12 +139,12 @@ def test_ssh_goes_by_our_configuration_and_says_why_it_cannot() -> None:
     assert "BatchMode=yes" in script.text
 
 
-def test_node0_is_named_by_its_address_and_the_others_by_what_its_ssh_knows() -> None:
+def test_node0_is_named_by_address_and_other_nodes_by_ssh_name() -> None:
     found = two(ssh_names={"node1": "alpha", "node2": "beta"})
     assert [host.word for host in found.hosts] == ["10.1.0.1", "beta"]
 
 
-def test_hydra_cannot_be_told_an_ipv6_address() -> None:
+def test_ipv6_addresses_are_refused_for_hydra() -> None:
     six = {"node1": "fd00::1", "node2": "fd00::2"}
     found = refusal(machine(SPR, 1), machine(SPR, 2), internal=six, ssh_names=six)
     assert "fd00::1" in found.reason
@@ -152,7 +152,7 @@ def test_hydra_cannot_be_told_an_ipv6_address() -> None:
     assert two(internal=six).hostfile == "node1:2\nnode2:2\n"
 
 
-def test_the_environments_own_mpi_comes_before_the_machines() -> None:
+def test_mpi_of_the_environment_is_preferred_to_that_of_the_host() -> None:
     both = software(mpis=(INTEL, OPEN))
     hosts = [machine(SPR, at, software=both) for at in (1, 2)]
     assert plan(*hosts).launcher == f"{ENV}/bin/mpiexec.hydra"
@@ -162,7 +162,7 @@ def test_the_environments_own_mpi_comes_before_the_machines() -> None:
     assert plan(*hosts, mpi="/opt/intel/oneapi/mpi/latest/bin").launcher.endswith("latest/bin/mpiexec.hydra")
 
 
-def test_of_two_mpis_in_one_environment_nobody_knows_whose_mpirun_it_is() -> None:
+def test_ambiguous_mpirun_of_an_environment_with_two_mpis_is_refused() -> None:
     both = RankEnv("/e/bin/python", "/e", packages={"impi-rt": "2021.18.0", "openmpi": "5.0.11", "mpich": "5.0.2"})
     assert plan(machine(SPR), env=both).flavor == "intel"
     for name in ("openmpi", "mpich"):
@@ -175,7 +175,7 @@ def test_a_bundled_intel_mpi_is_found_by_its_root() -> None:
     assert two(env=env).launcher == f"{root}/bin/mpiexec.hydra"
 
 
-def test_a_machines_mpi_must_be_at_one_path_on_all_hosts() -> None:
+def test_mpi_of_hosts_must_have_the_same_path_on_all_hosts() -> None:
     one, other = machine(SPR, 1, software=software(mpis=(OPEN,))), machine(SPR, 2)
     found = refusal(one, other, env=BARE)
     assert missing(found.reason, "mpirun") == []
@@ -184,7 +184,7 @@ def test_a_machines_mpi_must_be_at_one_path_on_all_hosts() -> None:
     assert "Intel MPI" in refusal(one, env=BARE, mpi="intel").reason
 
 
-def test_the_mpi_of_an_installed_environment_is_named_to_a_python_without_one() -> None:
+def test_fix_names_the_mpi_of_an_installed_environment() -> None:
     def host(number: int, *paths: str) -> Facts:
         envs = tuple(Env(path[-3:], path, "3.11", packages={"impi-rt": "2021.18.1"}) for path in paths)
         return machine(SPR, number, software=software(envs=envs))
@@ -196,20 +196,20 @@ def test_the_mpi_of_an_installed_environment_is_named_to_a_python_without_one() 
     assert "/bin/mpirun" not in refusal(host(1, "/h/one"), env=BARE, mpi="openmpi").fix
 
 
-def test_a_plan_names_an_mpirun_that_is_not_of_the_environment() -> None:
+def test_note_names_an_mpirun_outside_the_environment() -> None:
     of_host = plan(machine(SPR, software=software(mpis=(OPEN,))), env=BARE, n=2)
     assert any(not missing(note, OPEN.path) for note in of_host.notes)
     assert not any("/bin/" in note for note in plan(machine(SPR), n=2).notes)
 
 
-def test_an_mpi_by_path_is_known_by_what_it_says() -> None:
+def test_mpi_given_by_path_is_identified_by_its_version_output() -> None:
     unknown = refusal(machine(SPR), mpi="/opt/x/bin/mpirun").reason
     assert missing(unknown, "/opt/x/bin/mpirun Intel Open MPI MPICH") == []
     seen = Mpi("/opt/x/bin/mpirun", "mpich", "4.2")
     assert plan(machine(SPR), mpi="/opt/x/bin/mpirun", mpi_seen=seen).launcher == "/opt/x/bin/mpiexec.hydra"
 
 
-def test_oneccl_without_intels_mpirun_goes_over_libfabric() -> None:
+def test_oneccl_without_intel_mpirun_uses_libfabric() -> None:
     found = two(env=replace(IPEX, packages={"openmpi": "5.0.11"}, variables={}))
     assert (value(found, "CCL_ATL_TRANSPORT"), value(found, "CCL_PROCESS_LAUNCHER")) == ("ofi", "none")
     assert [one.value for one in found.settings if one.name == "CCL_LOCAL_RANK"] == ["0", "1", "0", "1"]
@@ -224,11 +224,11 @@ def test_oneccl_without_intels_mpirun_goes_over_libfabric() -> None:
         ("command", ("IMB-MPI1", "allreduce"), ("IMB-MPI1", "allreduce")),
     ],
 )
-def test_what_a_rank_executes(kind: str, words: tuple[str, ...], expected: tuple[str, ...]) -> None:
+def test_command_of_a_rank(kind: str, words: tuple[str, ...], expected: tuple[str, ...]) -> None:
     assert plan(machine(SPR), kind=kind, command=words).command == expected
 
 
-def test_backends_follow_the_environment_and_what_it_lacks_is_refused() -> None:
+def test_backend_follows_the_environment_and_missing_ones_are_refused() -> None:
     assert (plan(machine(SPR)).backend, plan(machine(SPR), env=IPEX).backend) == ("gloo", "ccl")
     assert plan(machine(SPR), env=IPEX, backend="gloo").backend == "gloo"
     assert missing(refusal(machine(SPR), backend="ccl").reason, "oneCCL") == []
@@ -238,7 +238,7 @@ def test_backends_follow_the_environment_and_what_it_lacks_is_refused() -> None:
     assert value(plan(machine(SPR), env=own, backend="mpi"), "IPEXCTL_BACKEND") == "mpi"
 
 
-def test_a_single_rank_is_started_without_an_mpirun_and_mpi_insists_on_one() -> None:
+def test_single_rank_starts_without_mpirun_unless_mpi_is_given() -> None:
     bare = replace(STOCK, packages={"torch": "2.13.0"}, variables={})
     for env in (bare, STOCK, replace(IPEX, variables={})):
         found = plan(machine(SPR), env=env, n=1)

@@ -29,12 +29,12 @@ def words_of(text: str) -> str:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
-def test_it_fits_the_terminal(width: int) -> None:
+def test_plan_fits_the_terminal_width(width: int) -> None:
     for line in plan_lines(MIXED, width):
         assert len(line) <= width or len(line.strip().removesuffix(" \\").split()) == 1, line
 
 
-def test_hosts_that_are_alike_share_rows() -> None:
+def test_equal_hosts_share_rows() -> None:
     many = plan(*(machine(SPR, at) for at in range(1, 33)), ppn=2)
     lines = [line.split() for line in plan_lines(many)]
     shown = next(line for line in lines if line[:1] == ["node[1-32]"])
@@ -42,20 +42,20 @@ def test_hosts_that_are_alike_share_rows() -> None:
     assert len(lines) < 120
 
 
-def test_unbound_ranks_say_so() -> None:
+def test_unbound_ranks_are_marked() -> None:
     text = words_of("\n".join(plan_lines(plan(machine(SPR), bind="none", ppn=1))))
     assert "node1 0 not bound 112 any" in text
     assert "oneCCL threads" not in text
 
 
-def test_neither_secrets_nor_control_characters_reach_the_screen() -> None:
+def test_secrets_and_control_characters_are_not_printed() -> None:
     text = "\n".join(plan_lines(MIXED))
     assert "hunter2" not in text
     assert "TOKEN=(not shown)" in text
     assert "\x1b" not in text
 
 
-def test_the_mpirun_line_can_be_typed_as_it_stands() -> None:
+def test_printed_commands_can_be_pasted() -> None:
     lines = list(plan_lines(MIXED))
 
     def typed(heading: str, skip: int = 1) -> list[str]:

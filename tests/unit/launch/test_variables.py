@@ -39,11 +39,11 @@ TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4"
 IOMP = f"{ENV}/lib/libiomp5.so"
 
 
-def two(**wishes: Any) -> LaunchPlan:
-    return plan(machine(SPR, 1), machine(SPR, 2), **wishes)
+def two(**options: Any) -> LaunchPlan:
+    return plan(machine(SPR, 1), machine(SPR, 2), **options)
 
 
-def test_threads_are_counted_for_each_host_by_itself() -> None:
+def test_threads_are_computed_per_host() -> None:
     found = plan(machine(SPR, 1), machine(cpu(16), 2), env=IPEX, ppn=2)
     assert (value(found, "OMP_NUM_THREADS"), value(found, "OMP_NUM_THREADS", "node2")) == ("31", "7")
     reason = chosen(found, "OMP_NUM_THREADS", "node2")
@@ -52,11 +52,11 @@ def test_threads_are_counted_for_each_host_by_itself() -> None:
     assert value(two(), "OMP_NUM_THREADS") == "32"
 
 
-def test_hosts_that_are_alike_are_said_once() -> None:
+def test_equal_settings_of_hosts_are_listed_once() -> None:
     assert not [one for one in two(env=IPEX).settings if one.host is not None and one.rank is None]
 
 
-def test_omp_as_the_user_says() -> None:
+def test_omp_option_sets_the_threads() -> None:
     found = two(omp=5)
     assert value(found, "OMP_NUM_THREADS") == "5"
     assert {rank.omp for rank in found.ranks} == {5}
@@ -66,7 +66,7 @@ def test_omp_as_the_user_says() -> None:
         assert any(missing(note, "more threads node1 2 50 64 cores") == [] for note in noted.notes)
 
 
-def test_libraries_are_preloaded_only_where_they_are() -> None:
+def test_libraries_are_preloaded_only_on_hosts_that_have_them() -> None:
     plain = machine(SPR, 2)
     has = machine(SPR, 1, software=software(libraries={"libtcmalloc": (TCMALLOC,), "libiomp5": ("/opt/libiomp5.so",)}))
     found = plan(has, plain)
@@ -79,7 +79,7 @@ def test_libraries_are_preloaded_only_where_they_are() -> None:
     assert value(plan(has, plain, env=IPEX), "LD_PRELOAD", "node2") == IOMP
 
 
-def test_malloc_keeps_freed_memory_where_no_other_allocator_does() -> None:
+def test_malloc_variables_are_set_without_another_allocator() -> None:
     has = machine(SPR, 1, software=software(libraries={"libtcmalloc": (TCMALLOC,)}))
     found = plan(has, machine(SPR, 2))
     for name, kept in (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "-1")):
@@ -93,26 +93,26 @@ def test_malloc_keeps_freed_memory_where_no_other_allocator_does() -> None:
     assert (value(of_site, "MALLOC_MMAP_MAX_"), value(of_site, "MALLOC_TRIM_THRESHOLD_")) == (None, "1048576")
 
 
-def test_the_whole_tcmalloc_is_preferred_to_the_minimal_one() -> None:
+def test_full_tcmalloc_is_preferred_to_the_minimal_one() -> None:
     both = ("/usr/lib64/libtcmalloc_minimal.so.4", "/usr/lib64/libtcmalloc.so.4")
     found = plan(machine(SPR, software=software(libraries={"libtcmalloc": both})))
     assert value(found, "LD_PRELOAD") == both[1]
 
 
 @pytest.mark.parametrize("constraints", [{"bind": "none"}, {"bind": "socket", "ppn": 4}, {"n": 500}])
-def test_threads_are_not_bound_one_by_one_where_ranks_have_no_cores_to_themselves(constraints: dict[str, Any]) -> None:
+def test_threads_are_not_bound_if_ranks_share_cores(constraints: dict[str, Any]) -> None:
     found = plan(machine(SPR), env=IPEX, **constraints)
     assert value(found, "KMP_AFFINITY") is None
     assert value(plan(machine(SPR._replace(quota=4.0)), env=IPEX), "KMP_AFFINITY") is None
 
 
-def test_libgomp_never_binds_the_main_thread_for_data_loaders_would_inherit_that() -> None:
+def test_libgomp_does_not_bind_the_main_thread() -> None:
     found = chosen(two(), "OMP_PROC_BIND")
     assert found.value is None
     assert "data loaders" in found.reason
 
 
-def test_oneccl_workers_are_listed_one_entry_each_for_every_host() -> None:
+def test_worker_affinity_lists_the_workers_of_each_host() -> None:
     found = plan(machine(SPR, 1), machine(cpu(16), 2), env=IPEX, ppn=2, ccl_workers=2)
     assert value(found, "CCL_WORKER_COUNT") == "2"
     assert value(found, "CCL_WORKER_AFFINITY") == "30,31,62,63"
@@ -120,7 +120,7 @@ def test_oneccl_workers_are_listed_one_entry_each_for_every_host() -> None:
     assert setting(found, "CCL_WORKER_OFFLOAD") is None
 
 
-def test_a_rank_with_one_core_communicates_itself() -> None:
+def test_rank_with_one_core_has_no_worker() -> None:
     found = plan(machine(cpu(2, threads=1)), env=IPEX, ppn=2, backend="ccl")
     assert value(found, "CCL_WORKER_OFFLOAD") == "0"
     assert setting(found, "CCL_WORKER_AFFINITY") is None
@@ -129,7 +129,7 @@ def test_a_rank_with_one_core_communicates_itself() -> None:
     assert (value(crowd, "CCL_YIELD"), value(crowd, "I_MPI_THREAD_YIELD")) == ("sched_yield", "2")
 
 
-def test_the_number_of_workers_follows_the_users_own_variable() -> None:
+def test_worker_count_of_the_user_is_used() -> None:
     found = plan(machine(SPR), env=IPEX, exports=(Export("CCL_WORKER_COUNT", "3"),))
     assert value(found, "CCL_WORKER_AFFINITY") == "29,30,31,61,62,63"
     accelerate = Setting("CCL_WORKER_COUNT", "2", "your accelerate config says so: mpirun_ccl")
@@ -139,7 +139,7 @@ def test_the_number_of_workers_follows_the_users_own_variable() -> None:
 
 
 @pytest.mark.parametrize(("hosts", "ppn", "figures"), [(2, 2, "342 268"), (1, 3, "709 184"), (2, 3, "709 184")])
-def test_ranks_with_too_few_cores_get_gloo_and_backend_ccl_insists(hosts: int, ppn: int, figures: str) -> None:
+def test_ranks_with_few_cores_use_gloo_unless_ccl_is_requested(hosts: int, ppn: int, figures: str) -> None:
     machines = [machine(cpu(2, threads=1), number) for number in range(1, hosts + 1)]
     found = plan(*machines, env=IPEX, ppn=ppn)
     assert found.backend == value(found, "IPEXCTL_BACKEND") == "gloo"
@@ -148,7 +148,7 @@ def test_ranks_with_too_few_cores_get_gloo_and_backend_ccl_insists(hosts: int, p
     assert plan(*machines, env=IPEX, ppn=ppn, backend="ccl").backend == "ccl"
 
 
-def test_ranks_with_a_single_core_each_get_ccl_on_one_host_where_it_is_faster() -> None:
+def test_ranks_with_a_single_core_each_use_ccl() -> None:
     found = plan(machine(cpu(2, threads=1)), env=IPEX, ppn=2)
     assert (found.backend, value(found, "CCL_WORKER_OFFLOAD")) == ("ccl", "0")
     two_hosts = plan(machine(cpu(2, threads=1), 1), machine(cpu(2, threads=1), 2), env=IPEX, ppn=1)
@@ -171,7 +171,7 @@ def test_ranks_with_a_single_core_each_get_ccl_on_one_host_where_it_is_faster() 
         (1, {"ppn": 2}, False),
     ],
 )
-def test_threads_of_ranks_with_one_core_take_turns_over_gloo(
+def test_single_core_ranks_over_gloo_use_batch_scheduling(
     cores: int, options: dict[str, Any], *, take_turns: bool
 ) -> None:
     found = plan(machine(cpu(cores, threads=1)), **options)
@@ -185,7 +185,7 @@ def test_the_ranks_with_the_fewest_cores_decide_the_backend() -> None:
     assert plan(machine(SPR, 1), machine(cpu(2, threads=1), 2), env=IPEX, ppn=2).backend == "gloo"
 
 
-def test_a_single_rank_communicates_with_nobody_and_computes_on_all_cores() -> None:
+def test_single_rank_uses_gloo_and_all_cores() -> None:
     found = plan(machine(cpu(2, threads=1)), env=IPEX, n=1)
     assert (found.backend, found.ranks[0].omp, found.ranks[0].cores) == ("gloo", 2, (0, 1))
     assert not [one.name for one in found.settings if one.name.startswith("CCL_")]
@@ -212,7 +212,7 @@ def test_without_a_worker_all_cores_compute(options: dict[str, Any]) -> None:
     assert setting(found, "CCL_WORKER_AFFINITY") is None
 
 
-def test_a_count_of_0_means_gloo_as_for_accelerate_and_is_refused_for_ccl() -> None:
+def test_worker_count_0_means_gloo_and_is_refused_for_ccl() -> None:
     for options in (
         {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
         {"given": (Setting("CCL_WORKER_COUNT", "0", "accelerate.yaml: mpirun_ccl"),)},
@@ -224,7 +224,7 @@ def test_a_count_of_0_means_gloo_as_for_accelerate_and_is_refused_for_ccl() -> N
 
 
 @pytest.mark.parametrize("options", [{"omp": 4}, {"exports": (Export("OMP_NUM_THREADS", "4"),)}])
-def test_threads_on_all_cores_of_a_rank_leave_none_for_a_worker_unless_one_is_wanted(options: dict[str, Any]) -> None:
+def test_threads_on_all_cores_disable_the_worker_unless_requested(options: dict[str, Any]) -> None:
     found = plan(machine(cpu(8)), env=IPEX, ppn=2, backend="ccl", **options)
     assert {(rank.omp, len(rank.cores), rank.ccl_cores) for rank in found.ranks} == {(4, 4, ())}
     offload = chosen(found, "CCL_WORKER_OFFLOAD")
@@ -237,14 +237,14 @@ def test_threads_on_all_cores_of_a_rank_leave_none_for_a_worker_unless_one_is_wa
     assert {len(rank.ccl_cores) for rank in fewer.ranks} == {1}
 
 
-def test_workers_that_the_user_binds_are_not_bound_twice() -> None:
+def test_worker_affinity_of_the_user_is_kept() -> None:
     found = plan(machine(cpu(8)), env=IPEX, ppn=2, exports=(Export("CCL_WORKER_AFFINITY", "0,4"),))
     assert value(found, "CCL_WORKER_AFFINITY") == "0,4"
     assert {(rank.omp, len(rank.cores), rank.ccl_cores) for rank in found.ranks} == {(3, 4, ())}
 
 
 @pytest.mark.parametrize("name", ["I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST"])
-def test_ranks_that_the_user_has_intel_mpi_bind_are_bound_by_it_alone(name: str) -> None:
+def test_intel_mpi_pinning_by_the_user_disables_binding(name: str) -> None:
     exports = (Export(name, "1"),)
     found = two(exports=exports)
     assert {rank.cores for rank in found.ranks} == {()}
@@ -258,13 +258,13 @@ def test_ranks_that_the_user_has_intel_mpi_bind_are_bound_by_it_alone(name: str)
     assert two(exports=(Export("I_MPI_PIN", "0"),)).ranks[0].cores
 
 
-def test_places_of_openmp_threads_that_the_user_sets_are_not_overridden() -> None:
+def test_openmp_binding_of_the_user_is_kept() -> None:
     assert value(plan(machine(SPR), env=IPEX), "KMP_AFFINITY") is not None
     found = plan(machine(SPR), env=IPEX, exports=(Export("OMP_PROC_BIND", "close"),))
     assert (value(found, "OMP_PROC_BIND"), value(found, "KMP_AFFINITY")) == ("close", None)
 
 
-def test_oneccl_over_libfabric_by_the_users_variable_is_set_up_as_without_intel_mpi() -> None:
+def test_ccl_transport_ofi_of_the_user_gets_its_variables() -> None:
     found = plan(machine(cpu(8)), env=IPEX, ppn=2, exports=(Export("CCL_ATL_TRANSPORT", "ofi"),))
     names = {"CCL_ATL_TRANSPORT": "ofi", "CCL_PROCESS_LAUNCHER": "none", "CCL_LOCAL_SIZE": "2", "FI_PROVIDER": "tcp"}
     assert {name: value(found, name) for name in names} == names
@@ -285,7 +285,7 @@ def test_intel_mpi_splits_threads_only_where_oneccl_has_several(workers: int, sp
     assert value(plan(machine(SPR), env=IPEX, ccl_workers=workers), "I_MPI_THREAD_SPLIT") == split
 
 
-def test_offload_that_every_login_turns_off_leaves_no_worker() -> None:
+def test_worker_is_disabled_if_every_login_turns_offload_off() -> None:
     off = variables(CCL_WORKER_OFFLOAD="0")
     found = plan(machine(cpu(8), 1, environment=off), machine(cpu(8), 2, environment=off), env=IPEX, ppn=2)
     assert {rank.omp for rank in found.ranks} == {4}
@@ -293,14 +293,14 @@ def test_offload_that_every_login_turns_off_leaves_no_worker() -> None:
     assert {rank.omp for rank in found.ranks} == {3}
 
 
-def test_interfaces_are_named_for_each_host_as_it_calls_them() -> None:
+def test_interface_names_are_set_per_host() -> None:
     found = plan(machine(SPR, 1), machine(SPR, 2, nics=(eth("docker0", "172.17.0.1"), eth("ens3", "10.1.0.2"))))
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE"):
         assert (value(found, name), value(found, name, "node2")) == ("eth0", "ens3")
     assert [host.iface for host in found.hosts] == ["eth0", "ens3"]
 
 
-def test_an_address_that_no_interface_has_names_none_and_is_said() -> None:
+def test_address_without_an_interface_is_reported_in_a_note() -> None:
     found = two(internal={"node1": "10.1.0.1", "node2": "203.0.113.9"})
     assert setting(found, "GLOO_SOCKET_IFNAME", "node2") is None
     assert any(missing(note, "node2 203.0.113.9") == [] for note in found.notes)
@@ -314,7 +314,7 @@ def test_one_host_needs_no_network() -> None:
     assert found.master_addr == "127.0.0.1"
 
 
-def test_ranks_meet_at_node0s_internal_address() -> None:
+def test_master_addr_is_the_internal_address_of_node0() -> None:
     found = two()
     assert (found.master_addr, found.master_port) == ("10.1.0.1", None)
     assert value(found, "MASTER_ADDR") == "10.1.0.1"
@@ -331,7 +331,7 @@ def test_ranks_meet_at_node0s_internal_address() -> None:
         (Rdma("mlx5_0", "1: DOWN", "InfiniBand"), "tcp"),
     ],
 )
-def test_a_fast_network_is_left_to_libfabric_only_where_all_have_it(card: Rdma, provider: str | None) -> None:
+def test_rdma_is_left_to_libfabric_only_if_all_hosts_have_it(card: Rdma, provider: str | None) -> None:
     def with_card(number: int) -> Any:
         facts = machine(SPR, number)
         return facts._replace(network=facts.network._replace(rdma=(card,)))
@@ -342,7 +342,7 @@ def test_a_fast_network_is_left_to_libfabric_only_where_all_have_it(card: Rdma, 
     assert value(plan(with_card(1), machine(SPR, 2)), "FI_PROVIDER") == "tcp"
 
 
-def test_a_provider_that_every_login_sets_is_kept_and_the_users_own_wins() -> None:
+def test_fi_provider_of_logins_is_kept_unless_the_user_exports_one() -> None:
     site = [machine(SPR, at, environment=variables(FI_PROVIDER="psm3")) for at in (1, 2)]
     assert value(plan(*site), "FI_PROVIDER") == "psm3"
     assert setting(plan(*site), "FI_TCP_IFACE") is None
@@ -351,7 +351,7 @@ def test_a_provider_that_every_login_sets_is_kept_and_the_users_own_wins() -> No
     assert (value(found, "FI_PROVIDER"), setting(found, "FI_TCP_IFACE")) == ("verbs", None)
 
 
-def test_mixed_cpus_compute_with_what_all_have() -> None:
+def test_mixed_cpus_use_the_common_instruction_set() -> None:
     weak = SPR._replace(flags=frozenset({"avx2", "fma"}), model=63)
     found = plan(machine(SPR, 1), machine(weak, 2))
     assert (value(found, "ATEN_CPU_CAPABILITY"), value(found, "ONEDNN_MAX_CPU_ISA")) == ("avx2", "AVX2")
@@ -362,7 +362,7 @@ def test_mixed_cpus_compute_with_what_all_have() -> None:
     assert two().dtype_hint == "bfloat16"
 
 
-def test_the_environments_own_variables_are_set_and_lists_put_in_front() -> None:
+def test_variables_of_the_environment_are_set_and_paths_prepended() -> None:
     found = two()
     path = chosen(found, "PATH")
     assert (path.value, path.prepend) == (f"{ENV}/bin", True)
@@ -370,7 +370,7 @@ def test_the_environments_own_variables_are_set_and_lists_put_in_front() -> None
     assert (root.value, root.prepend) == (ENV, False)
 
 
-def test_what_other_launchers_and_logins_left_is_taken_away() -> None:
+def test_variables_of_other_launchers_and_logins_are_unset() -> None:
     left = variables(OMP_NUM_THREADS="1", OMP_PLACES="cores", KMP_BLOCKTIME="0", CCL_LOG_LEVEL="info")
     found = plan(machine(SPR, 1, environment=left), machine(SPR, 2))
     places = chosen(found, "OMP_PLACES")
@@ -381,7 +381,7 @@ def test_what_other_launchers_and_logins_left_is_taken_away() -> None:
     assert "SLURM_JOB_ID" not in {one.name for one in inside.settings}
 
 
-def test_what_every_login_sets_alike_is_kept_and_what_only_some_set_is_taken_away() -> None:
+def test_login_variables_are_kept_only_if_equal_on_all_hosts() -> None:
     alike = variables(CCL_ALLREDUCE="ring", ONEDNN_VERBOSE="1")
     found = plan(machine(SPR, 1, environment=alike), machine(SPR, 2, environment=variables(CCL_ALLREDUCE="ring")))
     assert (value(found, "CCL_ALLREDUCE"), value(found, "CCL_ALLREDUCE", "node2")) == ("ring", "ring")
@@ -390,7 +390,7 @@ def test_what_every_login_sets_alike_is_kept_and_what_only_some_set_is_taken_awa
     assert verbose.reason
 
 
-def test_a_logins_python_path_would_hide_the_environments_own_packages() -> None:
+def test_pythonpath_of_the_login_is_unset() -> None:
     left = variables(PYTHONPATH="/old/site-packages", PYTHONSTARTUP="/home/me/.pystartup")
     found = chosen(plan(machine(SPR, environment=left)), "PYTHONPATH")
     assert found.value is None
@@ -398,7 +398,7 @@ def test_a_logins_python_path_would_hide_the_environments_own_packages() -> None
     assert setting(plan(machine(SPR, environment=left), env=own), "PYTHONPATH") is None
 
 
-def test_what_the_user_exports_wins_and_is_marked_so() -> None:
+def test_user_exports_override_settings_and_are_marked() -> None:
     mine = (Export("OMP_PLACES", "sockets"), Export("GLOO_SOCKET_IFNAME", "bond0"), Export("NAME", "a b\nc"))
     found = plan(machine(SPR, 1, environment=variables(OMP_PLACES="cores")), machine(SPR, 2), exports=mine)
     for export in mine:
@@ -416,7 +416,7 @@ def test_a_secrets_value_is_nowhere_in_the_plan() -> None:
     assert "hunter2" not in repr(Export("WANDB_API_KEY", "hunter2", secret=True))
 
 
-def test_a_setting_for_one_host_leaves_the_others_alone() -> None:
+def test_setting_for_one_host_does_not_change_other_hosts() -> None:
     other = Setting("GLOO_SOCKET_IFNAME", "ib0", "your accelerate config says so", host="node2")
     found = plan(machine(SPR, 1), machine(SPR, 2, nics=(eth("ens3", "10.1.0.2"),)), given=(other,))
     assert (value(found, "GLOO_SOCKET_IFNAME"), value(found, "GLOO_SOCKET_IFNAME", "node2")) == ("eth0", "ib0")

@@ -25,7 +25,7 @@ def copy_of(sha256: str, at: int = 1, name: str = "last.pt") -> Copy:
 
 
 def host(*copies: Copy, incomplete: tuple[str, ...] = (), own: str = "", brought: str = "") -> HostCopies:
-    """`own` and `brought`: the hash of last.pt after the last exchange."""
+    """`own`, `brought`: hash of last.pt after the last exchange, if this host wrote it or if it was copied here."""
     known = {"last.pt": Known(own or brought, bool(brought))} if own or brought else {}
     return HostCopies({copy.name: copy for copy in copies}, dict.fromkeys(incomplete, "it is empty"), known)
 
@@ -58,12 +58,14 @@ def moves(reports: dict[str, HostCopies]) -> set[tuple[str, str, str]]:
         ({"node1": host(copy_of(OLD), own=OLD), "node2": host(brought=OLD)}, {("node1", "node2", "a")}),
     ],
 )
-def test_the_newest_complete_copy_goes_to_all(reports: dict[str, HostCopies], expected: set[Any]) -> None:
+def test_newest_complete_copy_is_sent_to_every_host_that_lacks_it(
+    reports: dict[str, HostCopies], expected: set[Any]
+) -> None:
     assert moves(reports) == expected
     assert plan_exchange(reports).removals == {}
 
 
-def test_what_its_writer_has_deleted_is_removed_where_it_was_brought_and_nowhere_else() -> None:
+def test_files_deleted_by_their_writer_are_removed_only_from_exchanged_copies() -> None:
     reports = {
         "node1": host(own=OLD),
         "node2": host(copy_of(OLD), brought=OLD),
@@ -76,7 +78,7 @@ def test_what_its_writer_has_deleted_is_removed_where_it_was_brought_and_nowhere
     assert moves(changed) == {("node2", "node1", "b"), ("node2", "node3", "b")}
 
 
-def test_the_writer_keeps_its_file_as_its_own_until_another_host_writes_it() -> None:
+def test_a_file_belongs_to_its_writer_until_another_host_changes_it() -> None:
     first = plan_exchange({"node1": host(copy_of(OLD)), "node2": host()}).known
     assert [first[name]["last.pt"].is_brought for name in ("node1", "node2")] == [False, True]
     again = {name: HostCopies({"last.pt": copy_of(OLD)}, {}, known) for name, known in first.items()}
@@ -86,7 +88,7 @@ def test_the_writer_keeps_its_file_as_its_own_until_another_host_writes_it() -> 
     assert [second[name]["last.pt"].is_brought for name in ("node1", "node2")] == [True, False]
 
 
-def test_files_of_several_hosts_come_together() -> None:
+def test_files_written_on_different_hosts_are_exchanged_both_ways() -> None:
     reports = {"node1": host(copy_of(OLD, name="ck/0.pt")), "node2": host(copy_of(NEW, name="ck/1.pt"))}
     assert moves(reports) == {("node1", "node2", "a"), ("node2", "node1", "b")}
     lines = describe_exchange("out/ck", reports, plan_exchange(reports))
@@ -94,27 +96,14 @@ def test_files_of_several_hosts_come_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "part",
+    ("names", "expected"),
     [
-        "last.pt.tmp",
-        "last.pt.tmp.123",
-        "tmp-checkpoint-500",
-        "tmpabc1",
-        ".tmp-1",
-        "last.pt.part",
-        "last.pt~",
-        ".nfs001",
+        ("last.pt.tmp last.pt.tmp.123 tmp-checkpoint-500 tmpabc1 .tmp-1 last.pt.part last.pt~ .nfs001", True),
+        ("last.pt .metadata template.json checkpoint-500 __0_0.distcp temp-0.7", False),
     ],
 )
-def test_names_of_files_that_are_being_written(part: str) -> None:
-    assert is_temporary(part)
-
-
-@pytest.mark.parametrize(
-    "part", ["last.pt", ".metadata", "template.json", "checkpoint-500", "__0_0.distcp", "temp-0.7"]
-)
-def test_names_of_checkpoints(part: str) -> None:
-    assert not is_temporary(part)
+def test_files_that_are_being_written_are_known_by_their_names(names: str, expected: bool) -> None:
+    assert {name: is_temporary(name) for name in names.split()} == dict.fromkeys(names.split(), expected)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +127,7 @@ def test_names_of_checkpoints(part: str) -> None:
         {"incomplete": []},
     ],
 )
-def test_a_report_with_a_name_outside_or_a_wrong_value_is_refused(changed: dict[str, Any]) -> None:
+def test_reports_with_outside_paths_or_invalid_values_are_refused(changed: dict[str, Any]) -> None:
     whole = HostCopies({"ck/x": copy_of(OLD, name="ck/x")}, {"ck/y": "it is empty"}, {"ck/x": Known(OLD, True)})
     document = json.loads(json.dumps(whole.to_json()))
     assert read_host_copies(document, "ck") == whole

@@ -1,4 +1,4 @@
-"""The variables of an account, also of one that passwd does not have."""
+"""HOME, USER and SHELL of an account, with and without an entry in passwd."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from ipexctl.node.common.environ import account_variables
 
 
-def test_an_account_with_an_entry_has_the_variables_of_passwd(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_an_account_in_passwd_come_from_passwd(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/of/node0")
     account = pwd.getpwuid(os.getuid())
     assert (account_variables()["HOME"], account_variables()["USER"]) == (account.pw_dir, account.pw_name)
 
 
-def test_an_account_without_an_entry_keeps_the_variables_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_account_without_passwd_entry_keeps_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_entry(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 

@@ -9,13 +9,13 @@ import pytest
 from ipexctl.node.common.frames import Chunk, CompressedFrameReader, CompressedFrameWriter, encode_chunk
 
 MEBIBYTE = 1 << 20
-"""The reader inflates at most so many bytes at once."""
+"""The reader decompresses at most this many bytes at once."""
 
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("size", [MEBIBYTE - 18, MEBIBYTE - 17, MEBIBYTE, 2 * MEBIBYTE, 3 * MEBIBYTE - 5])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stream_that_is_cut_anywhere_is_read_whole_and_its_reader_stops(size: int, seed: int) -> None:
+def test_reader_decodes_a_stream_split_anywhere_and_stops_at_its_end(size: int, seed: int) -> None:
     received: list[bytes] = []
     writer = CompressedFrameWriter(received.append)
     sent = [Chunk(0, "stdout", bytes([65 + index]) * (size // 3), index) for index in range(3)]

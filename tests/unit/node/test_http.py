@@ -1,4 +1,4 @@
-"""The agent's HTTP client: a login and the trust in a host stay with that host."""
+"""The agent's HTTP client: credentials and trusted hosts apply to one origin only, also after redirects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Write no request log to stderr."""
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +41,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def plain() -> Iterator[str]:
+def http_url() -> Iterator[str]:
     Handler.logins.clear()
     with serving(Handler) as at:
         yield f"http://{at}"
 
 
 @pytest.fixture
-def secure(certificate: Path) -> Iterator[str]:
+def https_url(certificate: Path) -> Iterator[str]:
     with serving(Handler, certificate) as at:
         yield f"https://{at}"
 
@@ -61,37 +61,37 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
-def ended_at(client: HttpClient, url: str) -> str:
+def final_url(client: HttpClient, url: str) -> str:
     with client.open(url, timeout=5) as response:
         return str(response.geturl())
 
 
 @pytest.mark.parametrize("code", [301, 302, 307, 308])
-def test_a_redirect_on_the_same_origin_keeps_the_login(plain: str, code: int) -> None:
-    client = HttpClient({}, {plain: "Basic abc"})
-    assert ended_at(client, f"{plain}/{code}/{plain}/x") == f"{plain}/x"
+def test_redirect_to_the_same_origin_keeps_credentials(http_url: str, code: int) -> None:
+    client = HttpClient({}, {http_url: "Basic abc"})
+    assert final_url(client, f"{http_url}/{code}/{http_url}/x") == f"{http_url}/x"
     assert [login for _, login in Handler.logins] == ["Basic abc"] * 2
 
 
-def test_a_redirect_to_another_origin_loses_it(plain: str) -> None:
-    other = plain.replace("127.0.0.1", "localhost")
-    ended_at(HttpClient({}), f"{plain.replace('//', '//me:secret@')}/302/{other}/x")
+def test_redirect_to_another_origin_drops_credentials(http_url: str) -> None:
+    other = http_url.replace("127.0.0.1", "localhost")
+    final_url(HttpClient({}), f"{http_url.replace('//', '//me:secret@')}/302/{other}/x")
     assert [login is None for _, login in Handler.logins] == [False, True]
 
 
-def test_https_never_redirects_to_http(plain: str, secure: str, certificate: Path) -> None:
+def test_redirect_from_https_to_http_is_refused(http_url: str, https_url: str, certificate: Path) -> None:
     for trusted in ((), ("127.0.0.1",)):
         with pytest.raises(RefusedAddress):
-            ended_at(HttpClient({"cert": str(certificate), "trusted_hosts": trusted}), f"{secure}/302/{plain}/x")
+            final_url(HttpClient({"cert": str(certificate), "trusted_hosts": trusted}), f"{https_url}/302/{http_url}/x")
 
 
-def test_a_redirect_leads_to_no_http_host_that_is_not_trusted(plain: str) -> None:
+def test_redirect_to_an_untrusted_http_host_is_refused(http_url: str) -> None:
     """The first two hops lead to the same server; the third name has no address."""
-    url = f"{plain}/302/{plain}/302/http://index.invalid/x"
+    url = f"{http_url}/302/{http_url}/302/http://index.invalid/x"
     with pytest.raises(RefusedAddress):
-        ended_at(HttpClient({"trusted_hosts": ("127.0.0.1",)}), url)
+        final_url(HttpClient({"trusted_hosts": ("127.0.0.1",)}), url)
     with pytest.raises(urllib.error.URLError) as caught:
-        ended_at(HttpClient({"trusted_hosts": ("index.invalid",)}), url)
+        final_url(HttpClient({"trusted_hosts": ("index.invalid",)}), url)
     assert "name can't be resolved" in explain(caught.value)
 
 
@@ -108,7 +108,7 @@ def test_a_redirect_leads_to_no_http_host_that_is_not_trusted(plain: str) -> Non
         ("https://index.example/simple", False),
     ],
 )
-def test_http_is_refused_for_a_host_that_pip_does_not_trust(url: str, is_refused: bool) -> None:
+def test_http_is_refused_unless_the_host_is_a_pip_trusted_host(url: str, is_refused: bool) -> None:
     client = HttpClient({"trusted_hosts": ("trusted.example", "port.example:80")})
     if not is_refused:
         client.check_encryption(url)
@@ -118,32 +118,32 @@ def test_http_is_refused_for_a_host_that_pip_does_not_trust(url: str, is_refused
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://127.0.0.1/x"])
-def test_a_redirect_leads_to_no_file(plain: str, url: str) -> None:
+def test_redirect_to_file_or_ftp_is_refused(http_url: str, url: str) -> None:
     with pytest.raises((RefusedAddress, urllib.error.HTTPError)):
-        ended_at(HttpClient({}), f"{plain}/302/{url}")
+        final_url(HttpClient({}), f"{http_url}/302/{url}")
 
 
-def test_a_trusted_host_is_trusted_on_the_port_that_is_named(secure: str) -> None:
-    host, port = "127.0.0.1", urlsplit(secure).port
+def test_trusted_host_with_a_port_applies_only_to_that_port(https_url: str) -> None:
+    host, port = "127.0.0.1", urlsplit(https_url).port
     for trusted in (host, f"{host}:{port}"):
-        assert ended_at(HttpClient({"trusted_hosts": (trusted,)}), secure + "/x")
+        assert final_url(HttpClient({"trusted_hosts": (trusted,)}), https_url + "/x")
     with pytest.raises(urllib.error.URLError) as caught:
-        ended_at(HttpClient({"trusted_hosts": (f"{host}:1",)}), secure + "/x")
+        final_url(HttpClient({"trusted_hosts": (f"{host}:1",)}), https_url + "/x")
     assert "certificate can't be verified" in explain(caught.value)
 
 
-def test_trust_does_not_follow_a_redirect(secure: str) -> None:
-    other = secure.replace("127.0.0.1", "localhost")
+def test_redirect_target_is_not_trusted_because_its_source_is(https_url: str) -> None:
+    other = https_url.replace("127.0.0.1", "localhost")
     client = HttpClient({"trusted_hosts": ("127.0.0.1",)})
     with pytest.raises(urllib.error.URLError) as caught:
-        ended_at(client, f"{secure}/302/{other}/x")
+        final_url(client, f"{https_url}/302/{other}/x")
     assert isinstance(caught.value.reason, ssl.SSLCertVerificationError)
 
 
-def test_certificates_that_cannot_be_read_are_an_error_of_the_host() -> None:
+def test_unreadable_certificates_raise_an_agent_error() -> None:
     with pytest.raises(AgentError, match="certificates can't be used"):
         HttpClient({"cert": "/nowhere.pem"}).load_certificates()
 
 
-def test_an_origin_has_no_login_and_no_path() -> None:
+def test_origin_of_removes_credentials_and_path() -> None:
     assert origin_of("https://me:secret@Host.example:8443/simple/") == "https://host.example:8443"

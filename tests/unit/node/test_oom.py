@@ -1,4 +1,4 @@
-"""A kill for want of memory is told by the counter that counts it, of cgroup v1 or v2, or by the kernel's own words."""
+"""Out-of-memory kills are detected by the counters of cgroup v1 or v2, or by the kernel log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GB = 1 << 30
 
 
 class Machine:
-    """A /proc and a hierarchy of cgroups as a kernel would show them."""
+    """A fake /proc and cgroup hierarchy."""
 
     def __init__(self, base: Path, cgroup: str, mounts: list[str]) -> None:
         self.base = base
@@ -32,14 +32,14 @@ class Machine:
         file.write_text(text)
 
 
-def of_version_2(base: Path, path: str = "/user.slice/job") -> Machine:
+def machine_with_cgroup_v2(base: Path, path: str = "/user.slice/job") -> Machine:
     mount = f"30 24 0:26 / {base}/cg rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
     machine = Machine(base, f"0::{path}\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw", mount])
     machine.put(f"cg{path}/memory.events", "low 0\nhigh 0\nmax 7\noom 1\noom_kill 1\n")
     return machine
 
 
-def of_version_1(base: Path, path: str = "/job", root: str = "/") -> Machine:
+def machine_with_cgroup_v1(base: Path, path: str = "/job", root: str = "/") -> Machine:
     mount = f"35 30 0:31 {root} {base}/cg/memory rw - cgroup cgroup rw,memory"
     other = f"36 30 0:32 / {base}/cg/cpu rw - cgroup cgroup rw,cpu"
     machine = Machine(base, f"5:cpu:/\n4:memory:{path}\n0::/\n", [other, mount])
@@ -48,8 +48,8 @@ def of_version_1(base: Path, path: str = "/job", root: str = "/") -> Machine:
     return machine
 
 
-def test_a_counter_of_version_2_that_went_up_tells_and_the_least_limit_above_is_the_one(tmp_path: Path) -> None:
-    machine = of_version_2(tmp_path)
+def test_cgroup_v2_oom_kill_counter_is_detected_with_the_lowest_parent_limit(tmp_path: Path) -> None:
+    machine = machine_with_cgroup_v2(tmp_path)
     machine.put("cg/user.slice/job/memory.max", "max\n")
     machine.put("cg/user.slice/memory.max", f"{2 * GB}\n")
     watched = oom.OutOfMemoryWatch(PID, machine.proc)
@@ -59,27 +59,27 @@ def test_a_counter_of_version_2_that_went_up_tells_and_the_least_limit_above_is_
 
 
 @pytest.mark.parametrize(
-    ("path", "root"), [("/job", "/"), ("/docker/abc", "/docker/abc"), ("/docker/abc/x", "/docker")]
+    ("path", "root", "limit", "expected"),
+    [
+        ("/job", "/", GB, GB),
+        ("/docker/abc", "/docker/abc", GB, GB),
+        ("/docker/abc/x", "/docker", GB, GB),
+        ("/job", "/", 9223372036854771712, None),
+    ],
 )
-def test_a_counter_of_version_1_is_found_in_a_container_too(tmp_path: Path, path: str, root: str) -> None:
-    machine = of_version_1(tmp_path, path, root)
+def test_a_counter_of_version_1_is_found_in_a_container_too_and_no_limit_is_no_number(
+    tmp_path: Path, path: str, root: str, limit: int, expected: int | None
+) -> None:
+    machine = machine_with_cgroup_v1(tmp_path, path, root)
     inside = path[len(root.rstrip("/")) :]
-    machine.put(f"cg/memory{inside}/memory.limit_in_bytes", f"{GB}\n")
+    machine.put(f"cg/memory{inside}/memory.limit_in_bytes", f"{limit}\n")
     watched = oom.OutOfMemoryWatch(PID, machine.proc)
     machine.put(f"cg/memory{inside}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
-    assert watched.verdict() == {"by": "cgroup", "limit": GB}
+    assert watched.verdict() == {"by": "cgroup", "limit": expected}
 
 
-def test_a_limit_that_is_none_is_not_told_as_a_number(tmp_path: Path) -> None:
-    machine = of_version_1(tmp_path)
-    machine.put("cg/memory/job/memory.limit_in_bytes", "9223372036854771712\n")
-    watched = oom.OutOfMemoryWatch(PID, machine.proc)
-    machine.put("cg/memory/job/memory.oom_control", "oom_kill 1\n")
-    assert watched.verdict() == {"by": "cgroup", "limit": None}
-
-
-def test_a_process_that_moved_is_looked_for_where_it_is(tmp_path: Path) -> None:
-    machine = of_version_2(tmp_path)
+def test_counters_of_the_new_cgroup_are_used_after_a_move(tmp_path: Path) -> None:
+    machine = machine_with_cgroup_v2(tmp_path)
     watched = oom.OutOfMemoryWatch(PID, machine.proc)
     machine.put("cg/scope/memory.events", "oom_kill 5\n")
     machine.put("cg/scope/memory.max", f"{GB}\n")
@@ -88,13 +88,13 @@ def test_a_process_that_moved_is_looked_for_where_it_is(tmp_path: Path) -> None:
     assert watched.verdict() is None
     machine.put("cg/scope/memory.events", "oom_kill 6\n")
     machine.put("cg/memory.events", "oom_kill 0\n")
-    machine.move("0::/\n")  # what the kernel says of one that is dead
+    machine.move("0::/\n")  # the kernel shows this for a dead process
     watched.update(1001.0)
     assert watched.verdict() == {"by": "cgroup", "limit": GB}
 
 
-def test_a_kill_of_long_ago_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    machine = of_version_2(tmp_path)
+def test_oom_kills_of_long_ago_are_ignored(tmp_path: Path) -> None:
+    machine = machine_with_cgroup_v2(tmp_path)
     watched = oom.OutOfMemoryWatch(PID, machine.proc)
     machine.put("cg/user.slice/job/memory.events", "oom_kill 2\n")
     for at in (10_000.0, 10_030.0, 10_100.0):
@@ -102,7 +102,7 @@ def test_a_kill_of_long_ago_is_not_taken_for_this_one(tmp_path: Path) -> None:
     assert watched.verdict() is None
 
 
-def test_where_nothing_can_be_read_nothing_is_claimed(tmp_path: Path) -> None:
+def test_verdict_is_none_without_readable_cgroups(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "0::/\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
     assert oom.OutOfMemoryWatch(PID, machine.proc).verdict() is None
     assert oom.OutOfMemoryWatch(PID, str(tmp_path / "nowhere")).verdict() is None
@@ -117,5 +117,5 @@ def test_where_nothing_can_be_read_nothing_is_claimed(tmp_path: Path) -> None:
         (b"python3[4711]: segfault at 0 ip 0 sp 0 error 4", None),
     ],
 )
-def test_the_kernels_words_are_understood(line: bytes, said: str | None) -> None:
+def test_oom_kills_are_found_in_the_kernel_log(line: bytes, said: str | None) -> None:
     assert oom.find_kill_in_log(b"eth0: link up\n" + line + b"\noom_reaper: reaped process 4711", PID) == said

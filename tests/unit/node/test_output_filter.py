@@ -1,4 +1,4 @@
-"""Lines are chosen on node0: by a regular expression, and the last ones."""
+"""The filters of output on node0: a regular expression, and the last N lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ipexctl.node.run.output_times import WRITE_INTERVAL, TimesReader, TimesWrit
 TEXT = b"epoch 1\nloss 0.5\nepoch 2\nloss 0.25\nloss 0.125"
 
 
-def chosen(text: bytes, pattern: str = "", tail: int | None = None, *, size: int = 7) -> bytes:
+def filter_output(text: bytes, pattern: str = "", tail: int | None = None, *, size: int = 7) -> bytes:
     lines = OutputFilter(pattern, tail)
     pieces = [Chunk(0, "stdout", text[start : start + size], start, 1.0) for start in range(0, len(text), size)]
     found = [chunk for piece in pieces for chunk in lines.feed(piece)]
@@ -25,43 +25,43 @@ def chosen(text: bytes, pattern: str = "", tail: int | None = None, *, size: int
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_lines_are_chosen_however_they_arrive(size: int) -> None:
-    assert chosen(TEXT, size=size) == TEXT
-    assert chosen(TEXT, "^loss", size=size) == b"loss 0.5\nloss 0.25\nloss 0.125"
-    assert chosen(TEXT, "^loss", 2, size=size) == b"loss 0.25\nloss 0.125"
-    assert chosen(TEXT, tail=3, size=size) == b"epoch 2\nloss 0.25\nloss 0.125"
-    assert chosen(TEXT, "nothing", size=size) == b""
+def test_lines_are_filtered_by_pattern_and_tail_with_any_chunk_size(size: int) -> None:
+    assert filter_output(TEXT, size=size) == TEXT
+    assert filter_output(TEXT, "^loss", size=size) == b"loss 0.5\nloss 0.25\nloss 0.125"
+    assert filter_output(TEXT, "^loss", 2, size=size) == b"loss 0.25\nloss 0.125"
+    assert filter_output(TEXT, tail=3, size=size) == b"epoch 2\nloss 0.25\nloss 0.125"
+    assert filter_output(TEXT, "nothing", size=size) == b""
 
 
-def test_a_progress_bar_is_searched_as_it_is_shown() -> None:
+def test_only_the_last_state_of_a_progress_bar_is_searched() -> None:
     bar = b"10% done\r50% done\r99% done\nnext\n"
-    assert chosen(bar, "10%") == b""
-    assert chosen(bar, "^99%") == bar[: bar.index(b"next")]
+    assert filter_output(bar, "10%") == b""
+    assert filter_output(bar, "^99%") == bar[: bar.index(b"next")]
 
 
-def test_a_line_without_end_takes_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lines_are_filtered_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_filter, "MAX_LINE", 100)
-    assert chosen(b"x" * 1000, "x", 1) == b"x" * len(chosen(b"x" * 1000, "x", 1))
-    assert 0 < len(chosen(b"x" * 1000, "x", 1)) <= 107
+    assert filter_output(b"x" * 1000, "x", 1) == b"x" * len(filter_output(b"x" * 1000, "x", 1))
+    assert 0 < len(filter_output(b"x" * 1000, "x", 1)) <= 107
 
 
-def test_an_expression_that_takes_years_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_and_invalid_regular_expressions_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_filter, "SEARCH_TIME", 0.2)
     with pytest.raises(AgentError, match="regular expression"):
-        chosen(b"a" * 60 + b"b\n", "(a+)+$")
+        filter_output(b"a" * 60 + b"b\n", "(a+)+$")
     with pytest.raises(AgentError, match="regular expression"):
-        chosen(b"", "(")
+        filter_output(b"", "(")
 
 
 @pytest.mark.parametrize("text", [b"", b"a", b"a\n", TEXT, TEXT + b"\n", b"line\n" * 40000])
 @pytest.mark.parametrize("count", [1, 2, 5, 30000])
-def test_the_last_lines_of_a_file_are_found_from_its_end(tmp_path: Path, text: bytes, count: int) -> None:
+def test_start_of_last_lines_finds_the_offset_of_the_tail(tmp_path: Path, text: bytes, count: int) -> None:
     path = tmp_path / "0000.out"
     path.write_bytes(text)
     assert text[start_of_last_lines(str(path), count) :] == b"".join(text.splitlines(keepends=True)[-count:])
 
 
-def test_times_are_read_in_order_and_many_in_longer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_times_are_read_in_order_and_merged_when_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "output.times")
     writer, reader = TimesWriter(path), TimesReader(path, 2)
     for second in range(100):
@@ -78,7 +78,7 @@ def test_times_are_read_in_order_and_many_in_longer_steps(tmp_path: Path, monkey
     assert len(list(TimesReader(path, 2, exact=True).entries())) == 101
 
 
-def test_a_cut_file_of_times_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_truncated_output_times_are_read_up_to_the_last_complete_entry(tmp_path: Path) -> None:
     path = tmp_path / "output.times"
     writer = TimesWriter(str(path))
     for rank in range(3):
@@ -88,7 +88,7 @@ def test_a_cut_file_of_times_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert [entry.key[0] for entry in TimesReader(str(path), 3).entries()] == [0, 1]
 
 
-def test_output_soon_after_other_output_is_written_when_its_time_has_come(tmp_path: Path) -> None:
+def test_output_times_are_written_at_most_once_per_interval(tmp_path: Path) -> None:
     writer = TimesWriter(str(tmp_path / "output.times"))
     assert writer.seconds_left(100.0) == float("inf")
     writer.add(0, "stdout", 1)

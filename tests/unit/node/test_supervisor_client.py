@@ -9,7 +9,7 @@ from ipexctl.node.run.protocol import Link
 from ipexctl.node.run.supervisor_client import SILENCE_LIMIT, SupervisorClient
 
 
-def test_a_rank_announces_that_it_leaves_a_silent_supervisor() -> None:
+def test_client_sends_leave_before_it_disconnects_from_a_silent_supervisor() -> None:
     client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None)
     own, other = socket.socketpair()
     client._link, client.is_up = Link(own), True

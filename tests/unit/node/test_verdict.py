@@ -39,7 +39,7 @@ def cluster(hosts: int = 3) -> list[Peer]:
 
 
 class Record:
-    """The recorder, without a file."""
+    """A recorder that writes no file."""
 
     def __init__(self) -> None:
         self.status = RunStatus("r", "running", node0="node1")
@@ -56,39 +56,39 @@ def verdict() -> tuple[Any, Record]:
     return module.Verdict(record, record.end), record  # type: ignore[arg-type]
 
 
-def first_of(record: Record) -> tuple[Any, ...]:
+def first_failure_fields(record: Record) -> tuple[Any, ...]:
     first = record.status.first_failure
     assert first is not None
     return first.kind, first.rank, first.host, list(first.ranks)
 
 
-def test_the_first_rank_to_fail_is_the_first_failure_and_gives_its_exit_code() -> None:
+def test_first_failed_rank_gives_first_failure_and_exit_code() -> None:
     judge, record = verdict()
     peers = cluster()
     judge.on_exit(peers[3], Exit(3, True))
     judge.on_exit(peers[0], Exit(1, True))
     assert record.ends == 1
-    assert first_of(record) == ("exit", 3, "node2", [3])
+    assert first_failure_fields(record) == ("exit", 3, "node2", [3])
     assert (judge.ending["code"], record.status.reason) == (3, "rank 3 on node2 failed: exit code 3")
     assert peers[0].status.state == "failed"
 
 
-def test_a_rank_that_died_by_itself_is_what_made_the_others_raise_though_it_is_heard_of_later() -> None:
+def test_oom_kill_reported_later_replaces_an_exception_as_first_failure() -> None:
     judge, record = verdict()
     peers = cluster()
     judge.on_exit(peers[0], Exit(1, True))
     judge.on_exit(peers[4], Exit(137, True, 9, OutOfMemory("cgroup", 2 << 30)))
-    assert first_of(record) == ("oom", 4, "node3", [4])
+    assert first_failure_fields(record) == ("oom", 4, "node3", [4])
     assert record.status.reason == "rank 4 on node3 failed: killed by the kernel: out of memory (limit 2.0 GB)"
     assert judge.ending["code"] == 137
 
 
-def test_a_rank_that_we_ended_is_not_what_failed() -> None:
+def test_ranks_stopped_by_the_supervisor_are_not_the_first_failure() -> None:
     judge, record = verdict()
     peers = cluster()
     judge.on_exit(peers[0], Exit(1, True))
     judge.on_exit(peers[1], Exit(137, False, 9))
-    assert first_of(record)[:2] == ("exit", 0)
+    assert first_failure_fields(record)[:2] == ("exit", 0)
     assert peers[1].status.state == "stopped"
 
 
@@ -104,9 +104,7 @@ def test_a_rank_that_we_ended_is_not_what_failed() -> None:
         ),
     ],
 )
-def test_a_node_that_falls_silent_is_named_with_its_ranks(
-    quiet: dict[int, float], words: str, first: tuple[Any, ...]
-) -> None:
+def test_silent_nodes_are_named_with_their_ranks(quiet: dict[int, float], words: str, first: tuple[Any, ...]) -> None:
     judge, record = verdict()
     peers = cluster()
     for rank, seconds in quiet.items():
@@ -115,13 +113,13 @@ def test_a_node_that_falls_silent_is_named_with_its_ranks(
     judge.on_lost(lost, peers, NOW)
     assert record.ends == 1
     assert missing(record.status.reason, words) == []
-    kind, rank, host, ranks = first_of(record)
+    kind, rank, host, ranks = first_failure_fields(record)
     assert (kind, rank, host) == first[:3]
     assert ranks == sorted(quiet)
     assert {peer.rank for peer in peers if peer.status.state == "lost"} == set(quiet)
 
 
-def test_who_hung_up_is_told_from_who_fell_silent_and_the_first_to_go_is_to_blame() -> None:
+def test_first_rank_to_disconnect_is_the_first_failure() -> None:
     judge, record = verdict()
     peers = cluster()
     for rank, at in ((0, 995.3), (3, 995.0), (4, 995.2)):
@@ -129,10 +127,10 @@ def test_who_hung_up_is_told_from_who_fell_silent_and_the_first_to_go_is_to_blam
     judge.on_lost([peers[0], peers[3], peers[4]], peers, NOW)
     assert record.ends == 1
     assert missing(record.status.reason, "rank 3 node2") == []
-    assert first_of(record)[1:] == (3, "node2", [3])
+    assert first_failure_fields(record)[1:] == (3, "node2", [3])
 
 
-def test_ranks_that_were_all_told_to_end_were_told_by_mpirun_and_one_alone_by_a_stranger() -> None:
+def test_sigterm_to_all_ranks_is_an_mpirun_failure_and_to_one_a_rank_failure() -> None:
     judge, record = verdict()
     peers = cluster()
     for peer in peers:
@@ -142,7 +140,7 @@ def test_ranks_that_were_all_told_to_end_were_told_by_mpirun_and_one_alone_by_a_
     assert judge.is_open
     judge.check_outside_signals(time.monotonic(), peers, True)
     assert record.ends == 1
-    assert first_of(record)[:2] == ("mpirun", None)
+    assert first_failure_fields(record)[:2] == ("mpirun", None)
     judge, record = verdict()
     peers = cluster()
     judge.on_outside_signal(peers[3], 15)
@@ -150,12 +148,12 @@ def test_ranks_that_were_all_told_to_end_were_told_by_mpirun_and_one_alone_by_a_
     assert record.ends == 0
     judge.check_outside_signals(time.monotonic() + 2, peers, False)
     assert record.ends == 1
-    assert first_of(record) == ("signal", 3, "node2", [3])
+    assert first_failure_fields(record) == ("signal", 3, "node2", [3])
     assert missing(record.status.reason, "rank 3 node2 SIGTERM") == []
     assert judge.ending["code"] == 143
 
 
-def test_mpirun_that_ended_for_a_rank_that_had_gone_before_is_not_to_blame() -> None:
+def test_rank_lost_before_mpirun_ended_is_the_cause_unless_mpirun_was_killed() -> None:
     judge, record = verdict()
     peers = cluster()
     peers[3].disconnected_at = 999.0
@@ -179,7 +177,9 @@ def test_mpirun_that_ended_for_a_rank_that_had_gone_before_is_not_to_blame() -> 
         ("not-begun", 1, 1, False),
     ],
 )
-def test_what_may_be_begun_again(kind: str, pid: int | None, allowed: int, again: bool) -> None:
+def test_restart_depends_on_failure_kind_started_ranks_and_limit(
+    kind: str, pid: int | None, allowed: int, again: bool
+) -> None:
     judge, _ = verdict()
     peers = cluster()
     for peer in peers:
@@ -188,7 +188,7 @@ def test_what_may_be_begun_again(kind: str, pid: int | None, allowed: int, again
     assert judge.may_restart(peers, allowed) is again
 
 
-def test_a_run_that_was_stopped_is_not_begun_again() -> None:
+def test_stopped_runs_are_not_restarted() -> None:
     judge, _ = verdict()
     judge.end("stopped", 143, "it was stopped")
     assert not judge.may_restart(cluster(), 5)

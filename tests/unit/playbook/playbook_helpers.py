@@ -11,9 +11,13 @@ from ipexctl.errors import FileError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.source import SourceFile
 from ipexctl.playbook.engine import Engine
+from ipexctl.playbook.model import InheritedKeywords, Playbook, Task
+from ipexctl.playbook.modules import MODULES, runner
+from ipexctl.playbook.options import filled
 from ipexctl.playbook.play_context import Options, PlayContext
 from ipexctl.playbook.playbook_file import Position, Templated
 from ipexctl.playbook.prepare import TaskSelection, prepare, read
+from ipexctl.playbook.result import Call, Result
 from ipexctl.playbook.templater import Filled, Job, Templater
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.session_pool import SessionPool
@@ -21,9 +25,11 @@ from ipexctl.remote.session_pool import SessionPool
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.playbook.model import Playbook, Task
     from ipexctl.playbook.report import Event, PlayReport
+    from ipexctl.remote.session import Session
 
+HOST = Host("localhost", "localhost")
+POSITION = Position(SourceFile("p.yml", Path(), ["- hosts: x"]), 1, 10)
 HOSTS = tuple(Host(f"node{n}", f"10.0.0.{n}", groups=("xeon",) if n < 3 else ("old",)) for n in (1, 2, 3))
 
 
@@ -43,7 +49,7 @@ def tasks_in(directory: Path, text: str) -> list[Task]:
 
 
 def refusal(directory: Path, text: str) -> FileError:
-    """What is said of it; the place is inside the file, so that the caret can be drawn."""
+    """The error of a playbook; its position is checked to be inside the file."""
     with pytest.raises(FileError) as caught:
         book(directory, text)
     error = caught.value
@@ -54,7 +60,7 @@ def refusal(directory: Path, text: str) -> FileError:
 
 
 def at(error: FileError) -> tuple[int, str]:
-    """The line, and what stands at the caret."""
+    """The line number of an error, and the text from its column on."""
     return error.line, error.text[error.column - 1 :]
 
 
@@ -68,8 +74,19 @@ def fill(
     return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]
 
 
-def played(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list[Event]]:
-    """The whole of it, where its modules touch no host."""
+def run_module(module: str, session: Session, *, check: bool = False, **args: Any) -> Result:
+    """The result of one module with these options over this session."""
+    nothing: Any = None
+    context = PlayContext(SessionPool(nothing, Cancel(), forks=1), nothing, Options(), nothing, [HOST], [HOST], Path())
+    spec = MODULES[module]
+    task = Task(module, spec, {}, POSITION, InheritedKeywords(), Path())
+    call = Call(HOST, HOST, task, filled(spec, args), check=check, diff=True, environment={"GREETING": "a  b"})
+    result: Result = runner(module)(context, call, session)
+    return result
+
+
+def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list[Event]]:
+    """Run a playbook whose modules use no host; return its report and events."""
     (directory / "site.yml").write_text(text)
     events: list[Event] = []
     nobody: Any = None
@@ -80,6 +97,6 @@ def played(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list
         assert errors == []
         told = Options(**options)
         pool = SessionPool(nobody, Cancel(), forks=4)
-        context = PlayContext(pool, templater, told, events.append, limited, directory, all_hosts=every)
+        context = PlayContext(pool, templater, told, events.append, limited, every, directory)
         report = Engine(ready, context).run()
     return report, events

@@ -1,4 +1,4 @@
-"""Sessions of the pool that are lent to a follower or a fetch: kept while they work, opened anew once they are lost."""
+"""Sessions that PlayContext lends to a follower or a fetch: reused while they work, replaced once they are lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NODE = Host("node1", "10.0.0.1")
 
 
-class _Opened(Connector):
+class _RecordingConnector(Connector):
     """Opens sessions that print their number."""
 
     def __init__(self) -> None:
@@ -36,29 +36,33 @@ class _Opened(Connector):
 
 
 @pytest.fixture
-def opened() -> _Opened:
-    return _Opened()
+def recording_connector() -> _RecordingConnector:
+    return _RecordingConnector()
 
 
 @pytest.fixture
-def context(opened: _Opened) -> Iterator[PlayContext]:
-    with SessionPool(opened, Cancel(), forks=1) as pool:
-        yield PlayContext(pool, Templater(), Options(), lambda _: None, [NODE], Path())
+def context(recording_connector: _RecordingConnector) -> Iterator[PlayContext]:
+    with SessionPool(recording_connector, Cancel(), forks=1) as pool:
+        yield PlayContext(pool, Templater(), Options(), lambda _: None, [NODE], [NODE], Path())
 
 
-def test_a_lent_session_that_works_goes_back_to_the_pool(context: PlayContext, opened: _Opened) -> None:
+def test_working_lent_session_returns_to_the_pool(
+    context: PlayContext, recording_connector: _RecordingConnector
+) -> None:
     context.pool.session(NODE)
     for _ in range(2):
         lent = context.lend_session(NODE, Cancel())
         assert capture(lent, Command.argv("true")).stdout == b"0"
         lent.close()
-    assert context.pool.session(NODE) is opened.sessions[0]
-    assert [session.closed for session in opened.sessions] == [False]
+    assert context.pool.session(NODE) is recording_connector.sessions[0]
+    assert [session.closed for session in recording_connector.sessions] == [False]
 
 
-def test_a_lent_session_that_is_lost_is_closed_and_the_next_one_is_new(context: PlayContext, opened: _Opened) -> None:
+def test_lost_lent_session_is_closed_and_replaced(
+    context: PlayContext, recording_connector: _RecordingConnector
+) -> None:
     context.pool.session(NODE)
-    opened.sessions[0].error = Unreachable("the connection was lost")
+    recording_connector.sessions[0].error = Unreachable("the connection was lost")
     lent = context.lend_session(NODE, Cancel())
     with pytest.raises(Unreachable):
         capture(lent, Command.argv("true"))
@@ -66,5 +70,5 @@ def test_a_lent_session_that_is_lost_is_closed_and_the_next_one_is_new(context: 
     lent = context.lend_session(NODE, Cancel())
     assert capture(lent, Command.argv("true")).stdout == b"1"
     lent.close()
-    assert context.pool.session(NODE) is opened.sessions[1]
-    assert [session.closed for session in opened.sessions] == [True, False]
+    assert context.pool.session(NODE) is recording_connector.sessions[1]
+    assert [session.closed for session in recording_connector.sessions] == [True, False]

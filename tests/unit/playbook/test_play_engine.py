@@ -1,4 +1,4 @@
-"""The hosts a play goes on with, and its counts: any_errors_fatal, rescue, limits, tasks of all hosts."""
+"""The engine of plays: any_errors_fatal, rescue, limits, delegation, run tasks, --check, no_log, retries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipexctl.playbook.report import PlayReport
 from ipexctl.playbook.result import Call, Result, failed
 from ipexctl.remote.progress import Notice
 from message_data import missing
-from playbook_helpers import HOSTS, play_of, played
+from playbook_helpers import HOSTS, play_of, run_playbook
 
 FATAL = "  any_errors_fatal: true\n"
 NODE2 = "when: inventory_hostname == 'node2'"
@@ -32,7 +32,7 @@ def recap(report: PlayReport, host: str) -> tuple[int, int, int]:
     return counts.ok, counts.failed, counts.rescued
 
 
-def test_any_errors_fatal_takes_all_hosts_to_the_rescue_and_what_is_rescued_goes_on(tmp_path: Path) -> None:
+def test_any_errors_fatal_moves_all_hosts_to_rescue_and_the_play_continues(tmp_path: Path) -> None:
     text = f"""\
 - block:
     - fail:
@@ -44,7 +44,7 @@ def test_any_errors_fatal_takes_all_hosts_to_the_rescue_and_what_is_rescued_goes
     - {{name: always, debug: }}
 - {{name: after, debug: }}
 """
-    report, events = played(tmp_path, play_of(text, FATAL))
+    report, events = run_playbook(tmp_path, play_of(text, FATAL))
     assert seen(report, "second") == {}
     for name in ("rescue", "always", "after"):
         assert seen(report, name) == dict.fromkeys(("node1", "node2", "node3"), "ok")
@@ -53,7 +53,7 @@ def test_any_errors_fatal_takes_all_hosts_to_the_rescue_and_what_is_rescued_goes
     assert not [event for event in events if isinstance(event, Notice)]
 
 
-def test_any_errors_fatal_without_a_rescue_that_helps_ends_all_plays(tmp_path: Path) -> None:
+def test_any_errors_fatal_with_a_failed_rescue_ends_all_plays(tmp_path: Path) -> None:
     text = f"""\
 - block:
     - fail:
@@ -65,7 +65,7 @@ def test_any_errors_fatal_without_a_rescue_that_helps_ends_all_plays(tmp_path: P
     - {{name: always, debug: }}
 - {{name: after, debug: }}
 """
-    report, events = played(tmp_path, play_of(text, FATAL) + play_of("- {name: next, debug: }\n"))
+    report, events = run_playbook(tmp_path, play_of(text, FATAL) + play_of("- {name: next, debug: }\n"))
     assert len(seen(report, "always")) == 3
     assert seen(report, "after") == seen(report, "next") == {}
     assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 0), (1, 1, 1), (1, 0, 0)]
@@ -74,14 +74,14 @@ def test_any_errors_fatal_without_a_rescue_that_helps_ends_all_plays(tmp_path: P
     assert missing(told, "any_errors_fatal") == []
 
 
-def test_what_failed_once_for_all_is_rescued_without_a_count_below_zero(tmp_path: Path) -> None:
+def test_rescue_after_a_run_once_failure_keeps_the_counts_correct(tmp_path: Path) -> None:
     text = "- block: [{fail: , run_once: true}]\n  rescue: [{name: help, debug: }]\n"
-    report, _ = played(tmp_path, play_of(text))
+    report, _ = run_playbook(tmp_path, play_of(text))
     assert len(seen(report, "help")) == 3
     assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 1), (1, 0, 0), (1, 0, 0)]
 
 
-def test_only_the_hosts_that_failed_are_rescued_and_know_what_failed(tmp_path: Path) -> None:
+def test_rescue_runs_on_failed_hosts_only_with_ansible_failed_variables(tmp_path: Path) -> None:
     text = f"""\
 - block:
     - {{name: breaks, fail: {{msg: no}}, {NODE2}}}
@@ -89,13 +89,13 @@ def test_only_the_hosts_that_failed_are_rescued_and_know_what_failed(tmp_path: P
   rescue:
     - {{name: help, debug: {{msg: "{{{{ ansible_failed_task.name }}}} {{{{ ansible_failed_result.msg }}}}"}}}}
 """
-    report, _ = played(tmp_path, play_of(text))
+    report, _ = run_playbook(tmp_path, play_of(text))
     assert seen(report, "second") == {"node1": "ok", "node3": "ok"}
     assert seen(report, "help") == {"node2": "ok"}
     assert report.tasks[-1].hosts["node2"].data["msg"] == "breaks no"
 
 
-def test_what_was_registered_steers_what_follows(tmp_path: Path) -> None:
+def test_registered_results_and_facts_are_usable_in_later_tasks(tmp_path: Path) -> None:
     text = """\
 - {debug: , register: said, changed_when: inventory_hostname == 'node1'}
 - assert: {that: (said is changed) == (inventory_hostname == 'node1')}
@@ -111,30 +111,32 @@ def test_what_was_registered_steers_what_follows(tmp_path: Path) -> None:
 - {debug: {msg: "{{ inventory_hostname }}"}, run_once: true, register: who}
 - assert: {that: who.msg == 'node1'}
 """
-    report, _ = played(tmp_path, play_of(text))
+    report, _ = run_playbook(tmp_path, play_of(text))
     assert report.exit_code == 0, report
 
 
-def test_an_environment_that_came_to_no_mapping_is_that_tasks_failure(tmp_path: Path) -> None:
-    report, _ = played(tmp_path, play_of("""- {name: use, debug: , environment: "{{ 'X=1' }}"}\n"""))
+def test_task_fails_if_its_environment_is_not_a_mapping(tmp_path: Path) -> None:
+    report, _ = run_playbook(tmp_path, play_of("""- {name: use, debug: , environment: "{{ 'X=1' }}"}\n"""))
     assert set(seen(report, "use").values()) == {"failed"}
 
 
-def test_the_variables_of_an_included_file_may_need_each_other(tmp_path: Path) -> None:
+def test_variables_of_include_vars_may_reference_each_other(tmp_path: Path) -> None:
     (tmp_path / "more.yml").write_text("a: one\nb: '{{ a }} and two'\n")
-    report, _ = played(tmp_path, play_of("- include_vars: more.yml\n- debug: {msg: \"{{ hostvars['node2'].b }}\"}\n"))
+    report, _ = run_playbook(
+        tmp_path, play_of("- include_vars: more.yml\n- debug: {msg: \"{{ hostvars['node2'].b }}\"}\n")
+    )
     assert report.tasks[1].hosts["node3"].data["msg"] == "one and two"
 
 
-def test_a_task_runs_on_the_host_that_it_is_delegated_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delegate_to_runs_a_task_on_that_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlayContext, "session", lambda _, host: nullcontext(host))
     where = lambda context, call, session: Result("ok", message=session.name)  # noqa: E731
     monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: where)
-    report, _ = played(tmp_path, play_of("- {exec: x, delegate_to: node0}\n- {exec: x, delegate_to: 10.0.0.2}\n"))
+    report, _ = run_playbook(tmp_path, play_of("- {exec: x, delegate_to: node0}\n- {exec: x, delegate_to: 10.0.0.2}\n"))
     assert [task.hosts["node3"].message for task in report.tasks] == ["node1", "node2"]
 
 
-def test_a_limit_takes_no_groups_and_no_variables_away(tmp_path: Path) -> None:
+def test_limit_keeps_groups_and_hostvars_of_all_hosts(tmp_path: Path) -> None:
     text = """\
 - assert:
     that:
@@ -144,23 +146,23 @@ def test_a_limit_takes_no_groups_and_no_variables_away(tmp_path: Path) -> None:
       - ansible_play_hosts == ['node3']
       - node0 == 'node3'
 """
-    report, _ = played(tmp_path, play_of(text) + "- {hosts: node0, tasks: [{debug: }]}\n", limited=HOSTS[2:])
+    report, _ = run_playbook(tmp_path, play_of(text) + "- {hosts: node0, tasks: [{debug: }]}\n", limited=HOSTS[2:])
     assert report.recap.keys() == {"node3"}
     assert recap(report, "node3") == (2, 0, 0)
 
 
-def test_what_is_done_here_may_be_delegated_here(tmp_path: Path) -> None:
-    report, _ = played(tmp_path, play_of("- {debug: , delegate_to: localhost, run_once: true}\n"))
+def test_control_machine_tasks_may_be_delegated_to_localhost(tmp_path: Path) -> None:
+    report, _ = run_playbook(tmp_path, play_of("- {debug: , delegate_to: localhost, run_once: true}\n"))
     assert recap(report, "node1") == (1, 0, 0)
 
 
-def test_an_assertion_is_to_blame_before_what_is_said_of_it(tmp_path: Path) -> None:
-    report, _ = played(tmp_path, play_of("- assert:\n    that: nosuch > 1\n    fail_msg: '{{ nosuch }}'\n"))
+def test_errors_of_an_assertion_precede_errors_of_its_fail_msg(tmp_path: Path) -> None:
+    report, _ = run_playbook(tmp_path, play_of("- assert:\n    that: nosuch > 1\n    fail_msg: '{{ nosuch }}'\n"))
     assert report.tasks[0].hosts["node1"].line.strip() == "that: nosuch > 1"
 
 
-class _Job:
-    """Stands in for run: says that it ran, and where."""
+class _FakeRunModule:
+    """A stand-in for the module run that records the hosts of each call."""
 
     def __init__(self) -> None:
         self.ran: list[list[str]] = []
@@ -170,16 +172,16 @@ class _Job:
         return Result("changed")
 
 
-def jobs(monkeypatch: pytest.MonkeyPatch) -> _Job:
-    job = _Job()
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> _FakeRunModule:
+    job = _FakeRunModule()
     monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: job if name == "run" else runner(name))
     return job
 
 
-def test_a_run_is_refused_where_hosts_have_left_the_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = jobs(monkeypatch)
+def test_run_task_fails_after_hosts_have_failed(tmp_path: Path, job: _FakeRunModule) -> None:
     text = f"- {{name: broken, fail: , {NODE2}}}\n- {{name: train, run: {{cmd: hostname}}}}\n"
-    report, _ = played(tmp_path, play_of(text))
+    report, _ = run_playbook(tmp_path, play_of(text))
     assert job.ran == []
     said = report.tasks[-1].hosts["node1"]
     assert missing(said.reason, "node2 broken") == []
@@ -187,21 +189,19 @@ def test_a_run_is_refused_where_hosts_have_left_the_play(tmp_path: Path, monkeyp
     assert "fewer: true" in said.fix
     assert seen(report, "train") == {"node1": "failed", "node3": "failed"}
     # In a play of its own after that one, too.
-    report, _ = played(tmp_path, play_of(text.splitlines()[0]) + play_of("- run: {cmd: hostname}"))
+    report, _ = run_playbook(tmp_path, play_of(text.splitlines()[0]) + play_of("- run: {cmd: hostname}"))
     assert (job.ran, report.exit_code) == ([], 1)
 
 
-def test_a_run_goes_on_with_fewer_where_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = jobs(monkeypatch)
+def test_run_task_with_fewer_uses_the_remaining_hosts(tmp_path: Path, job: _FakeRunModule) -> None:
     text = f"- {{fail: , {NODE2}}}\n- run: {{cmd: hostname, fewer: true}}\n"
-    played(tmp_path, play_of(text))
+    run_playbook(tmp_path, play_of(text))
     assert job.ran == [["node1", "node3"]]
 
 
-def test_hosts_that_were_rescued_or_left_out_by_when_are_no_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_run_task_is_not_refused_for_rescued_hosts_or_hosts_skipped_by_when(
+    tmp_path: Path, job: _FakeRunModule
 ) -> None:
-    job = jobs(monkeypatch)
     text = f"""\
 - block: [{{fail: , {NODE2}}}]
   rescue: [{{debug: }}]
@@ -209,12 +209,14 @@ def test_hosts_that_were_rescued_or_left_out_by_when_are_no_reason(
 - run: {{cmd: hostname}}
   when: inventory_hostname != 'node1'
 """
-    report, _ = played(tmp_path, play_of(text))
+    report, _ = run_playbook(tmp_path, play_of(text))
     assert job.ran == [["node1", "node2", "node3"], ["node2", "node3"]]
     assert report.exit_code == 0
 
 
-def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_on_results_are_ignored_for_tasks_skipped_by_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     skipped = Result("skipped", data={"stdout": ""}, not_run=True)
     monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: lambda *_: skipped)
     text = """\
@@ -224,11 +226,11 @@ def test_what_did_not_run_under_check_is_not_judged(tmp_path: Path, monkeypatch:
   failed_when: (said.stdout | int) < 100
   until: said.stdout == 'ready'
 """
-    report, _ = played(tmp_path, play_of(text), check=True)
+    report, _ = run_playbook(tmp_path, play_of(text), check=True)
     assert {result.status for result in report.tasks[0].hosts.values()} == {"skipped"}
 
 
-def test_check_of_a_run_whose_file_is_missing_is_changed_for_later_tasks(
+def test_check_reports_a_run_with_a_missing_creates_file_as_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ipexctl.playbook.modules.run._find_created", lambda *_: "")
@@ -243,11 +245,11 @@ def test_check_of_a_run_whose_file_is_missing_is_changed_for_later_tasks(
 - debug: {msg: train}
   when: plain is changed
 """
-    report, _ = played(tmp_path, play_of(text), check=True)
+    report, _ = run_playbook(tmp_path, play_of(text), check=True)
     assert [task.hosts["node1"].status for task in report.tasks] == ["changed", "ok", "skipped", "skipped"]
 
 
-def test_a_condition_on_a_result_that_check_does_not_have_says_so(
+def test_conditions_on_results_that_check_skipped_fail_with_a_mention_of_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PlayContext, "session", lambda *_: nullcontext())
@@ -268,7 +270,7 @@ def test_a_condition_on_a_result_that_check_does_not_have_says_so(
 - debug:
   when: known is changed
 """
-    report, _ = played(tmp_path, play_of(text), check=True)
+    report, _ = run_playbook(tmp_path, play_of(text), check=True)
     results = [task.hosts["node2"] for task in report.tasks]
     assert [result.status for result in results] == [*["skipped"] * 2, "ok", *["skipped"] * 2, "ok", "skipped"]
     assert missing(results[3].reason, "--check found") == []
@@ -276,7 +278,7 @@ def test_a_condition_on_a_result_that_check_does_not_have_says_so(
     assert "--check" not in results[6].reason
 
 
-def test_no_value_of_a_task_with_no_log_is_in_an_event_or_the_report(tmp_path: Path) -> None:
+def test_no_log_values_are_absent_from_events_and_report(tmp_path: Path) -> None:
     text = play_of("""\
 - name: set {{ word }}
   set_fact: {pin: 19283746, quoted: "it's hidden"}
@@ -288,30 +290,30 @@ def test_no_value_of_a_task_with_no_log_is_in_an_event_or_the_report(tmp_path: P
   register: used
 - debug: {msg: "{{ pin }}, {{ [pin] }} {{ quoted | quote }} {{ quoted | upper }} {{ used.results[0].item }} {{ word }}"}
 - debug: {var: pin}""")
-    report, events = played(tmp_path, text, extra=[{"word": "of-minus-e"}])
+    report, events = run_playbook(tmp_path, text, extra=[{"word": "of-minus-e"}])
     shown = repr(events) + repr(report)
     for value in ("19283746", "s hidden", "S HIDDEN", "of-the-loop"):
         assert value not in shown
     assert [task.name for task in report.tasks][:2] == ["set {{ word }}", "use {{ item }}"]
 
 
-def test_retries_without_until_repeat_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_without_until_repeat_failed_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = [failed("no"), failed("no"), Result("changed"), failed("no")]
     monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: lambda *_: results.pop(0))
-    report, _ = played(tmp_path, play_of("- run: {cmd: hostname}\n  retries: 4\n  delay: 0\n"))
+    report, _ = run_playbook(tmp_path, play_of("- run: {cmd: hostname}\n  retries: 4\n  delay: 0\n"))
     assert ({result.status for result in report.tasks[0].hosts.values()}, len(results)) == ({"changed"}, 1)
 
 
 @pytest.mark.parametrize(("data", "status"), [({}, "ok"), ({"changed": True}, "changed")])
-def test_a_failure_that_counts_as_none_changed_only_what_it_says(
+def test_failed_when_false_keeps_the_changed_value_of_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: dict[str, Any], status: str
 ) -> None:
     monkeypatch.setattr("ipexctl.playbook.task_runner.runner", lambda name: lambda *_: failed("no", **data))
-    report, _ = played(tmp_path, play_of("- run: {cmd: hostname}\n  failed_when: false\n"))
+    report, _ = run_playbook(tmp_path, play_of("- run: {cmd: hostname}\n  failed_when: false\n"))
     assert {result.status for result in report.tasks[0].hosts.values()} == {status}
 
 
-def test_with_items_takes_the_items_of_lists(tmp_path: Path) -> None:
+def test_with_items_flattens_lists(tmp_path: Path) -> None:
     text = "- debug: {msg: '{{ item }}'}\n  with_items: ['{{ more }}', c]\n"
-    report, _ = played(tmp_path, play_of(text, "  vars: {more: [a, b]}\n"))
+    report, _ = run_playbook(tmp_path, play_of(text, "  vars: {more: [a, b]}\n"))
     assert [entry["msg"] for entry in report.tasks[0].hosts["node1"].data["results"]] == ["a", "b", "c"]

@@ -26,24 +26,24 @@ from ipexctl.playbook.modules.migrate import applied, scan, scan_text
         (".toml", '"oneccl-bind-pt",', None),
     ],
 )
-def test_a_line_becomes_what_it_should_be(suffix: str, line: str, new: str | None) -> None:
+def test_uses_of_ipex_and_ccl_are_replaced(suffix: str, line: str, new: str | None) -> None:
     (found,) = scan_text(line, f"f{suffix}", suffix)
     assert found.new == new
 
 
 @pytest.mark.parametrize("line", ["import torch", "backend = 'gloo'", "# recipe x", "clip.exe", "cclamp(x)"])
-def test_other_lines_are_left_alone(line: str) -> None:
+def test_unrelated_lines_are_not_matched(line: str) -> None:
     assert scan_text(line, "f.py", ".py") == []
 
 
-def test_an_import_stays_while_something_needs_it() -> None:
+def test_ipex_import_is_kept_while_it_is_used() -> None:
     text = "import intel_extension_for_pytorch as ipex\nmodel = ipex.optimize(model)\n"
     found = scan_text(text, "f.py", ".py")
     assert [each.new for each in found] == [None, None]
     assert applied(text, found) == text
 
 
-def test_twice_is_once(tmp_path: Path) -> None:
+def test_migration_is_idempotent(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import intel_extension_for_pytorch as ipex\ninit_process_group('ccl')\n")
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "x.py").write_text("import intel_extension_for_pytorch\n")

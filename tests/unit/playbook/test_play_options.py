@@ -1,4 +1,4 @@
-"""Options of modules: what is taken for what, and secrets on their way out."""
+"""Options of modules: conversion and validation of values, and masking of secrets in results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from ipexctl.playbook.result import Call, Result, combine_items
         ("command", ["a", 1], ["a", "1"]),
     ],
 )
-def test_values_are_taken_as_people_mean_them(kind: Any, given: Any, taken: Any) -> None:
+def test_option_values_are_converted_to_their_type(kind: Any, given: Any, taken: Any) -> None:
     assert converted(Option(kind), given) == taken
 
 
@@ -65,12 +65,12 @@ def test_values_are_taken_as_people_mean_them(kind: Any, given: Any, taken: Any)
         ("dict", "a"),
     ],
 )
-def test_other_values_are_refused(kind: Any, given: Any) -> None:
+def test_invalid_option_values_are_refused(kind: Any, given: Any) -> None:
     with pytest.raises(BadOption):
         converted(Option(kind), given)
 
 
-def test_the_later_of_environments_go_over_the_earlier() -> None:
+def test_later_environments_override_earlier_ones() -> None:
     layers = [{"A": "a", "_b2": "old"}, {}, {"_b2": 3, "C": True, "D": OMIT}]
     assert filled_environment(layers) == {"A": "a", "_b2": "3", "C": "true"}
 
@@ -88,25 +88,25 @@ def test_the_later_of_environments_go_over_the_earlier() -> None:
         None,
     ],
 )
-def test_what_is_no_environment_is_refused(layer: Any) -> None:
+def test_invalid_environments_are_refused(layer: Any) -> None:
     with pytest.raises(BadOption):
         filled_environment([{"A": "a"}, layer])
 
 
-def test_what_is_omitted_is_as_if_it_were_not_there() -> None:
+def test_omitted_options_get_their_defaults() -> None:
     args = filled(MODULES["doctor"], {"require": "\0omit", "smoke": "yes"})
     assert (args["require"], args["smoke"], args["network"]) == (None, True, True)
     with pytest.raises(BadOption):
         filled(MODULES["template"], {"src": "\0omit", "dest": "/x"})
 
 
-def test_every_module_has_a_function_that_takes_what_it_is_called_with() -> None:
+def test_every_module_function_takes_the_expected_number_of_arguments() -> None:
     count = {"control": 2, "host": 3, "all": 3}
     for spec in MODULES.values():
         assert len(inspect.signature(runner(spec.name)).parameters) == count[spec.where]
 
 
-def test_no_secret_is_left_in_what_is_shown() -> None:
+def test_shown_results_contain_no_secrets() -> None:
     result = Result("changed", "it is s3cret", "type s3cret", {"a": ["x s3cret y"], "s3cret": 1}, "+s3cret", "s3cret")
     seen = shown(result, {"s3cret"}, no_log=False)
     assert "s3cret" not in repr(seen)
@@ -124,7 +124,7 @@ def test_no_secret_is_left_in_what_is_shown() -> None:
     "text",
     ['k"ey of\nseveral lines', "stderr: several lines", '"k\\"ey of\\nseveral lines"', "ayJleSBvZgpzZXZlcmFsIGxpbmVz"],
 )
-def test_a_secret_is_hidden_however_it_is_printed(text: str) -> None:
+def test_parts_and_encodings_of_multiline_secrets_are_masked(text: str) -> None:
     assert HIDDEN in masked(text, ['k"ey of\nseveral lines'])
     assert masked(text, ["another"]) == text
 
@@ -151,14 +151,14 @@ def test_a_secret_is_hidden_however_it_is_printed(text: str) -> None:
         lambda text: shlex.quote(text.upper()),
     ],
 )
-def test_a_secret_is_hidden_in_every_form_that_a_filter_gives_it(form: Callable[[str], str]) -> None:
+def test_secrets_are_masked_in_the_output_form_of_every_filter(form: Callable[[str], str]) -> None:
     secret = "p4'Ss/w\u00f6rd>>??"
     printed = masked(f"it is {form(secret)}.", [secret])
     assert HIDDEN in printed
     assert not set(re.findall(r"\w{3,}", form(secret))) & set(re.findall(r"\w{3,}", printed))
 
 
-def test_what_no_log_hid_in_a_loop_or_a_fact_stays_hidden() -> None:
+def test_secrets_of_loop_results_and_facts_are_collected() -> None:
     loop = Result("ok", data={"results": [{"stdout": "first-out"}, {"stdout": "second-out", "item": {"a": "given"}}]})
     assert secrets_in(loop) == {"first-out", "second-out", "given"}
     facts = Result("ok", data={"ansible_facts": {"a": {"b": ["deep-one"]}, "n": 12345}})
@@ -166,7 +166,7 @@ def test_what_no_log_hid_in_a_loop_or_a_fact_stays_hidden() -> None:
     assert masked_value({"n": 12345, "rc": 1}, {"12345"}) == {"n": HIDDEN, "rc": 1}
 
 
-def test_of_a_loop_the_worst_counts() -> None:
+def test_combined_loop_result_has_the_worst_status() -> None:
     turns = [Result("ok"), Result("failed", "no"), Result("changed")]
     all_of_it = combine_items(turns, ["a", "b", "c"], "item")
     assert (all_of_it.status, all_of_it.reason) == ("failed", "no")
@@ -174,7 +174,7 @@ def test_of_a_loop_the_worst_counts() -> None:
     assert combine_items([], [], "item").status == "skipped"
 
 
-def test_options_of_the_task_run_are_those_of_the_command() -> None:
+def test_run_module_has_the_options_of_the_run_command() -> None:
     """Of the command's other options, some belong to the call of `play`, and some are the tasks install and fetch."""
     command: Any = load_command("run")
     params = {param.name: param for param in command.params}
@@ -190,7 +190,7 @@ def test_options_of_the_task_run_are_those_of_the_command() -> None:
         assert (name, option.choices) == (name, tuple(getattr(param.type, "choices", ())))
 
 
-def test_the_task_run_passes_its_restarts_and_what_to_do_when_it_hangs() -> None:
+def test_run_module_passes_restart_and_hang_options() -> None:
     given = {"script": "train.py", "max_restarts": "2", "checkpoint": "out/../ckpt", "hang_after": 5, "on_hang": "stop"}
     task: Any = SimpleNamespace(base=Path("/p"))
     context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))

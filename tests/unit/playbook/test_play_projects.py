@@ -1,4 +1,4 @@
-"""A home directory is not the project of a playbook's sync or run: refused before any host is touched."""
+"""Tasks that would sync a home directory are refused before a host is changed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def errors_of(directory: Path, word: str, cwd: Path, tags: frozenset[str] = froz
         ("- block:\n  - run: {cmd: hostname, cwd: /}", 4, "sync: no"),
     ],
 )
-def test_a_home_directory_is_refused_with_the_place(home: Path, tasks: str, line: int, fix: str) -> None:
+def test_home_directory_as_project_is_refused_with_its_position(home: Path, tasks: str, line: int, fix: str) -> None:
     (home / "site.yml").write_text(play_of(tasks))
     with pytest.raises(FileError) as refused:
         check(home, "site.yml")
@@ -71,19 +71,21 @@ def test_a_home_directory_is_refused_with_the_place(home: Path, tasks: str, line
         "- {sync: ~, tags: [never]}",
     ],
 )
-def test_what_is_no_home_or_not_known_yet_is_not_refused(home: Path, tasks: str) -> None:
+def test_projects_below_home_and_unknown_paths_are_not_refused(home: Path, tasks: str) -> None:
     (home / "site.yml").write_text(play_of(tasks))
     assert errors_of(home, "site.yml", home) == []
 
 
-def test_the_playbook_that_trains_is_refused_at_home_and_in_a_project_is_not(home: Path) -> None:
+def test_bundled_train_playbook_is_refused_in_a_home_directory(home: Path) -> None:
     with pytest.raises(FileError):
         check(home, "train")
     check(home / "proj", "train")
 
 
 @pytest.mark.parametrize("task", ["sync:", "run: a.py"])
-def test_the_call_refuses_it_before_it_connects(home: Path, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_play_command_refuses_a_home_directory_before_it_connects(
+    home: Path, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (home / "site.yml").write_text(play_of(f"- exec: hostname\n- {task}"))
     monkeypatch.chdir(home)
     ran = CliRunner().invoke(app, ["play", "site.yml", "--hosts", "10.0.0.1"])

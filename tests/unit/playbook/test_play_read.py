@@ -1,4 +1,4 @@
-"""Reading playbooks: what is understood, and that whatever is wrong is said with its place."""
+"""Reading playbooks: the accepted syntax, and errors with their position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_ansible_people_write_is_understood(tmp_path: Path) -> None:
+def test_common_ansible_syntax_is_parsed(tmp_path: Path) -> None:
     text = """\
 ---
 - name: site
@@ -74,7 +74,7 @@ def test_what_ansible_people_write_is_understood(tmp_path: Path) -> None:
     assert shell.loop.items == [1, 2]
 
 
-def test_what_a_block_says_holds_for_its_tasks(tmp_path: Path) -> None:
+def test_tasks_inherit_keywords_of_their_block(tmp_path: Path) -> None:
     text = play_of(
         "- block:\n    - exec: one\n      when: b\n      tags: x\n  rescue:\n    - exec: two\n"
         "  when: a\n  tags: y\n  become: true"
@@ -125,7 +125,9 @@ def test_what_a_block_says_holds_for_its_tasks(tmp_path: Path) -> None:
         ("- exec: a\n  exec: b", 4, "exec", "exec", ""),
     ],
 )
-def test_a_mistake_is_shown_where_it_is(tmp_path: Path, task: str, line: int, caret: str, said: str, fix: str) -> None:
+def test_errors_have_the_position_of_the_mistake(
+    tmp_path: Path, task: str, line: int, caret: str, said: str, fix: str
+) -> None:
     error = refusal(tmp_path, play_of(task))
     found_line, rest = at(error)
     assert missing(error.message, said) == []
@@ -151,14 +153,14 @@ def test_a_mistake_is_shown_where_it_is(tmp_path: Path, task: str, line: int, ca
         "- hosts: all\n  vars: {a: \x00}\n",
     ],
 )
-def test_a_broken_file_is_an_error_of_its_line(tmp_path: Path, text: str) -> None:
+def test_invalid_files_are_errors_with_their_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "site.yml").write_text(text)
     with pytest.raises(FileError) as caught:
         book(tmp_path, text)
     assert caught.value.message.startswith("site.yml:")
 
 
-def test_files_that_include_each_other_are_an_error(tmp_path: Path) -> None:
+def test_circular_includes_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "one.yml").write_text("- exec: a\n- include_tasks: two.yml\n")
     (tmp_path / "two.yml").write_text("- include_tasks: one.yml\n")
     error = refusal(tmp_path, play_of("- import_tasks: one.yml"))
@@ -166,7 +168,7 @@ def test_files_that_include_each_other_are_an_error(tmp_path: Path) -> None:
     assert error.path == "two.yml"
 
 
-def test_an_error_in_an_included_file_is_that_files(tmp_path: Path) -> None:
+def test_errors_in_an_included_file_name_that_file(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "tasks.yml").write_text("- exec: a\n- exec: b\n  whn: c\n")
     error = refusal(tmp_path, play_of("- include_tasks: sub/tasks.yml\n  when: a"))
@@ -174,7 +176,7 @@ def test_an_error_in_an_included_file_is_that_files(tmp_path: Path) -> None:
     assert missing(error.message, "whn") == []
 
 
-def test_included_tasks_inherit_and_find_files_beside_themselves(tmp_path: Path) -> None:
+def test_included_tasks_inherit_keywords_and_find_files_in_their_directory(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "f.txt").write_text("x")
     (tmp_path / "sub" / "tasks.yml").write_text("- copy: {src: f.txt, dest: /x}\n")
@@ -183,7 +185,7 @@ def test_included_tasks_inherit_and_find_files_beside_themselves(tmp_path: Path)
     assert task.tags == {"t"}
 
 
-def test_a_thousand_tasks_are_read_and_checked_in_a_moment(tmp_path: Path) -> None:
+def test_a_thousand_tasks_are_read_in_less_than_3_seconds(tmp_path: Path) -> None:
     text = play_of("\n".join(f"- name: task {n}\n  exec: echo {{{{ x }}}} {n}\n  when: x != {n}" for n in range(1000)))
     began = time.process_time()
     assert len(tasks_in(tmp_path, text)) == 1000
@@ -202,7 +204,7 @@ PIECES = (
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(st.sampled_from(PIECES), max_size=30))
 @example(["- hosts: all\n  vars: {a: !!int '', b: !!float '', c: !!bool maybe}\n"])
-def test_whatever_a_file_says_it_is_read_or_refused(tmp_path: Path, parts: list[str]) -> None:
+def test_any_text_is_read_or_refused_with_its_position(tmp_path: Path, parts: list[str]) -> None:
     path = tmp_path / "site.yml"
     path.write_bytes("".join(parts).encode("utf-8", "surrogatepass"))
     try:
@@ -220,7 +222,7 @@ def test_whatever_a_file_says_it_is_read_or_refused(tmp_path: Path, parts: list[
         "- hosts: all\n  vars:\n    a: &a '{{ x }}" + "z" * 40_000 + "'\n    b: [" + "*a," * 30_000 + "]\n",
     ],
 )
-def test_aliases_of_a_long_text_are_bounded_by_what_they_come_to(tmp_path: Path, text: str) -> None:
+def test_yaml_aliases_are_limited_by_their_expanded_size(tmp_path: Path, text: str) -> None:
     error = refusal(tmp_path, text)
     assert "aliases" in error.message
     assert error.line >= 3
@@ -233,21 +235,19 @@ def test_aliases_of_a_long_text_are_bounded_by_what_they_come_to(tmp_path: Path,
         ("- hosts: all\n  tasks: [include_tasks: 1.yml]\n", "- include_tasks: {}.yml\n", "[]\n"),
     ],
 )
-def test_files_that_name_two_others_each_are_not_read_without_end(
-    tmp_path: Path, first: str, more: str, last: str
-) -> None:
+def test_number_of_included_files_is_limited(tmp_path: Path, first: str, more: str, last: str) -> None:
     for number in range(1, 13):
         (tmp_path / f"{number}.yml").write_text(2 * more.format(number + 1) if number < 12 else last)
     assert missing(refusal(tmp_path, first).message, "1,000 files") == []
 
 
-def test_playbooks_are_imported_to_a_depth(tmp_path: Path) -> None:
+def test_depth_of_imported_playbooks_is_limited(tmp_path: Path) -> None:
     for number in range(1, 61):
         (tmp_path / f"{number}.yml").write_text(f"- import_playbook: {number + 1}.yml\n")
     assert missing(refusal(tmp_path, "- import_playbook: 1.yml\n").message, "deep") == []
 
 
-def test_every_playbook_that_comes_with_the_tool_is_well(tmp_path: Path) -> None:
+def test_every_bundled_playbook_is_valid(tmp_path: Path) -> None:
     names = shipped()
     assert set(names) >= {"bootstrap", "train", "preflight", "upgrade-stack", "tune-xeon", "migrate-off-ipex"}
     with Templater() as templater:
@@ -255,14 +255,14 @@ def test_every_playbook_that_comes_with_the_tool_is_well(tmp_path: Path) -> None
             assert read(name, tmp_path, templater).plays
 
 
-def test_a_name_nobody_knows_says_which_there_are(tmp_path: Path) -> None:
+def test_unknown_playbook_name_suggests_a_bundled_one(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         find_playbook("bootstrp", tmp_path)
     assert "did you mean 'bootstrap'?" in caught.value.fix
 
 
 @pytest.mark.parametrize(("there", "typed"), [("site.yml", "site.yaml"), ("plays/site.yaml", "plays/site.yml")])
-def test_a_file_with_the_other_ending_is_named(tmp_path: Path, there: str, typed: str) -> None:
+def test_missing_playbook_suggests_the_file_with_the_other_yaml_suffix(tmp_path: Path, there: str, typed: str) -> None:
     (tmp_path / "plays").mkdir()
     (tmp_path / there).write_text("- hosts: all\n")
     with pytest.raises(UserError) as caught:
@@ -270,7 +270,7 @@ def test_a_file_with_the_other_ending_is_named(tmp_path: Path, there: str, typed
     assert f"did you mean '{there}'?" in caught.value.fix
 
 
-def test_a_playbook_that_may_not_be_reached_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inaccessible_playbook_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: object) -> bool:
         raise PermissionError(errno.EACCES, "Permission denied")
 

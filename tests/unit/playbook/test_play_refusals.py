@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     text = play_of("""\
 - exce: one
 - block:
@@ -31,7 +31,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     assert [each.column for each in (error, *error.more)] == [7, 11, 28, 7]
 
 
-def test_errors_of_the_play_of_one_task_of_templates_and_of_files_are_said_at_once(tmp_path: Path) -> None:
+def test_errors_of_plays_tasks_templates_and_files_are_reported_at_once(tmp_path: Path) -> None:
     error = refusal(
         tmp_path,
         """\
@@ -55,14 +55,14 @@ def test_errors_of_the_play_of_one_task_of_templates_and_of_files_are_said_at_on
     assert all(each.fix for each in (error, *error.more) if each.line in (2, 4, 5, 7, 10, 13))
 
 
-def test_plays_and_tasks_for_hosts_that_are_not_there_are_said_at_once(tmp_path: Path) -> None:
+def test_unknown_hosts_of_plays_and_tasks_are_reported_at_once(tmp_path: Path) -> None:
     text = play_of("- {exec: x, delegate_to: node9}\n- {doctor: , delegate_to: node1}\n")
     playbook = book(tmp_path, text.replace("all", "node7") + text.replace("all", "gpu"))
     _, errors = prepare(playbook, TaskSelection(), HOSTS, HOSTS)
     assert [error.line for error in errors] == [1, 3, 4, 5, 7, 8]
 
 
-def test_no_more_are_said_than_can_be_read(tmp_path: Path) -> None:
+def test_number_of_reported_errors_is_limited(tmp_path: Path) -> None:
     assert len(refusal(tmp_path, play_of("- exce: x\n" * 70)).more) == MAX_ERRORS - 1
 
 
@@ -75,11 +75,13 @@ def test_no_more_are_said_than_can_be_read(tmp_path: Path) -> None:
         ("make chdir={{ a ~ '/b' }} creates=b", "args: {chdir: \"{{ a ~ '/b' }}\"}"),
     ],
 )
-def test_creates_in_the_line_itself_is_refused_with_a_template_too(tmp_path: Path, line: str, fix: str) -> None:
+def test_creates_and_chdir_in_a_command_line_are_refused_also_with_templates(
+    tmp_path: Path, line: str, fix: str
+) -> None:
     assert fix in refusal(tmp_path, play_of(f"- command: {line}\n")).fix
 
 
-def test_such_words_inside_a_line_are_the_commands_own(tmp_path: Path) -> None:
+def test_creates_as_an_argument_of_the_command_is_accepted(tmp_path: Path) -> None:
     assert book(tmp_path, play_of("- shell: dd creates=x | tee y\n"))
 
 
@@ -91,7 +93,7 @@ def test_such_words_inside_a_line_are_the_commands_own(tmp_path: Path) -> None:
         ("copy: {src: site.yml, dest: x, remote_src: yes}", "command: cp FROM TO"),
     ],
 )
-def test_an_option_of_ansibles_alone_is_answered_with_what_to_write(tmp_path: Path, task: str, fix: str) -> None:
+def test_unsupported_ansible_options_are_refused_with_an_alternative(tmp_path: Path, task: str, fix: str) -> None:
     error = refusal(tmp_path, play_of(f"- {task}\n"))
     assert fix in error.fix
     assert at(error)[1].startswith(("owner", "group", "remote_src"))
@@ -107,7 +109,7 @@ def test_an_option_of_ansibles_alone_is_answered_with_what_to_write(tmp_path: Pa
         ("{debug: , delegate_facts: true}", "hostvars"),
     ],
 )
-def test_what_isnt_here_is_answered_with_what_is(tmp_path: Path, task: str, fix: str) -> None:
+def test_unsupported_modules_and_keywords_are_refused_with_an_alternative(tmp_path: Path, task: str, fix: str) -> None:
     assert fix in refusal(tmp_path, play_of(f"- {task}\n")).fix
 
 
@@ -123,7 +125,7 @@ def test_what_isnt_here_is_answered_with_what_is(tmp_path: Path, task: str, fix:
         ("debug: {msg: '{{ ansible_hostname }}'}", (), ""),
     ],
 )
-def test_a_fact_of_ansibles_that_isnt_here_is_refused_where_it_stands_plainly(
+def test_unknown_ansible_facts_are_refused_with_their_position(
     tmp_path: Path, task: str, given: tuple[str, ...], fix: str
 ) -> None:
     playbook = book(tmp_path, play_of(f"- {task}\n"))
@@ -135,7 +137,7 @@ def test_a_fact_of_ansibles_that_isnt_here_is_refused_where_it_stands_plainly(
         assert at(error)[1].startswith("ansible_")
 
 
-def test_a_source_is_looked_for_as_ansible_does(tmp_path: Path) -> None:
+def test_source_files_are_searched_in_the_same_places_as_ansible(tmp_path: Path) -> None:
     for name in ("templates/app.j2", "files/app.bin", "app.bin", "plain.j2"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -163,5 +165,5 @@ def test_a_source_is_looked_for_as_ansible_does(tmp_path: Path) -> None:
         ("1a=2", {}),
     ],
 )
-def test_one_e_may_be_several_variables(word: str, values: dict[str, str]) -> None:
+def test_one_extra_vars_option_may_set_several_variables(word: str, values: dict[str, str]) -> None:
     assert _pairs(word) == values

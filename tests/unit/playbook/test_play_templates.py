@@ -1,4 +1,4 @@
-"""Templates: what they come to, what they can't reach, and that none holds up or ends the call."""
+"""Templates: their values, the sandbox, and limits of time and memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def wrong(templater: Templater, text: str, values: dict[str, Any] | None = None)
         ("{{ r is failed }}", True),
     ],
 )
-def test_a_template_comes_to_what_ansible_people_expect(templater: Templater, text: str, expected: Any) -> None:
+def test_templates_evaluate_as_in_ansible(templater: Templater, text: str, expected: Any) -> None:
     values = {"n": 3, "names": ["a", "b"], "deep": {"a": {"b": 1}}, "r": {"failed": True}}
     if expected is None:
         wrong(templater, text, values)
@@ -66,11 +66,11 @@ def test_a_template_comes_to_what_ansible_people_expect(templater: Templater, te
         assert value(templater, text, values) == expected
 
 
-def test_what_a_host_said_is_never_a_template(templater: Templater) -> None:
+def test_output_of_hosts_is_never_evaluated_as_a_template(templater: Templater) -> None:
     assert value(templater, "{{ said }}", {"said": "{{ 7 * 7 }} {% raw %}"}) == "{{ 7 * 7 }} {% raw %}"
 
 
-def test_variables_may_need_each_other_and_say_where_they_cant() -> None:
+def test_variables_may_reference_each_other_and_cycles_are_an_error() -> None:
     with Templater() as told:
         told.layer("play", {"a": templated("{{ b }}!"), "b": templated("{{ c }}"), "c": 1}, templated=True)
         told.host("h", ["play", "@weak", "@strong"])
@@ -83,7 +83,7 @@ def test_variables_may_need_each_other_and_say_where_they_cant() -> None:
         assert "need each other" in bad.message
 
 
-def test_a_variable_that_needs_what_is_not_there_is_not_there_itself() -> None:
+def test_variables_that_reference_undefined_variables_are_undefined() -> None:
     with Templater() as told:
         told.layer("play", {"a": templated("{{ gone }}")}, templated=True)
         told.host("h", ["play", "@weak", "@strong"])
@@ -111,7 +111,7 @@ def test_a_variable_that_needs_what_is_not_there_is_not_there_itself() -> None:
         ("{{ lookup('pipe', 'id') }}", "", ""),
     ],
 )
-def test_what_is_undefined_is_said_with_its_name(templater: Templater, text: str, said: str, fix: str) -> None:
+def test_undefined_names_are_named_with_a_suggestion(templater: Templater, text: str, said: str, fix: str) -> None:
     error = wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}})
     assert missing(error.message, said) == []
     assert missing(error.fix, fix) == []
@@ -141,7 +141,7 @@ def test_what_is_undefined_is_said_with_its_name(templater: Templater, text: str
         "{{ hostvars._scope }}",
     ],
 )
-def test_pythons_own_things_are_out_of_reach(templater: Templater, text: str) -> None:
+def test_templates_cannot_access_python_internals(templater: Templater, text: str) -> None:
     assert not isinstance(fill(templater, text, {"names": []}), Filled)
 
 
@@ -159,14 +159,14 @@ def test_pythons_own_things_are_out_of_reach(templater: Templater, text: str) ->
         "{{ 'aaaa'.replace('a', 'b' * 1000000).replace('b', 'c' * 1000000) }}",
     ],
 )
-def test_a_template_that_never_ends_is_ended_and_the_next_is_filled(templater: Templater, text: str) -> None:
+def test_endless_templates_are_stopped_and_the_next_template_is_filled(templater: Templater, text: str) -> None:
     began = time.monotonic()
     assert wrong(templater, text).message.startswith("t.yml:1:")
     assert time.monotonic() - began < 20
     assert value(templater, "{{ 1 + 1 }}") == 2
 
 
-def test_where_the_process_had_to_be_ended_it_is_told_everything_again() -> None:
+def test_restarted_template_process_receives_all_variables_again() -> None:
     with Templater() as told:
         told.layer("play", {"a": 1}, templated=True)
         told.host("h", ["play", "@weak", "@strong"])
@@ -182,13 +182,13 @@ def test_where_the_process_had_to_be_ended_it_is_told_everything_again() -> None
         assert second.values["it"] == 1
 
 
-def test_many_jobs_at_once_with_long_answers_dont_wait_for_one_another(templater: Templater) -> None:
+def test_many_jobs_with_large_results_do_not_deadlock(templater: Templater) -> None:
     job = Job("", {"it": templated("{{ x * 1000 }}")}, local=[({"x": "y" * 100}, False)])
     found = templater.fill([job] * 200)
     assert all(isinstance(each, Filled) and len(each.values["it"]) == 100_000 for each in found)
 
 
-def test_a_value_of_the_environment_is_known_as_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_from_lookup_env_are_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN_OF_A_TEST", "s3cr3t-value")
     with Templater() as told:
         told.host("", ["@strong"])
@@ -200,7 +200,7 @@ def test_a_value_of_the_environment_is_known_as_secret(monkeypatch: pytest.Monke
     ("text", "holds"),
     [("true", True), ("'false'", False), ("'no'", False), ("''", False), ("0", False), ("[]", False), ("'x'", True)],
 )
-def test_a_condition_is_true_or_not_as_people_mean_it(templater: Templater, text: str, holds: bool) -> None:
+def test_conditions_are_evaluated_as_booleans(templater: Templater, text: str, holds: bool) -> None:
     (found,) = templater.fill([Job("", when=[templated(text, "expr")])])
     assert isinstance(found, Filled)
     assert found.held is holds

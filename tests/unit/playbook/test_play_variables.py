@@ -1,4 +1,4 @@
-"""The order of precedence of variables, those of the inventory, group_vars/ and host_vars/."""
+"""The precedence of variables, values of the inventory, group_vars/ and host_vars/."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ipexctl.playbook.engine import batches
 from ipexctl.playbook.play_context import Options
 from ipexctl.playbook.templater import Filled, Job, Templater
 from ipexctl.playbook.variables import read_vars_dirs, send_call_variables, send_play_variables
-from playbook_helpers import HOSTS, book, play_of, played, templated
+from playbook_helpers import HOSTS, book, play_of, run_playbook, templated
 
 PLAY = """\
 - hosts: all
@@ -32,7 +32,7 @@ def values_of(tmp_path: Path, vars_: dict[str, str], asked: str, extra: tuple[di
     (task,) = play.tasks
     with Templater() as told:
         host = Host("node1", "10.0.0.1", user="me", vars=vars_)
-        context: Any = SimpleNamespace(templater=told, hosts=(host,), known=lambda: (host,))
+        context: Any = SimpleNamespace(templater=told, hosts=(host,), all_hosts=(host,))
         context.options, context.cwd = Options(extra=extra), tmp_path
         send_call_variables(context, "/books")
         send_play_variables(context, 0, play)
@@ -43,7 +43,7 @@ def values_of(tmp_path: Path, vars_: dict[str, str], asked: str, extra: tuple[di
     return found.values["it"]
 
 
-def test_the_later_of_ansibles_list_wins(tmp_path: Path) -> None:
+def test_variable_precedence_is_the_order_of_ansible(tmp_path: Path) -> None:
     weak = dict.fromkeys("abcdez", "inventory")
     said = values_of(tmp_path, weak, "{{ [z, a, b, c, d, e] | join(' ') }}", ({"e": "call"},))
     assert said == "inventory play file task set call"
@@ -64,7 +64,7 @@ def test_the_later_of_ansibles_list_wins(tmp_path: Path) -> None:
         ("{{ ''.__class__ }}", None),
     ],
 )
-def test_an_inventorys_value_is_what_it_is_to_ansible(tmp_path: Path, text: str, value: Any) -> None:
+def test_inventory_values_have_the_types_of_ansible(tmp_path: Path, text: str, value: Any) -> None:
     if value is None:
         with pytest.raises(AssertionError, match="inventory, z of node1"):
             values_of(tmp_path, {"z": text}, "{{ z }}")
@@ -75,7 +75,7 @@ def test_an_inventorys_value_is_what_it_is_to_ansible(tmp_path: Path, text: str,
 @pytest.mark.parametrize(
     ("serial", "sizes"), [((), [3]), ((1,), [1, 1, 1]), ((2,), [2, 1]), ((1, "100%"), [1, 2]), (("30%",), [1, 1, 1])]
 )
-def test_serial_makes_groups_as_ansible_does(serial: tuple[int | str, ...], sizes: list[int]) -> None:
+def test_serial_makes_the_same_batches_as_ansible(serial: tuple[int | str, ...], sizes: list[int]) -> None:
     assert [len(batch) for batch in batches(HOSTS, serial)] == sizes
 
 
@@ -88,7 +88,7 @@ def write(directory: Path, files: dict[str, str]) -> None:
         (directory / name).write_text(text)
 
 
-def test_files_are_found_by_group_and_host_the_playbooks_over_the_inventorys(tmp_path: Path) -> None:
+def test_vars_files_are_read_by_group_and_host_with_the_playbooks_last(tmp_path: Path) -> None:
     files = {
         "inv/group_vars/all.yml": "a: inv",
         "book/group_vars/all": "a: book",
@@ -115,7 +115,7 @@ def test_files_are_found_by_group_and_host_the_playbooks_over_the_inventorys(tmp
         ({"host_vars/node1.yml": "- a list\n"}, "node1.yml:1"),
     ],
 )
-def test_what_cant_be_read_is_refused_by_name(tmp_path: Path, files: dict[str, str], what: str) -> None:
+def test_unreadable_vars_files_are_refused_by_name(tmp_path: Path, files: dict[str, str], what: str) -> None:
     write(tmp_path, files)
     with pytest.raises(UserError) as caught:
         read_vars_dirs([tmp_path], [NODE1])
@@ -124,7 +124,7 @@ def test_what_cant_be_read_is_refused_by_name(tmp_path: Path, files: dict[str, s
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("kind", ["group_vars", "host_vars"])
-def test_variables_in_a_pipe_are_refused_at_once(kind: str, tmp_path: Path) -> None:
+def test_fifos_as_vars_files_are_refused_without_blocking(kind: str, tmp_path: Path) -> None:
     (tmp_path / kind).mkdir()
     name = "all.yml" if kind == "group_vars" else "node1.yml"
     os.mkfifo(tmp_path / kind / name)
@@ -133,7 +133,7 @@ def test_variables_in_a_pipe_are_refused_at_once(kind: str, tmp_path: Path) -> N
     assert name in caught.value.message
 
 
-def test_they_stand_between_the_inventorys_groups_and_its_hosts(tmp_path: Path) -> None:
+def test_vars_files_override_inventory_groups_and_not_inventory_hosts(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
@@ -146,6 +146,6 @@ def test_they_stand_between_the_inventorys_groups_and_its_hosts(tmp_path: Path) 
     hosts = read_hosts_file(tmp_path / "hosts.ini")
     dirs = read_vars_dirs([tmp_path], hosts)
     text = play_of('- debug: {msg: "{{ [a, b, c, g, p, z] }}"}\n', "  vars: {p: play}\n")
-    report, _ = played(tmp_path, text, limited=hosts, every=hosts, vars_dirs=dirs)
+    report, _ = run_playbook(tmp_path, text, limited=hosts, every=hosts, vars_dirs=dirs)
     said: Any = report.tasks[0].hosts["node1"].data["msg"]
     assert said == ["xeon", "line", "host", "node1", "play", "group"]

@@ -1,4 +1,4 @@
-"""Cancellation: from a signal handler, and of what begins after it."""
+"""Cancellation from a signal handler, and callbacks that are registered after it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from ipexctl.remote.cancel import Cancel
 
 
-def test_a_signal_handler_may_throw_while_its_thread_holds_what_a_callback_needs() -> None:
+def test_throw_in_a_signal_handler_does_not_deadlock_with_a_callback_lock() -> None:
     cancel, held, woken = Cancel(), threading.Lock(), threading.Event()
 
     def wake() -> None:
@@ -21,7 +21,7 @@ def test_a_signal_handler_may_throw_while_its_thread_holds_what_a_callback_needs
         assert woken.wait(10)
 
 
-def test_what_begins_after_a_cancellation_is_woken_at_once() -> None:
+def test_callback_registered_after_throw_is_called_at_once() -> None:
     cancel, woken = Cancel(), threading.Event()
     cancel.throw()
     with cancel.waking(woken.set):

@@ -14,7 +14,7 @@ from ipexctl.remote.argv_hints import local_path_hint, local_paths, unexpanded, 
 from ipexctl.remote.command import Command, FenceFilter, encode_for_printf, end_session_script, login_line
 
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "csh", "fish") if shutil.which(shell)]
-AWKWARD = [
+SPECIAL_ARGUMENTS = [
     "it's",
     'say "hi"',
     "$HOME `id`",
@@ -32,44 +32,46 @@ AWKWARD = [
 text_without_nul = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=60)
 
 
-def through(shell: str, line: str) -> bytes:
+def run_in_shell(shell: str, line: str) -> bytes:
     done = subprocess.run([shell, "-c", line], capture_output=True, timeout=20, check=False)
     fence = FenceFilter("abc123")
     return fence.feed(done.stdout)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_login_shell_hands_argv_on_unharmed(shell: str) -> None:
-    command = Command.argv("printf", "<%s>", *AWKWARD)
-    assert through(shell, login_line(command, "abc123")).decode() == "".join(f"<{word}>" for word in AWKWARD)
+def test_every_login_shell_passes_argv_unchanged(shell: str) -> None:
+    command = Command.argv("printf", "<%s>", *SPECIAL_ARGUMENTS)
+    assert run_in_shell(shell, login_line(command, "abc123")).decode() == "".join(
+        f"<{word}>" for word in SPECIAL_ARGUMENTS
+    )
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_line_is_read_by_sh_whatever_the_login_shell(shell: str) -> None:
+def test_shell_commands_run_in_sh_with_every_login_shell(shell: str) -> None:
     command = Command.shell('for i in 1 2; do echo "n$i"; done | tr n N; [ \'!\' = "!" ] && echo same')
-    assert through(shell, login_line(command, "abc123")) == b"N1\nN2\nsame\n"
+    assert run_in_shell(shell, login_line(command, "abc123")) == b"N1\nN2\nsame\n"
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(text_without_nul, min_size=1, max_size=5))
-def test_any_words_survive_the_way_through_bash(words: list[str]) -> None:
+def test_any_arguments_pass_through_bash_unchanged(words: list[str]) -> None:
     line = login_line(Command.argv("printf", "%s\\0", *words), "abc123")
-    assert through("bash", line) == b"".join(word.encode() + b"\0" for word in words)
+    assert run_in_shell("bash", line) == b"".join(word.encode() + b"\0" for word in words)
 
 
 @given(text_without_nul)
-def test_the_encoded_script_has_nothing_a_shell_in_single_quotes_would_touch(script: str) -> None:
+def test_encoded_script_is_safe_in_single_quotes(script: str) -> None:
     assert not set(encode_for_printf(script)) & set("'!\n")
     assert encode_for_printf(script).isascii()
     assert "\\" not in re.sub(r"\\0[0-7]{3}", "", encode_for_printf(script))
 
 
-def test_the_script_finds_no_arguments_of_ours() -> None:
-    assert through("sh", login_line(Command.shell("echo $#"), "abc123")) == b"0\n"
+def test_scripts_get_no_positional_arguments() -> None:
+    assert run_in_shell("sh", login_line(Command.shell("echo $#"), "abc123")) == b"0\n"
 
 
 @pytest.mark.parametrize("cut", range(1, 40))
-def test_the_fence_is_found_wherever_the_stream_is_cut(cut: int) -> None:
+def test_fence_is_found_wherever_the_stream_is_split(cut: int) -> None:
     stream = b"Welcome!\n\x1e not it\n\x1eabc123 4711\nours\nmore\n"
     fence = FenceFilter("abc123")
     out = fence.feed(stream[:cut]) + fence.feed(stream[cut:])
@@ -78,7 +80,7 @@ def test_the_fence_is_found_wherever_the_stream_is_cut(cut: int) -> None:
     assert fence.noise == b"Welcome!\n\x1e not it\n"
 
 
-def test_without_a_fence_the_end_of_what_was_said_is_kept() -> None:
+def test_without_a_fence_only_the_end_of_the_output_is_kept() -> None:
     fence = FenceFilter("abc123")
     for _ in range(100):
         assert fence.feed(b"x" * 1000) == b""
@@ -89,7 +91,7 @@ def test_without_a_fence_the_end_of_what_was_said_is_kept() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("setsid"), reason="setsid(1) is not on this machine")
-def test_ending_a_session_reaches_children_that_changed_their_group_and_ignore_term() -> None:
+def test_end_session_script_kills_children_in_other_groups_that_ignore_sigterm() -> None:
     script = "trap '' TERM; set -m; sleep 341 & sleep 342 & echo ready; wait"
     process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
@@ -121,17 +123,17 @@ def test_ending_a_session_reaches_children_that_changed_their_group_and_ignore_t
         ("uname -r", ()),
     ],
 )
-def test_arguments_that_a_shell_would_expand(line: str, found: tuple[str, ...]) -> None:
+def test_unexpanded_finds_arguments_that_only_a_shell_expands(line: str, found: tuple[str, ...]) -> None:
     assert unexpanded(line.split()) == found
 
 
-def test_the_hint_shows_the_expansion_before_the_command() -> None:
+def test_unexpanded_hint_shows_echo_before_the_command() -> None:
     hint = unexpanded_hint(["rm", "-rf", "~/.x", "a b"], ["~/.x"])
     show, run = hint.index("--shell 'echo ~/.x'"), hint.index("""--shell 'rm -rf ~/.x '"'"'a b'"'"''""")
     assert show < run
 
 
-def test_a_path_of_this_home_is_named_if_it_exists() -> None:
+def test_local_paths_finds_existing_paths_below_the_local_home() -> None:
     argv = ["rm", "-rf", "/home/me/.x", "/home/me", "/home/me2/x", "/home/me/none"]
     assert local_paths(argv, "/home/me", lambda path: "none" not in path) == ("/home/me/.x",)
     assert local_paths(["rm", "/x"], "/", lambda _: True) == ()

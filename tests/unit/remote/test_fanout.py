@@ -1,4 +1,4 @@
-"""Many hosts at once: bounded, and each on its own."""
+"""Work on many hosts at once: limited concurrency, one result per host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ipexctl.remote.session_pool import SessionPool
 HOSTS = [Host(f"n{i}", f"n{i}") for i in range(20)]
 
 
-def test_every_host_ends_once_and_a_failure_stays_with_its_host() -> None:
+def test_fan_out_returns_one_outcome_per_host_with_its_own_error() -> None:
     def work(host: Host) -> str:
         if host.name == "n3":
             raise Unreachable("gone", "look")
@@ -30,7 +30,7 @@ def test_every_host_ends_once_and_a_failure_stays_with_its_host() -> None:
     assert all(d.result == d.host.name.upper() for d in done if not d.error)
 
 
-def test_no_more_than_forks_are_at_work() -> None:
+def test_at_most_forks_hosts_run_at_once() -> None:
     lock, now, most = threading.Lock(), 0, 0
 
     def work(host: Host) -> None:
@@ -46,7 +46,7 @@ def test_no_more_than_forks_are_at_work() -> None:
     assert most == 3
 
 
-def test_after_the_switch_nothing_new_is_started() -> None:
+def test_after_cancel_no_further_host_is_started() -> None:
     cancel, begun = Cancel(), []
 
     def work(host: Host) -> None:
@@ -58,7 +58,7 @@ def test_after_the_switch_nothing_new_is_started() -> None:
     assert sum(d.error is not None and d.error.reason == "not started" for d in done) == len(HOSTS) - 1
 
 
-def test_an_error_of_ours_is_raised_and_not_taken_for_a_hosts() -> None:
+def test_errors_that_are_not_host_errors_are_raised() -> None:
     def work(host: Host) -> None:
         raise KeyError(host.name)
 
@@ -66,7 +66,7 @@ def test_an_error_of_ours_is_raised_and_not_taken_for_a_hosts() -> None:
         list(fan_out(HOSTS, work, forks=2, cancel=Cancel()))
 
 
-def test_an_error_of_ours_stops_the_others_and_waits_for_them() -> None:
+def test_raised_error_cancels_the_other_hosts_and_waits_for_them() -> None:
     cancel, ended = Cancel(), []
 
     def work(host: Host) -> None:
@@ -82,7 +82,7 @@ def test_an_error_of_ours_stops_the_others_and_waits_for_them() -> None:
     assert len(ended) == 3
 
 
-def test_a_caller_that_gives_up_leaves_nobody_behind() -> None:
+def test_closing_the_generator_waits_for_all_threads() -> None:
     cancel, ended = Cancel(), []
 
     def work(host: Host) -> None:
@@ -97,7 +97,7 @@ def test_a_caller_that_gives_up_leaves_nobody_behind() -> None:
     assert len(ended) == 4
 
 
-def test_unreachable_wins_over_failed() -> None:
+def test_exit_code_of_unreachable_hosts_precedes_failed_hosts() -> None:
     assert exit_code(["ok", "changed"]) == 0
     assert exit_code(["ok", "failed"]) == 1
     assert exit_code(["failed", "unreachable", "ok"]) == 3
@@ -107,8 +107,8 @@ def test_unreachable_wins_over_failed() -> None:
 # The session pool: a host that is unreachable is connected to once, a detached session stays open
 
 
-class Reach:
-    """Counts who is dialled."""
+class RecordingConnector:
+    """A connector that records the hosts it connects to."""
 
     def __init__(self, opened: Callable[[Host], Any]) -> None:
         self.opened = opened
@@ -122,11 +122,11 @@ class Reach:
         return self.opened(host)
 
 
-def test_a_host_that_was_found_off_is_not_dialled_again_and_says_so_each_time() -> None:
+def test_unreachable_host_is_connected_to_once_and_reported_each_time() -> None:
     def off(host: Host) -> Any:
         raise Unreachable(f"{host.name} is off")
 
-    connector = Reach(off)
+    connector = RecordingConnector(off)
     with SessionPool(connector, Cancel(), forks=2) as pool:  # type: ignore[arg-type]
         pool.warm([Host("a", "a")])
         for _ in range(2):
@@ -137,7 +137,7 @@ def test_a_host_that_was_found_off_is_not_dialled_again_and_says_so_each_time() 
     assert connector.dialled == ["a"]
 
 
-def test_a_session_that_was_handed_over_is_left_open() -> None:
+def test_detached_session_stays_open() -> None:
     closed: list[str] = []
 
     class Session:
@@ -150,7 +150,7 @@ def test_a_session_that_was_handed_over_is_left_open() -> None:
             closed.append(self.host.name)
 
     hosts = (Host("a", "a"), Host("b", "b"))
-    with SessionPool(Reach(Session), Cancel(), forks=2) as pool:  # type: ignore[arg-type]
+    with SessionPool(RecordingConnector(Session), Cancel(), forks=2) as pool:  # type: ignore[arg-type]
         for host in hosts:
             pool.session(host)
         kept = pool.detach(hosts[0])

@@ -24,16 +24,16 @@ from ipexctl.remote.tcp import TunedSocket
 
 
 @pytest.fixture
-def restless() -> Iterator[None]:
-    """Threads take turns at every chance: a race that strikes once in a thousand calls strikes at once."""
+def frequent_thread_switches() -> Iterator[None]:
+    """Make threads switch very often, so that rare races become likely."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
 
 
-@pytest.mark.usefixtures("restless")
-def test_threads_that_make_connections_do_not_disturb_each_other() -> None:
+@pytest.mark.usefixtures("frequent_thread_switches")
+def test_concurrent_threads_create_independent_connections() -> None:
     endpoint, ring = Endpoint("10.0.0.1", 22, "me"), KeyRing()
 
     def make(number: int) -> str:
@@ -57,7 +57,7 @@ def test_threads_that_make_connections_do_not_disturb_each_other() -> None:
         (("ssh-dss",), ["ssh-ed25519"]),
     ],
 )
-def test_known_host_key_types_are_asked_for_first_in_the_order_of_ssh(known: tuple[str, ...], first: list[str]) -> None:
+def test_known_host_key_types_come_first_in_the_order_of_ssh(known: tuple[str, ...], first: list[str]) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         transport = paramiko.Transport(ours)
@@ -93,7 +93,7 @@ def test_only_strong_algorithms_that_the_ssh_config_allows_are_offered() -> None
 
 
 @pytest.mark.parametrize("configured", ["aes128-cbc", "chacha20-poly1305@openssh.com"])
-def test_a_list_without_a_supported_algorithm_is_named(configured: str) -> None:
+def test_algorithm_lists_without_a_supported_entry_are_refused_by_name(configured: str) -> None:
     with pytest.raises(Unreachable) as caught:
         allowed("Ciphers", ("aes128-ctr", "aes128-cbc"), configured)
     assert "Ciphers" in caught.value.reason
@@ -104,11 +104,11 @@ def test_a_list_without_a_supported_algorithm_is_named(configured: str) -> None:
 @pytest.mark.parametrize(
     ("configured", "left"), [("-aes128*", ["b"]), ("+x", ["aes128-ctr", "b"]), ("^b", ["aes128-ctr", "b"])]
 )
-def test_a_change_of_the_default_list_without_openssh(configured: str, left: list[str]) -> None:
+def test_changes_of_the_default_algorithms_are_applied_without_openssh(configured: str, left: list[str]) -> None:
     assert list(allowed("Ciphers", ("aes128-ctr", "b", "3des-cbc"), configured)) == left
 
 
-def test_nothing_is_said_to_a_channel_behind_its_close_until_its_number_is_given_again() -> None:
+def test_closed_channel_gets_no_messages_until_its_number_is_reused() -> None:
     def message(kind: int, *numbers: int) -> paramiko.Message:
         made = paramiko.Message()
         made.add_byte(bytes([kind]))
@@ -130,11 +130,11 @@ def test_nothing_is_said_to_a_channel_behind_its_close_until_its_number_is_given
         assert sent[-1] == (94, 1)
 
 
-# The socket of an ssh connection: it reads ahead, and its time limit or its close ends a read
+# The socket of an ssh connection: read-ahead, timeouts, and close() during a read
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[TunedSocket, socket.socket]]:
+def connected_sockets() -> Iterator[tuple[TunedSocket, socket.socket]]:
     with socket.create_server(("127.0.0.1", 0)) as server, TunedSocket() as near:
         near.connect(server.getsockname())
         far, _ = server.accept()
@@ -142,8 +142,8 @@ def ends() -> Iterator[tuple[TunedSocket, socket.socket]]:
             yield near, far
 
 
-def test_a_message_is_read_in_pieces_of_any_size(ends: tuple[TunedSocket, socket.socket]) -> None:
-    near, far = ends
+def test_recv_returns_data_in_pieces_of_any_size(connected_sockets: tuple[TunedSocket, socket.socket]) -> None:
+    near, far = connected_sockets
     sent = bytes(range(256)) * 1000
     far.sendall(sent)
     far.shutdown(socket.SHUT_WR)
@@ -155,8 +155,8 @@ def test_a_message_is_read_in_pieces_of_any_size(ends: tuple[TunedSocket, socket
     assert near.recv(10) == b""
 
 
-def test_a_read_and_a_write_end_at_the_time_limit(ends: tuple[TunedSocket, socket.socket]) -> None:
-    near, far = ends
+def test_recv_and_send_end_at_the_timeout(connected_sockets: tuple[TunedSocket, socket.socket]) -> None:
+    near, far = connected_sockets
     near.settimeout(0.05)
     with pytest.raises(TimeoutError):
         near.recv(1)
@@ -167,8 +167,8 @@ def test_a_read_and_a_write_end_at_the_time_limit(ends: tuple[TunedSocket, socke
             near.send(bytes(1 << 20))
 
 
-def test_a_close_ends_the_read_of_another_thread(ends: tuple[TunedSocket, socket.socket]) -> None:
-    near, _ = ends
+def test_close_ends_a_recv_in_another_thread(connected_sockets: tuple[TunedSocket, socket.socket]) -> None:
+    near, _ = connected_sockets
     near.settimeout(60)
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append(near.recv(1)), daemon=True)

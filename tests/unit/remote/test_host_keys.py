@@ -6,7 +6,6 @@ import base64
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.host_keys import HostKeys, Policy
 from ipexctl.remote.known_hosts import KnownHostsEntry, entries_for, fingerprint, hash_name, parse
 from ipexctl.remote.outcome import Unreachable
@@ -31,7 +32,7 @@ def at(tmp_path: Path) -> Endpoint:
     return Endpoint("10.0.0.1", 2222, "me", known_hosts=(tmp_path / "ssh" / "known_hosts", tmp_path / "global"))
 
 
-def stored(at: Endpoint, text: str) -> Path:
+def write_known_hosts(at: Endpoint, text: str) -> Path:
     path = at.known_hosts[0]
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
@@ -59,10 +60,10 @@ ALIAS = {"key_alias": "cluster"}
         ("strict", "", "", {"strict": "off"}, "is unknown"),
     ],
 )
-def test_a_key_passes_or_is_refused_and_the_files_stay_as_they_are(
+def test_host_keys_are_accepted_or_refused_without_changing_the_files(
     at: Endpoint, policy: Policy | None, own: str, system: str, changes: dict[str, Any], refused: str | None
 ) -> None:
-    stored(at, own)
+    write_known_hosts(at, own)
     at.known_hosts[1].write_text(system)
     expected = pytest.raises(Unreachable, match=refused) if refused else nullcontext()
     with expected:
@@ -70,12 +71,12 @@ def test_a_key_passes_or_is_refused_and_the_files_stay_as_they_are(
     assert [path.read_text() for path in at.known_hosts] == [own, system]
 
 
-def test_a_type_known_under_the_bare_name_is_asked_for_on_another_port(at: Endpoint) -> None:
-    stored(at, line("10.0.0.1", KEY))
+def test_preferred_types_include_keys_known_without_the_port(at: Endpoint) -> None:
+    write_known_hosts(at, line("10.0.0.1", KEY))
     assert HostKeys("strict").preferred_types(at) == ("ssh-ed25519",)
 
 
-def test_an_unknown_key_names_its_fingerprint_and_the_command_that_accepts_it(at: Endpoint) -> None:
+def test_unknown_key_error_has_fingerprint_and_accept_command(at: Endpoint) -> None:
     with pytest.raises(Unreachable) as caught:
         HostKeys("strict").check(at, "ssh-ed25519", KEY)
     assert fingerprint(KEY) in caught.value.reason
@@ -86,7 +87,7 @@ def test_an_unknown_key_names_its_fingerprint_and_the_command_that_accepts_it(at
 @pytest.mark.parametrize(
     "changes", [{"jump": "gate"}, ALIAS], ids=["a bastion is in between", "the name would be wrong"]
 )
-def test_keyscan_is_not_advised_where_it_would_not_help(at: Endpoint, changes: dict[str, Any]) -> None:
+def test_keyscan_is_not_suggested_with_a_bastion_or_an_alias(at: Endpoint, changes: dict[str, Any]) -> None:
     with pytest.raises(Unreachable) as caught:
         HostKeys("strict").check(at._replace(**changes), "ssh-ed25519", KEY)
     assert "keyscan" not in caught.value.fix
@@ -94,8 +95,8 @@ def test_keyscan_is_not_advised_where_it_would_not_help(at: Endpoint, changes: d
 
 
 @pytest.mark.parametrize("policy", ["strict", "accept-new"])
-def test_a_changed_key_never_passes_and_says_where_the_old_one_stands(at: Endpoint, policy: Policy) -> None:
-    path = stored(at, "# comment\n" + line("[10.0.0.1]:2222", OTHER))
+def test_changed_key_is_refused_with_file_and_line_of_the_old_key(at: Endpoint, policy: Policy) -> None:
+    path = write_known_hosts(at, "# comment\n" + line("[10.0.0.1]:2222", OTHER))
     with pytest.raises(Unreachable, match="CHANGED") as caught:
         HostKeys(policy).check(at, "ssh-ed25519", KEY)
     assert f"{path}:2" in caught.value.reason
@@ -109,7 +110,7 @@ def test_a_key_of_another_type_than_the_known_one_is_a_changed_key(
     at: Endpoint, policy: Policy, key_alias: str | None, file: int
 ) -> None:
     at = at._replace(key_alias=key_alias)
-    stored(at, "")
+    write_known_hosts(at, "")
     at.known_hosts[file].write_text(line(at.key_name, OTHER))
     before = [path.read_text() for path in at.known_hosts if path.exists()]
     with pytest.raises(Unreachable, match="CHANGED") as caught:
@@ -127,8 +128,8 @@ def test_a_key_of_another_type_than_the_known_one_is_a_changed_key(
     assert [path.read_text() for path in at.known_hosts if path.exists()] == before
 
 
-def test_a_line_that_is_about_other_hosts_too_is_not_to_be_deleted(at: Endpoint) -> None:
-    path = stored(at, "\n" + line("[10.0.0.*]:2222", OTHER))
+def test_removal_is_not_suggested_for_a_line_that_matches_several_hosts(at: Endpoint) -> None:
+    path = write_known_hosts(at, "\n" + line("[10.0.0.*]:2222", OTHER))
     with pytest.raises(Unreachable, match="CHANGED") as caught:
         HostKeys("strict").check(at, "ecdsa-sha2-nistp256", KEY)
     assert "ssh-keygen -R" not in caught.value.fix
@@ -136,8 +137,8 @@ def test_a_line_that_is_about_other_hosts_too_is_not_to_be_deleted(at: Endpoint)
 
 
 @pytest.mark.parametrize("before", ["", "other ssh-rsa AAAA", "other ssh-rsa AAAA\n"])
-def test_accept_new_remembers_the_key_on_a_line_of_its_own(at: Endpoint, before: str) -> None:
-    path = stored(at, before)
+def test_accept_new_appends_the_key_as_a_new_line(at: Endpoint, before: str) -> None:
+    path = write_known_hosts(at, before)
     keys = HostKeys("accept-new")
     keys.check(at, "ssh-ed25519", KEY)
     keys.check(at, "ssh-ed25519", KEY)
@@ -146,21 +147,21 @@ def test_accept_new_remembers_the_key_on_a_line_of_its_own(at: Endpoint, before:
         keys.check(at, "ssh-ed25519", OTHER)
 
 
-def test_a_file_made_for_the_first_key_is_ours_alone(at: Endpoint) -> None:
+def test_new_known_hosts_file_is_private(at: Endpoint) -> None:
     HostKeys("accept-new").check(at, "ssh-ed25519", KEY)
     assert at.known_hosts[0].stat().st_mode & 0o777 == 0o600
     assert at.known_hosts[0].parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_key_that_cannot_be_written_down_is_not_accepted(at: Endpoint) -> None:
+def test_key_is_refused_if_known_hosts_cannot_be_written(at: Endpoint) -> None:
     nowhere = Path("/proc/ssh/known_hosts")
     with pytest.raises(Unreachable, match=r"/proc/ssh/known_hosts: No such file or directory"):
         HostKeys("accept-new").check(at._replace(known_hosts=(nowhere,)), "ssh-ed25519", KEY)
 
 
 @pytest.mark.parametrize("key_type", ["ssh-ed25519", "ecdsa-sha2-nistp256"])
-def test_another_key_under_the_bare_name_is_that_of_the_other_port(at: Endpoint, key_type: str) -> None:
-    path = stored(at, line("10.0.0.1", OTHER))
+def test_other_key_known_without_the_port_does_not_conflict(at: Endpoint, key_type: str) -> None:
+    path = write_known_hosts(at, line("10.0.0.1", OTHER))
     with pytest.raises(Unreachable, match="is unknown") as caught:
         HostKeys("strict").check(at, key_type, KEY)
     assert "ssh-keyscan -p 2222 10.0.0.1" in caught.value.fix
@@ -168,7 +169,7 @@ def test_another_key_under_the_bare_name_is_that_of_the_other_port(at: Endpoint,
     assert path.read_text().endswith(line("[10.0.0.1]:2222", KEY).replace("ssh-ed25519", key_type))
 
 
-def test_names_are_hashed_where_the_ssh_config_wants_it(at: Endpoint) -> None:
+def test_names_are_hashed_if_the_ssh_config_says_so(at: Endpoint) -> None:
     at = at._replace(hash_names=True)
     with pytest.raises(Unreachable, match="is unknown") as caught:
         HostKeys("strict").check(at, "ssh-ed25519", KEY)
@@ -182,8 +183,8 @@ def test_names_are_hashed_where_the_ssh_config_wants_it(at: Endpoint) -> None:
     HostKeys("strict").check(at, "ssh-ed25519", KEY)
 
 
-def test_a_remembered_key_says_on_which_line_it_stands(at: Endpoint) -> None:
-    path = stored(at, "# one\n\nother ssh-rsa AAAA")
+def test_changed_key_error_has_the_line_of_an_added_key(at: Endpoint) -> None:
+    path = write_known_hosts(at, "# one\n\nother ssh-rsa AAAA")
     keys = HostKeys("accept-new")
     keys.preferred_types(at)
     path.write_text(path.read_text() + "\n# somebody else's")
@@ -192,8 +193,8 @@ def test_a_remembered_key_says_on_which_line_it_stands(at: Endpoint) -> None:
         keys.check(at, "ssh-ed25519", OTHER)
 
 
-def test_each_name_is_looked_up_once(at: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(at, line("[10.0.0.1]:2222", KEY))
+def test_each_name_is_searched_once_until_a_key_is_added(at: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_known_hosts(at, line("[10.0.0.1]:2222", KEY))
     asked: list[str] = []
 
     def counting(entries: Iterable[KnownHostsEntry], name: str) -> tuple[KnownHostsEntry, ...]:
@@ -209,7 +210,7 @@ def test_each_name_is_looked_up_once(at: Endpoint, monkeypatch: pytest.MonkeyPat
     assert asked == ["[10.0.0.1]:2222", "[10.0.0.1]:2223", "10.0.0.1", "[10.0.0.1]:2223"]
 
 
-def test_a_file_is_read_once_also_where_keys_are_added_to_it(at: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_hosts_files_are_read_once_also_after_additions(at: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
 
     def counting(path: Path) -> tuple[KnownHostsEntry, ...]:
@@ -227,21 +228,13 @@ def test_a_file_is_read_once_also_where_keys_are_added_to_it(at: Endpoint, monke
     assert [entry.line for entry in parse(at.known_hosts[0].read_text(), "f")] == [1, 2, 3, 4, 5]
 
 
-def test_of_two_hosts_under_one_new_name_only_one_key_is_accepted(at: Endpoint) -> None:
+def test_concurrent_hosts_with_one_alias_accept_only_one_new_key(at: Endpoint) -> None:
     keys, at = HostKeys("accept-new"), at._replace(key_alias="cluster")
-    refused: list[str] = []
 
     def check(number: int) -> None:
-        try:
-            keys.check(at, "ssh-ed25519", b"key %d" % number)
-        except Unreachable as error:
-            refused.append(error.reason)
+        keys.check(at, "ssh-ed25519", b"key %d" % number)
 
-    threads = [threading.Thread(target=check, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    refused = [done.error.reason for done in fan_out(range(8), check, forks=8, cancel=Cancel()) if done.error]
     assert len(refused) == 7
     assert all("CHANGED" in reason for reason in refused)
     assert len(at.known_hosts[0].read_text().splitlines()) == 1
@@ -261,7 +254,7 @@ def test_of_two_hosts_under_one_new_name_only_one_key_is_accepted(at: Endpoint) 
 def test_a_revoked_key_is_refused_even_if_it_is_known(
     at: Endpoint, tmp_path: Path, policy: Policy, revoked: str | None, expected: str
 ) -> None:
-    stored(at, line("[10.0.0.1]:2222", KEY))
+    write_known_hosts(at, line("[10.0.0.1]:2222", KEY))
     file = tmp_path / "revoked"
     if revoked is not None:
         file.write_text(revoked)
@@ -295,7 +288,7 @@ def test_a_key_in_a_revocation_list_of_ssh_keygen_is_refused(at: Endpoint, tmp_p
 
 
 @pytest.mark.parametrize("policy", ["strict", "accept-new"])
-def test_without_a_known_hosts_file_of_the_user_no_key_is_written(at: Endpoint, policy: Policy) -> None:
+def test_no_key_is_written_without_a_user_known_hosts_file(at: Endpoint, policy: Policy) -> None:
     system = at.known_hosts[1]
     endpoint = at._replace(known_hosts=(system,), can_add_keys=False)
     with pytest.raises(Unreachable) as caught:

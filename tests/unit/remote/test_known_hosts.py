@@ -1,10 +1,8 @@
-"""Reading known_hosts, and judging a key by it."""
+"""Parsing of known_hosts, and the check of a host key against its entries."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import shutil
 import subprocess
 import time
@@ -51,12 +49,12 @@ def b64(key: bytes) -> str:
         ("|1|broken ssh-ed25519 AAAA", "node1", "unknown"),
     ],
 )
-def test_judgement(line: str, name: str, verdict: Verdict) -> None:
+def test_check_key_verdicts(line: str, name: str, verdict: Verdict) -> None:
     assert check_key(entries_for(parse(line, "f"), name), "ssh-ed25519", GOOD).verdict == verdict
 
 
 @pytest.mark.parametrize("key_type", ["ssh-ed25519", "ssh-rsa"])
-def test_a_key_that_is_known_once_is_known_whatever_else_stands_there(key_type: str) -> None:
+def test_matching_key_is_known_despite_other_keys_of_the_host(key_type: str) -> None:
     others, good = f"node1 {key_type} {b64(OTHER)}", f"node1 ssh-ed25519 {b64(GOOD)}"
     for lines in (f"{others}\n{good}", f"{good}\n{others}"):
         assert check_key(entries_for(parse(lines, "f"), "node1"), "ssh-ed25519", GOOD).verdict == "known"
@@ -71,7 +69,7 @@ def test_a_changed_key_is_compared_with_the_known_one_of_its_type() -> None:
         assert found.line == line
 
 
-def test_revoked_wins_over_known() -> None:
+def test_revoked_key_takes_precedence_over_known() -> None:
     lines = f"node1 ssh-ed25519 {b64(GOOD)}\n@revoked * ssh-ed25519 {b64(GOOD)}"
     judgement = check_key(entries_for(parse(lines, "kh"), "node1"), "ssh-ed25519", GOOD)
     assert judgement.verdict == "revoked"
@@ -79,18 +77,13 @@ def test_revoked_wins_over_known() -> None:
     assert (judgement.entry.file, judgement.entry.line) == ("kh", 2)
 
 
-def test_the_types_we_could_check_are_asked_for() -> None:
+def test_known_types_excludes_revoked_keys() -> None:
     lines = f"node1 ssh-rsa {b64(OTHER)}\nnode1 ssh-ed25519 {b64(GOOD)}\n@revoked node1 ecdsa-sha2-nistp256 {b64(GOOD)}"
     assert known_types(entries_for(parse(lines, "f"), "node1")) == ("ssh-rsa", "ssh-ed25519")
 
 
-def test_the_fingerprint_is_the_one_ssh_keygen_shows() -> None:
-    digest = base64.b64encode(hashlib.sha256(GOOD).digest()).decode()
-    assert fingerprint(GOOD) == f"SHA256:{digest.rstrip('=')}"
-
-
 @given(st.text(max_size=200), st.text(max_size=20))
-def test_no_text_makes_the_reader_raise(text: str, name: str) -> None:
+def test_parse_accepts_any_text(text: str, name: str) -> None:
     assert check_key(entries_for(parse(text, "f"), name), "ssh-ed25519", GOOD).verdict in (
         "known",
         "unknown",
@@ -98,19 +91,10 @@ def test_no_text_makes_the_reader_raise(text: str, name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [0, 20, 64, 65, 200])
-def test_a_hashed_name_is_an_hmac_whatever_the_length_of_its_salt(size: int) -> None:
-    line = f"{hash_name('node1', bytes(range(size)))} ssh-ed25519 {b64(GOOD)}"
-    digest = hmac.new(bytes(range(size)), b"node1", hashlib.sha1).digest()
-    assert line.startswith(f"|1|{b64(bytes(range(size)))}|{b64(digest)} ")
-    assert len(entries_for(parse(line, "f"), "node1")) == 1
-    assert not entries_for(parse(line, "f"), "node2")
-
-
 @pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH's ssh-keygen is not on this machine")
-def test_names_are_hashed_as_openssh_does(tmp_path: Path) -> None:
+def test_names_are_hashed_and_fingerprints_shown_as_by_openssh(tmp_path: Path) -> None:
     blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours, theirs, key = tmp_path / "ours", tmp_path / "theirs", tmp_path / "key.pub"
     ours.write_text(f"{hash_name('[node1]:2222')} ssh-ed25519 {b64(blob)}\n")
     found = subprocess.run(["ssh-keygen", "-F", "[node1]:2222", "-f", ours], capture_output=True, text=True, check=True)
     assert "found: line 1" in found.stdout
@@ -118,14 +102,17 @@ def test_names_are_hashed_as_openssh_does(tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-H", "-f", theirs], capture_output=True, check=True)
     entries = parse(theirs.read_text(), "f")
     assert [len(entries_for(entries, name)) for name in ("node1", "node2", "node3")] == [1, 1, 0]
+    key.write_text(f"ssh-ed25519 {b64(blob)}\n")
+    shown = subprocess.run(["ssh-keygen", "-l", "-f", key], capture_output=True, text=True, check=True).stdout
+    assert fingerprint(blob) == shown.split()[1]
 
 
-def test_lines_are_counted_as_an_editor_counts_them() -> None:
+def test_only_newlines_count_as_line_ends() -> None:
     text = f"# a comment\x0bwith\u2028odd\x1cbytes\r\nnode1 ssh-ed25519 {b64(GOOD)}\r\n"
     assert [entry.line for entry in parse(text, "f")] == [2]
 
 
-def test_thousands_of_names_cost_no_expression_each() -> None:
+def test_lookup_in_thousands_of_entries_is_fast() -> None:
     text = "".join(f"n{i}.cluster,10.0.0.{i} ssh-ed25519 {b64(GOOD)}\n" for i in range(5000))
     entries, begun = parse(text, "f"), time.process_time()
     for index in range(8):

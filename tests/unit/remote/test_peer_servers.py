@@ -1,4 +1,4 @@
-"""The choice of the host that serves files to a target, without a host."""
+"""The choice of the host that serves files to a target."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
-from ipexctl.remote.transfer import peer_transfer, store_client
-from ipexctl.remote.transfer.peer_transfer import Servers
+from ipexctl.remote.transfer import peer_servers, store_client
+from ipexctl.remote.transfer.peer_servers import Servers
 from ipexctl.remote.transfer.store_client import Delivery, StoredFile, StoreLocation
 
 FILES = (StoredFile("a" * 64, "one.whl", 1),)
 
 
 @pytest.mark.parametrize(("lacking", "waits"), [((), False), (FILES, True)])
-def test_only_a_target_that_lacks_files_waits_for_a_busy_server(
+def test_target_waits_for_a_busy_server_only_if_it_lacks_files(
     lacking: tuple[StoredFile, ...], waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_transfer, "_PATIENCE", 0.1)
+    monkeypatch.setattr(peer_servers, "_PATIENCE", 0.1)
     monkeypatch.setattr(store_client, "missing", lambda *_, **__: lacking)
     source, target, cancel = Host("a", "a"), Host("b", "b"), Cancel()
     servers = Servers(FILES, cancel)
     servers.add(StoreLocation(source, "python3", "/h/wheels", "10.0.0.1"), FakeSession(source))
-    servers._servers[0].clients = peer_transfer._MAX_CLIENTS
+    servers._servers[0].clients = peer_servers._MAX_CLIENTS
     location = StoreLocation(target, "python3", "/h/wheels", "10.0.0.2")
     delivery = Delivery(location, FakeSession(target), FILES, None, cancel, lambda *_: None)
     sending = threading.Thread(target=_send, args=(servers, delivery), daemon=True)

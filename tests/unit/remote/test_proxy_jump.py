@@ -10,7 +10,7 @@ from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.ssh_config import Endpoint
 
 
-def test_the_known_hosts_of_a_host_are_not_those_of_its_bastion(tmp_path: Path) -> None:
+def test_ssh_to_a_bastion_does_not_use_known_hosts_of_the_host(tmp_path: Path) -> None:
     ssh, calls = tmp_path / "ssh", tmp_path / "calls"
     ssh.write_text(f"#!/bin/sh\necho \"$@\" >>'{calls}'\n")
     ssh.chmod(0o755)

@@ -1,12 +1,11 @@
-"""The relay on the control machine: complete files only, whatever the source sends."""
+"""The relay on the control machine: it passes only complete files with the expected hash."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import Ended, Session
+from ipexctl.remote.session import Ended
 from ipexctl.remote.transfer.relay import Relay
 from ipexctl.remote.transfer.store_client import Damaged, StoredFile, StoreLocation
 
 ONE, TWO = b"the first file", b"the second"
 HOST = Host("node1", "node1")
+SOURCE = StoreLocation(HOST, "python3", "/home/me/wheels")
 END = b'{"end": true}\n'
 
 
@@ -34,14 +34,9 @@ def frame(content: bytes, **changed: Any) -> bytes:
     return json.dumps(header).encode() + b"\n" + content
 
 
-def relayed(session: FakeSession, files: list[StoredFile]) -> dict[str, bytes]:
+def relay_files(session: FakeSession, files: list[StoredFile]) -> dict[str, bytes]:
     """The files that arrive, by name."""
-
-    @contextmanager
-    def opened() -> Iterator[Session]:
-        yield session
-
-    with Relay(StoreLocation(HOST, "python3", "/home/me/wheels"), opened, Cancel()) as relay:
+    with Relay(SOURCE, lambda: nullcontext(session), Cancel()) as relay:
         return {file.name: path.read_bytes() for file, path in relay.files(files)}
 
 
@@ -51,15 +46,10 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_each_file_is_read_once_and_nothing_stays(directory: Path) -> None:
+def test_files_are_read_once_and_temporary_files_are_removed(directory: Path) -> None:
     session = FakeSession(HOST, frame(ONE) + frame(TWO) + END)
-
-    @contextmanager
-    def opened() -> Iterator[Session]:
-        yield session
-
     directory.chmod(0o1777)  # as /tmp, which belongs to another account
-    with Relay(StoreLocation(HOST, "python3", "/store"), opened, Cancel()) as relay:
+    with Relay(SOURCE, lambda: nullcontext(session), Cancel()) as relay:
         for _ in range(3):
             files = {file.name: path.read_bytes() for file, path in relay.files([file_of(TWO), file_of(ONE)])}
             assert files == {"f14.whl": ONE, "f10.whl": TWO}
@@ -82,26 +72,26 @@ def test_each_file_is_read_once_and_nothing_stays(directory: Path) -> None:
         pytest.param(json.dumps({"sha256": file_of(ONE).sha256, "error": "gone"}).encode() + b"\n" + END, id="error"),
     ],
 )
-def test_a_source_that_does_not_send_the_file_is_an_error_of_the_transfer(directory: Path, stream: bytes) -> None:
+def test_missing_or_malformed_files_of_the_source_are_host_errors(directory: Path, stream: bytes) -> None:
     with pytest.raises(HostError):
-        relayed(FakeSession(HOST, stream), [file_of(ONE)])
+        relay_files(FakeSession(HOST, stream), [file_of(ONE)])
     assert list(directory.iterdir()) == []
 
 
-def test_a_file_with_another_content_is_damaged(directory: Path) -> None:
+def test_file_with_another_hash_raises_damaged(directory: Path) -> None:
     with pytest.raises(Damaged):
-        relayed(FakeSession(HOST, frame(ONE[::-1], sha256=file_of(ONE).sha256) + END), [file_of(ONE)])
+        relay_files(FakeSession(HOST, frame(ONE[::-1], sha256=file_of(ONE).sha256) + END), [file_of(ONE)])
     assert list(directory.iterdir()) == []
 
 
-def test_a_name_that_the_source_chooses_is_not_used(directory: Path) -> None:
+def test_file_names_sent_by_the_source_are_ignored(directory: Path) -> None:
     stream = frame(ONE, name="../../../escaped") + END
-    assert relayed(FakeSession(HOST, stream), [file_of(ONE)]) == {"f14.whl": ONE}
+    assert relay_files(FakeSession(HOST, stream), [file_of(ONE)]) == {"f14.whl": ONE}
     assert list(directory.iterdir()) == []
 
 
 def test_an_error_on_the_source_is_reported_with_its_name() -> None:
     session = FakeSession(HOST, b"", b"Traceback\nOSError: broken disk\n", Ended(1))
     with pytest.raises(HostError) as caught:
-        relayed(session, [file_of(ONE)])
+        relay_files(session, [file_of(ONE)])
     assert caught.value.reason == "node1: OSError: broken disk"

@@ -1,4 +1,4 @@
-"""Answers of hosts whose fields are missing or have another type: an error of that host, and of no other."""
+"""Replies of hosts with missing fields, wrong types or too much data are errors of that host only."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ BLOB = StoredFile("0" * 64, "a.whl", 3)
 LOCATION = StoreLocation(HOST, "python3", "/h/wheels")
 
 
-def answering(*lines: object) -> FakeSession:
-    """A session whose host answers every call with these lines."""
+def session_with_reply(*lines: object) -> FakeSession:
+    """A session whose host replies to every call with these lines."""
     return FakeSession(HOST, stdout=b"".join(json.dumps(line).encode() + b"\n" for line in lines))
 
 
@@ -79,15 +79,15 @@ def positions(document: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, .
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_honest_answer_is_decoded(name: str) -> None:
+def test_valid_replies_are_decoded(name: str) -> None:
     answer, decode = CALLS[name]
-    session = answering({"event": "done", **answer})
+    session = session_with_reply({"event": "done", **answer})
     decode(session)
     assert len(session.commands) == 1
 
 
 @given(st.sampled_from(sorted(CALLS)), st.data())
-def test_a_changed_value_is_decoded_or_an_error_of_the_host(name: str, data: st.DataObject) -> None:
+def test_changed_replies_are_decoded_or_raise_a_host_error(name: str, data: st.DataObject) -> None:
     answer, decode = CALLS[name]
     changed = copy.deepcopy(answer)
     *path, last = data.draw(st.sampled_from(positions(answer)))
@@ -101,13 +101,13 @@ def test_a_changed_value_is_decoded_or_an_error_of_the_host(name: str, data: st.
             st.sampled_from([None, "", "text", 3, -1, 1e308, float("nan"), True, [], [7], {}, {"x": [None]}, 10**400])
         )
     try:
-        decode(answering({"event": "done", **changed}))
+        decode(session_with_reply({"event": "done", **changed}))
     except HostError as error:
         assert len(error.reason) < 400
         assert error.reason.isprintable()
 
 
-def test_the_answer_is_quoted_without_control_characters_and_credentials() -> None:
+def test_malformed_replies_are_quoted_without_control_characters_and_credentials() -> None:
     reply = Reply({"url": "https://me:secret@h/\x1b[2J", "logins": {"https://h": "Basic c2VjcmV0"}, "bytes": []})
     with pytest.raises(MalformedReply) as caught:
         reply.integer("bytes")
@@ -118,13 +118,13 @@ def test_the_answer_is_quoted_without_control_characters_and_credentials() -> No
     assert len(MalformedReply("no JSON", "x" * 10_000).reason) < 400
 
 
-def test_an_event_with_a_wrong_figure_is_an_error_of_the_host() -> None:
-    session = answering({"event": "progress", "done": "many"}, {"event": "done", "have": []})
+def test_malformed_progress_event_raises_malformed_reply() -> None:
+    session = session_with_reply({"event": "progress", "done": "many"}, {"event": "done", "have": []})
     with pytest.raises(MalformedReply):
         call(session, "files.store", "have", {}, on_event=lambda event: print(event.integer("done")))
 
 
-# A host that sends without end: its result is failed, memory stays small, the other hosts go on
+# A host with endless output: it fails, memory stays bounded, the other hosts continue
 
 
 FLOOD = "head -c 128000000 /dev/zero | tr '\\0' x"
@@ -154,7 +154,7 @@ def peak() -> int:
     ],
     ids=["line", "values", "stdout", "stderr"],
 )
-def test_a_host_that_floods_fails_alone(
+def test_excessive_output_fails_only_its_host_and_memory_stays_bounded(
     flood: Callable[[Session], object], answer: Callable[[Session], object]
 ) -> None:
     hosts = [Host(f"node{number}", "localhost") for number in (1, 2, 3)]
@@ -173,7 +173,7 @@ def test_a_host_that_floods_fails_alone(
 
 
 @pytest.mark.parametrize("flood", [call_agent(FLOOD), capture_output(FLOOD)], ids=["line", "stdout"])
-def test_a_refused_answer_is_not_kept_as_long_as_its_error(flood: Callable[[Session], object]) -> None:
+def test_error_of_an_oversized_reply_does_not_keep_the_reply_in_memory(flood: Callable[[Session], object]) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(HostError) as caught:
@@ -184,7 +184,7 @@ def test_a_refused_answer_is_not_kept_as_long_as_its_error(flood: Callable[[Sess
         tracemalloc.stop()
 
 
-def test_a_marker_without_its_end_is_not_collected() -> None:
+def test_fence_line_without_an_end_is_an_error() -> None:
     fence = FenceFilter("abc123")
     with pytest.raises(HostError):
         for data in [b"\x1eabc123", *[b"x" * 1000] * 10]:

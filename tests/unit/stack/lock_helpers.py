@@ -1,4 +1,4 @@
-"""Plans, sources and a machine to make locks on, for tests of locks."""
+"""Plans, sources and a lock maker for tests of locks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ipexctl.stack.lock.make_lock import LockMaker, uv_here
 from ipexctl.stack.lock.wheels import Availability, SourceFailure
 from ipexctl.stack.resolve.model import StackPlan
 
-HERE = LocalSession(Host("here", "127.0.0.1"))
+LOCAL_SESSION = LocalSession(Host("here", "127.0.0.1"))
 
 
 def plan(*requirements: str, python: str = "3.11", glibc: str = "2.31", constraints: tuple[str, ...] = ()) -> StackPlan:
@@ -33,8 +33,8 @@ def plan(*requirements: str, python: str = "3.11", glibc: str = "2.31", constrai
     )
 
 
-def asked(*sources: Source, failures: tuple[SourceFailure, ...] = ()) -> IndexAnswer:
-    """As if these had answered."""
+def answer_of(*sources: Source, failures: tuple[SourceFailure, ...] = ()) -> IndexAnswer:
+    """An index answer in which these sources replied, without any query."""
     return IndexAnswer(Availability({}, tuple(source.label for source in sources), failures), sources, PipSettings())
 
 
@@ -46,12 +46,12 @@ def links(url: str, label: str = "the links") -> Source:
     return Source("links", url, label)
 
 
-def heard(*sources: Source, projects: tuple[str, ...] = ("torch",)) -> IndexAnswer:
-    """What these really answer."""
-    return query_indexes(HERE, sys.executable, sources, projects, PipSettings(), timeout=2)
+def query(*sources: Source, projects: tuple[str, ...] = ("torch",)) -> IndexAnswer:
+    """The answer of a real query to these sources."""
+    return query_indexes(LOCAL_SESSION, sys.executable, sources, projects, PipSettings(), timeout=2)
 
 
 def maker(home: Path) -> LockMaker:
     uv = uv_here()
     assert uv is not None
-    return LockMaker(HERE, sys.executable, str(home), uv)
+    return LockMaker(LOCAL_SESSION, sys.executable, str(home), uv)

@@ -1,4 +1,4 @@
-"""Hosts and indexes to resolve stacks for: as little of them as counts."""
+"""Minimal hosts and indexes for tests of the stack resolver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def host(
     store: str | None = None,
     mpi: bool = False,
 ) -> Facts:
-    """Pythons as `3.11`, in /usr/bin, or as `PATH=3.11`."""
+    """Facts of a host; Pythons are given as `3.11` (in /usr/bin) or as `PATH=3.11`."""
     found = tuple(_python(word) for word in (pythons or ("3.11",)))
     return Facts(
         system=System(kernel_name=kernel, arch=arch, libc=libc, libc_version=glibc),  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def _python(word: str) -> Python:
 
 
 def index(*files: str, source: str = "pypi.org", failures: tuple[str, ...] = ()) -> Availability:
-    """An index with those wheels; one with a `!` behind it is withdrawn."""
+    """An index with these wheels; a trailing `!` marks a yanked wheel."""
     found: dict[str, list[Candidate]] = {}
     for file in files:
         name = file.rstrip("!")
@@ -89,7 +89,7 @@ PYPI = (
 )
 BINDINGS_2_7 = "oneccl_bind_pt-2.7.0+cpu-cp311-cp311-linux_x86_64.whl"
 TORCH_2_7_CPU = "torch-2.7.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
-AMONG_PYPI = index(*PYPI)
+PYPI_INDEX = index(*PYPI)
 
 
 def env_record(name: str, *requests: EnvRequest) -> dict[str, Any]:

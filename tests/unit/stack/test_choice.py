@@ -1,4 +1,4 @@
-"""One function answers which stack hosts have or would get."""
+"""choose_stack(): the stack that hosts have, or would get from an installation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Und
 from ipexctl.stack.resolve.resolver import projects
 
 CUDA = tuple(wheel for wheel in PYPI if "intel_ext" not in wheel)
-"""PyPI's torch alone: without `+cpu`."""
+"""The wheels of PyPI without IPEX: torch without `+cpu`."""
 
 
 @pytest.fixture
@@ -55,25 +55,25 @@ def with_env(facts: Facts, row: str, request: StackRequest = NEWEST, *names: str
         (index(*CUDA, "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"), "torch-2.13"),
     ],
 )
-def test_the_last_answer_of_the_indexes_decides(cache: IndexCache, wheels: Availability, name: str) -> None:
-    cache.save(CONTROL_MACHINE, _about_all(wheels))
+def test_cached_index_answer_decides_the_stack(cache: IndexCache, wheels: Availability, name: str) -> None:
+    cache.save(CONTROL_MACHINE, _answer_for_all_projects(wheels))
     assert planned(_chosen({"n1": host()}, cache)).row.name == name
     assert planned(_chosen({}, cache)).row.name == name
 
 
-def test_without_an_answer_of_the_indexes_the_candidates_are_named(cache: IndexCache) -> None:
+def test_without_an_index_answer_the_candidates_are_named(cache: IndexCache) -> None:
     outcome = _chosen({"n1": host()}, cache)
     assert isinstance(outcome, Undecided)
     assert [plan.row.name for plan in outcome.candidates] == ["ipex-2.7", "torch-2.15"]
 
 
-def test_indexes_that_have_nothing_are_an_answer_too(cache: IndexCache) -> None:
-    cache.save(CONTROL_MACHINE, _about_all(index(source="/mnt/empty")))
+def test_empty_index_answer_is_a_refusal(cache: IndexCache) -> None:
+    cache.save(CONTROL_MACHINE, _answer_for_all_projects(index(source="/mnt/empty")))
     assert "/mnt/empty" in refused(_chosen({"n1": host()}, cache)).reason
 
 
-def test_an_installed_environment_comes_first(cache: IndexCache) -> None:
-    cache.save(CONTROL_MACHINE, _about_all(index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
+def test_installed_environment_takes_precedence(cache: IndexCache) -> None:
+    cache.save(CONTROL_MACHINE, _answer_for_all_projects(index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
     plan = planned(_chosen({"n1": with_env(host(), "torch-2.13"), "n2": host()}, cache))
     assert (plan.row.name, plan.torch, plan.ipex, plan.backend) == ("torch-2.13", "2.13.0+cpu", None, "gloo")
     assert "n1" in plan.why
@@ -87,38 +87,36 @@ def test_an_installed_environment_comes_first(cache: IndexCache) -> None:
         with_env(host(), "torch-9.9"),
     ],
 )
-def test_an_environment_of_another_name_one_that_does_not_run_and_one_of_no_known_stack_do_not_count(
-    cache: IndexCache, facts: Facts
-) -> None:
+def test_environments_with_other_name_broken_or_of_unknown_stacks_are_ignored(cache: IndexCache, facts: Facts) -> None:
     assert isinstance(_chosen({"n1": facts}, cache), Undecided)
 
 
-def test_a_named_stack_is_that_of_the_environment_made_for_it(cache: IndexCache) -> None:
+def test_requested_stack_matches_the_environment_made_for_that_request(cache: IndexCache) -> None:
     torch = StackRequest(stack="torch")
     hosts = {"n1": with_env(host(), "torch-2.13", torch)}
     assert planned(choose_stack(torch, hosts, rows(), cache=cache)).row.name == "torch-2.13"
     assert planned(choose_stack(StackRequest(torch="2.7"), hosts, rows(), cache=cache)).row.name == "ipex-2.7"
 
 
-def test_an_environment_of_another_version_table_does_not_count(cache: IndexCache) -> None:
+def test_environments_made_with_another_version_table_are_ignored(cache: IndexCache) -> None:
     table = merged('[{"name": "torch-2.16", "torch": "2.16.0", "torch_pythons": ["3.11"]}]', "rows.json")
     outcome = choose_stack(NEWEST, {"n1": with_env(host(), "torch-2.13")}, table, cache=cache)
     assert isinstance(outcome, Undecided)
     assert outcome.candidates[-1].row.name == "torch-2.16"
 
 
-def test_an_answer_to_a_host_comes_before_that_to_the_control_machine(cache: IndexCache) -> None:
-    cache.save(CONTROL_MACHINE, _about_all(index(*PYPI)))
-    cache.save("n1", _about_all(index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
+def test_index_answer_to_a_host_precedes_that_to_the_control_machine(cache: IndexCache) -> None:
+    cache.save(CONTROL_MACHINE, _answer_for_all_projects(index(*PYPI)))
+    cache.save("n1", _answer_for_all_projects(index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
     assert planned(_chosen({"n1": host()}, cache)).row.name == "ipex-2.7"
-    cache.save("n1", _about_all(index(source="/mnt/empty")))
+    cache.save("n1", _answer_for_all_projects(index(source="/mnt/empty")))
     assert planned(_chosen({"n1": host()}, cache)).row.name == "torch-2.15"
 
 
-def test_an_answer_is_kept_for_a_day_and_for_these_settings_of_pip(
+def test_index_cache_is_valid_for_a_day_and_for_the_same_pip_settings(
     tmp_path: Path, cache: IndexCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache.save(CONTROL_MACHINE, _about_all(index(*PYPI)))
+    cache.save(CONTROL_MACHINE, _answer_for_all_projects(index(*PYPI)))
     assert isinstance(_chosen({}, IndexCache({"PIP_INDEX_URL": "https://other"}, tmp_path)), Undecided)
     (file,) = tmp_path.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
@@ -131,14 +129,14 @@ def test_an_answer_is_kept_for_a_day_and_for_these_settings_of_pip(
         assert isinstance(_chosen({}, cache), Undecided)
 
 
-def test_an_answer_about_some_projects_keeps_those_about_others(cache: IndexCache) -> None:
-    cache.save(CONTROL_MACHINE, _about_all(index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
+def test_index_cache_keeps_answers_about_other_projects(cache: IndexCache) -> None:
+    cache.save(CONTROL_MACHINE, _answer_for_all_projects(index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
     cache.save(CONTROL_MACHINE, index("torch-2.7.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"))
     assert planned(_chosen({"n1": host()}, cache)).row.name == "ipex-2.7"
 
 
-def test_indexes_that_did_not_answer_are_no_answer(cache: IndexCache) -> None:
-    cache.save(CONTROL_MACHINE, replace(_about_all(index(*PYPI)), answered=()))
+def test_index_cache_ignores_results_without_an_answer(cache: IndexCache) -> None:
+    cache.save(CONTROL_MACHINE, replace(_answer_for_all_projects(index(*PYPI)), answered=()))
     assert isinstance(_chosen({}, cache), Undecided)
 
 
@@ -146,6 +144,6 @@ def _chosen(hosts: dict[str, Facts], cache: IndexCache) -> StackPlan | Undecided
     return choose_stack(NEWEST, hosts, rows(), cache=cache)
 
 
-def _about_all(wheels: Availability) -> Availability:
+def _answer_for_all_projects(wheels: Availability) -> Availability:
     """The answer of indexes that were queried about every project of the table."""
     return replace(wheels, candidates={project: wheels.of(project) for project in projects(NEWEST)})

@@ -1,4 +1,4 @@
-"""The indexes to ask for wheels, and the names of sources before people."""
+"""The indexes that are queried for wheels, and the labels of sources in messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lock_helpers import HERE
+from lock_helpers import LOCAL_SESSION
 
 from ipexctl.node.common.http import without_login
 from ipexctl.stack.env import staging
@@ -25,18 +25,18 @@ from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
 
 NONE = PipSettings()
-ALWAYS = [source.label for source in STACK_SOURCES]
+STACK_LABELS = [source.label for source in STACK_SOURCES]
 
 
 def labels(sources: Sources, settings: PipSettings = NONE, *, here: bool = True) -> list[str]:
     return [source.label for source in sources_for(sources, settings, here=here)]
 
 
-def test_with_nothing_said_pypi_pytorch_and_intel_are_asked() -> None:
-    assert labels(Sources()) == ["PyPI", *ALWAYS]
+def test_default_sources_are_pypi_pytorch_and_intel() -> None:
+    assert labels(Sources()) == ["PyPI", *STACK_LABELS]
 
 
-def test_the_calls_index_url_is_the_only_index() -> None:
+def test_index_url_option_replaces_all_default_and_pip_indexes() -> None:
     settings = PipSettings(
         extra_index_urls=("https://pip/simple",), find_links=("/pip",), index_url="https://main/simple"
     )
@@ -44,40 +44,40 @@ def test_the_calls_index_url_is_the_only_index() -> None:
     assert labels(call, settings) == ["https://also/simple", "https://mine/simple", "/wheels"]
 
 
-def test_pips_index_stands_in_for_pypi() -> None:
+def test_index_url_of_pip_config_replaces_pypi() -> None:
     settings = PipSettings(index_url="https://mirror/simple", extra_index_urls=("https://pypi.org/simple/",))
-    assert labels(Sources(), settings) == ["https://mirror/simple", "PyPI", *ALWAYS]
+    assert labels(Sources(), settings) == ["https://mirror/simple", "PyPI", *STACK_LABELS]
 
 
-def test_an_index_of_a_users_stack_comes_before_pypi() -> None:
+def test_index_of_a_user_stack_precedes_pypi() -> None:
     besides = (*STACK_SOURCES, Source("index", "https://corp/simple", "https://corp/simple"))
     found = [source.label for source in sources_for(Sources(), NONE, besides=besides)]
-    assert found == ["https://corp/simple", "PyPI", *ALWAYS]
+    assert found == ["https://corp/simple", "PyPI", *STACK_LABELS]
 
 
-def test_offline_only_directories_are_looked_into() -> None:
+def test_offline_uses_only_directories() -> None:
     settings = PipSettings(index_url="https://mirror/simple", find_links=("/pip", "https://page/"))
     call = Sources(offline=True, wheelhouse="/house", find_links=("https://far/", "file:///near"))
     assert labels(call, settings) == ["/house", "/near", "/pip"]
 
 
-def test_pips_no_index_is_obeyed() -> None:
+def test_no_index_of_pip_config_is_respected() -> None:
     settings = PipSettings(no_index=True, find_links=("/pip", "https://page/"), index_url="https://mirror/simple")
     assert labels(Sources(find_links=("/mine",)), settings) == ["/mine", "/pip", "https://page/"]
 
 
-def test_directories_of_the_call_are_on_this_machine_only() -> None:
+def test_directories_of_the_command_line_apply_to_the_control_machine_only() -> None:
     call = Sources(wheelhouse="/house", find_links=("/wheels", "https://page/"))
     found = labels(call, PipSettings(find_links=("/theirs",)), here=False)
-    assert found == ["PyPI", *ALWAYS, "https://page/", "/theirs"]
+    assert found == ["PyPI", *STACK_LABELS, "https://page/", "/theirs"]
 
 
-def test_a_source_named_twice_is_asked_once() -> None:
+def test_duplicate_sources_are_queried_once() -> None:
     call = Sources(extra_index_urls=("https://pypi.org/simple", "https://a/simple", "https://a/simple/"))
-    assert labels(call) == ["https://a/simple", "PyPI", *ALWAYS]
+    assert labels(call) == ["https://a/simple", "PyPI", *STACK_LABELS]
 
 
-def test_two_logins_to_one_place_are_two_sources_told_apart() -> None:
+def test_sources_with_different_logins_have_distinct_labels() -> None:
     call = Sources(extra_index_urls=("https://me:a@host/simple", "https://you:b@host/simple"))
     assert labels(call)[:2] == ["https://host/simple", "https://host/simple (2)"]
 
@@ -90,24 +90,24 @@ def test_two_logins_to_one_place_are_two_sources_told_apart() -> None:
         ("/a/directory", "/a/directory"),
     ],
 )
-def test_no_secret_is_shown(url: str, label: str) -> None:
+def test_source_labels_contain_no_secrets(url: str, label: str) -> None:
     assert without_login(url) == label
     source = sources_for(Sources(extra_index_urls=(url,)), NONE)[0]
     assert "secret" not in source.label
     assert "secret" not in repr(source)
 
 
-def test_settings_are_shown_without_secrets() -> None:
+def test_repr_of_pip_settings_contains_no_secrets() -> None:
     settings = PipSettings(index_url="https://me:secret@host/simple", proxy="http://me:secret@proxy")
     assert "secret" not in repr(settings)
 
 
-def test_an_answer_keeps_logins_for_those_who_fetch(tmp_path: Path) -> None:
+def test_index_answer_keeps_credentials_for_downloads(tmp_path: Path) -> None:
     write_wheel(tmp_path, "torch", "2.8.0")
     with SimpleIndex(tmp_path, login=("me", "secret")) as served:
         source = Source("index", served.url_with_login, "mine")
         found = query_indexes(
-            HERE, sys.executable, [source, Source("links", "/nowhere", "gone")], ["Torch"], NONE, timeout=3
+            LOCAL_SESSION, sys.executable, [source, Source("links", "/nowhere", "gone")], ["Torch"], NONE, timeout=3
         )
     assert found.sources == (source,)
     assert [failure.source for failure in found.availability.failures] == ["gone"]
@@ -121,8 +121,8 @@ def test_an_answer_keeps_logins_for_those_who_fetch(tmp_path: Path) -> None:
 NAMED = (("b", "host"), ("c", "inside"))
 
 
-def test_a_wheel_of_a_lock_gets_the_url_of_the_indexes_or_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A URL in the record of a host is not one of the call, and extras without a URL change nothing."""
+def test_locked_wheels_get_urls_from_indexes_or_the_command_line_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """URLs from the record of a host are not used; extras without a URL change nothing."""
     found = SimpleNamespace(filename="a-1-py3-none-any.whl", url="https://index/a-1-py3-none-any.whl")
     answer = SimpleNamespace(availability=SimpleNamespace(candidates={"a": [found]}))
     monkeypatch.setattr(staging, "query_here", lambda *_: answer)

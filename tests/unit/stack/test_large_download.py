@@ -47,7 +47,7 @@ def test_a_small_download_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("is_cuda", [False, True])
-def test_more_than_2_gb_come_with_the_smaller_stack(is_cuda: bool) -> None:
+def test_download_above_2_gb_warns_and_names_the_smaller_stack(is_cuda: bool) -> None:
     sizes: dict[str, int | None] = {"torch": 2 * GB, "nvidia-cublas" if is_cuda else "big": GB}
     first, second = announced(sizes, CPU_BUILD)
     assert (first.warning, second.warning) == (False, True)
@@ -55,11 +55,11 @@ def test_more_than_2_gb_come_with_the_smaller_stack(is_cuda: bool) -> None:
     assert ("CUDA" in second.text) == is_cuda
 
 
-def test_without_a_smaller_stack_the_place_of_small_builds_is_named() -> None:
+def test_large_download_without_a_smaller_stack_names_the_pytorch_cpu_index() -> None:
     assert missing(announced({"torch": 3 * GB})[1].text, "download.pytorch.org/whl/cpu") == []
 
 
-def test_wheels_that_the_hosts_have_do_not_count() -> None:
+def test_wheels_already_on_the_hosts_are_not_counted() -> None:
     sizes: dict[str, int | None] = {"torch": 2 * GB, "big": GB}
     assert len(announced(sizes, CPU_BUILD)) == 2
     (line,) = announced(sizes, CPU_BUILD, shared=frozenset({"hash-torch"}))

@@ -1,4 +1,4 @@
-"""Reading pylock.toml: which of several wheels is taken, and what of a URL stays."""
+"""Reading pylock.toml: the choice among several wheels, and their URLs."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ def taken(*wheels: str, python: str = "3.11", glibc: str = "2.31") -> str:
         ("2.12", "x86_64-manylinux_2_17"),
     ],
 )
-def test_uvs_platform_is_never_newer_than_the_hosts(glibc: str, platform: str) -> None:
+def test_uv_platform_is_never_newer_than_the_glibc_of_the_hosts(glibc: str, platform: str) -> None:
     assert platform_for(glibc) == platform
 
 
-def test_a_wheel_for_the_python_beats_one_for_any() -> None:
+def test_wheel_for_the_exact_python_is_preferred() -> None:
     mine = "torch-2.8.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     assert taken("torch-2.8.0-py3-none-any.whl", "torch-2.8.0-cp310-abi3-linux_x86_64.whl", mine) == mine
 
 
-def test_the_newest_platform_the_hosts_run_wins() -> None:
+def test_wheel_of_the_newest_supported_platform_is_preferred() -> None:
     wheels = [f"torch-2.8.0-cp311-cp311-manylinux_2_{minor}_x86_64.whl" for minor in (17, 28, 39)]
     assert taken(*wheels) == wheels[1]
     assert taken(*wheels, glibc="2.17") == wheels[0]
 
 
-def test_of_two_builds_the_later_wins() -> None:
+def test_wheel_with_the_higher_build_number_is_preferred() -> None:
     first, second = (f"torch-2.8.0{build}-py3-none-manylinux1_x86_64.whl" for build in ("-2", "-10"))
     assert taken("torch-2.8.0-py3-none-manylinux1_x86_64.whl", first, second) == second
 
 
-def test_what_fits_nobody_is_no_wheel() -> None:
+def test_no_wheel_is_raised_if_none_is_compatible() -> None:
     with pytest.raises(NoWheel, match="torch"):
         taken("torch-2.8.0-cp310-cp310-manylinux_2_28_x86_64.whl", "torch-2.8.0-py3-none-win_amd64.whl", "torch-x.whl")
 
 
-def test_credentials_do_not_reach_the_lock() -> None:
+def test_credentials_are_removed_from_lock_urls() -> None:
     text = lock("torch-2.8.0-py3-none-any.whl").replace("https://", "https://me:secret@")
     (wheel,) = read_pylock(text, "3.11", "2.31", {})
     assert wheel.url == "https://host/torch-2.8.0-py3-none-any.whl"
 
 
-def test_a_file_on_disk_is_known_by_its_path() -> None:
+def test_wheel_on_disk_has_a_path_and_no_url() -> None:
     url = "https://host/torch-2.8.0-py3-none-any.whl"
     (wheel,) = read_pylock(
         lock("torch-2.8.0-py3-none-any.whl"), "3.11", "2.31", {url: {"path": "/w/t.whl", "sha256": "ab", "size": 7}}
@@ -72,7 +72,7 @@ def test_a_file_on_disk_is_known_by_its_path() -> None:
     assert (wheel.url, wheel.path, wheel.sha256, wheel.size) == (None, "/w/t.whl", "ab", 7)
 
 
-def test_a_wheel_named_by_its_url_is_a_wheel_too() -> None:
+def test_wheel_given_by_url_is_read() -> None:
     text = (
         'lock-version = "1.0"\n[[packages]]\nname = "Special_Thing"\n'
         'archive = { url = "https://host/special_thing-1.5-py3-none-any.whl", hashes = { sha256 = "ab" } }\n'
@@ -81,7 +81,7 @@ def test_a_wheel_named_by_its_url_is_a_wheel_too() -> None:
     assert (wheel.name, wheel.version, wheel.sha256) == ("special-thing", "1.5", "ab")
 
 
-def test_local_versions_and_names_are_as_people_write_them() -> None:
+def test_local_versions_in_urls_are_decoded() -> None:
     text = lock("torch-2.8.0%2Bcpu-cp311-cp311-linux_x86_64.whl", version="2.8.0+cpu")
     (wheel,) = read_pylock(text, "3.11", "2.31", {})
     assert wheel.filename == "torch-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"
@@ -118,12 +118,12 @@ def test_local_versions_and_names_are_as_people_write_them() -> None:
         ("pp310-pypy310_pp73-manylinux_2_28_x86_64", "3.10", "2.28", False),
     ],
 )
-def test_tags(tags: str, python: str, glibc: str, runs: bool) -> None:
+def test_wheel_tags_match_python_and_glibc(tags: str, python: str, glibc: str, runs: bool) -> None:
     found = index(f"torch-2.8.0-{tags}.whl").build("torch", "2.8.0", Target(python, glibc))
     assert (found is not None) == runs
 
 
-def test_requires_python_is_obeyed_and_nonsense_in_it_is_not() -> None:
+def test_requires_python_is_respected_and_invalid_values_are_ignored() -> None:
     def with_rule(rule: str) -> Availability:
         wheel = Candidate("torch", "2.8.0", "torch-2.8.0-py3-none-any.whl", "here", requires_python=rule)
         return Availability({"torch": (wheel,)})
@@ -135,13 +135,13 @@ def test_requires_python_is_obeyed_and_nonsense_in_it_is_not() -> None:
     assert with_rule(">=three").build("torch", "2.8.0", target)
 
 
-def test_a_version_is_the_same_with_fewer_zeros_and_no_release_is_its_candidate() -> None:
+def test_versions_match_with_fewer_zeros_and_not_with_release_candidates() -> None:
     target = Target("3.9", "2.28")
     assert index("oneccl_bind_pt-1.13-cp39-cp39-linux_x86_64.whl").build("oneccl-bind-pt", "1.13.0", target)
     assert not index("torch-2.9.0rc1-cp39-cp39-linux_x86_64.whl").build("torch", "2.9.0", target)
 
 
-def test_a_wheel_that_is_not_withdrawn_comes_first() -> None:
+def test_wheel_that_is_not_yanked_is_preferred() -> None:
     names = ("torch-2.8.0-cp39-cp39-linux_x86_64.whl!", "torch-2.8.0-cp39-cp39-manylinux1_x86_64.whl")
     found = index(*names).build("torch", "2.8.0", Target("3.9", "2.28"))
     assert found is not None
@@ -160,11 +160,11 @@ def test_a_wheel_that_is_not_withdrawn_comes_first() -> None:
         ("intel_openmp-2024.1.2-py2.py3-none-manylinux1_x86_64.whl!", "intel-openmp==2024.*", False),
     ],
 )
-def test_requirements(wheel: str, requirement: str, there: bool) -> None:
+def test_can_satisfy_checks_version_platform_and_yanked(wheel: str, requirement: str, there: bool) -> None:
     assert index(wheel).can_satisfy(requirement, Target("3.11", "2.28")) == there
 
 
-def test_names_that_are_no_wheels_are_passed_over() -> None:
+def test_invalid_wheel_names_are_skipped() -> None:
     names = ("torch-2.8.0.tar.gz", "torch-2.8.0-cp311.whl", "torch-x.y-cp311-cp311-linux_x86_64.whl", "-")
     wheels = tuple(Candidate("torch", "2.8.0", name, "here") for name in names)
     assert Availability({"torch": wheels}).build("torch", "2.8.0", Target("3.11", "2.28")) is None

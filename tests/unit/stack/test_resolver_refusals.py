@@ -1,11 +1,11 @@
-"""Why there is no stack: who is at fault, by which rule, and what to do then."""
+"""Refusals of the stack resolver: the hosts, the rule and the fix."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stack_helpers import AMONG_PYPI, AVX, AVX2, AVX512, NEWEST, PYPI, host, index, refused
+from stack_helpers import AVX, AVX2, AVX512, NEWEST, PYPI, PYPI_INDEX, host, index, refused
 
 from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog.table import minor, rows, version_key
@@ -71,7 +71,7 @@ from message_data import missing
         ),
     ],
 )
-def test_a_refusal_names_the_hosts_the_rule_and_the_way_out(
+def test_refusal_names_hosts_rule_and_fix(
     request_: StackRequest, hosts: dict[str, Facts], reason: str, fix: str, at_fault: tuple[str, ...]
 ) -> None:
     why = refused(resolve(request_, hosts, None))
@@ -81,7 +81,7 @@ def test_a_refusal_names_the_hosts_the_rule_and_the_way_out(
     assert why.exit_code == 1
 
 
-def test_many_hosts_with_one_fault_are_one_clause() -> None:
+def test_many_hosts_with_the_same_problem_are_abbreviated() -> None:
     hosts = {f"n{number}": host("2.17", "3.9") for number in range(9)}
     reason = refused(resolve(StackRequest(torch="2.8"), hosts, None)).reason
     assert missing(reason, "n0 n1 n2 n3 n4 4 2.17 2.8 2.28") == []
@@ -106,7 +106,7 @@ def test_many_hosts_with_one_fault_are_one_clause() -> None:
         (StackRequest(torch=""), "torch", ""),
     ],
 )
-def test_what_nobody_knows_is_a_wrong_call(asked: StackRequest, reason: str, fix: str) -> None:
+def test_unknown_versions_and_names_have_exit_code_2(asked: StackRequest, reason: str, fix: str) -> None:
     why = refused(resolve(asked, {}, None))
     assert why.exit_code == 2
     assert missing(why.reason, reason) == []
@@ -140,30 +140,30 @@ def test_what_nobody_knows_is_a_wrong_call(asked: StackRequest, reason: str, fix
         (StackRequest(python="3.6"), "Python 3.6", "3.8"),
     ],
 )
-def test_what_cannot_go_together_is_a_refusal_of_a_right_call(asked: StackRequest, reason: str, fix: str) -> None:
+def test_incompatible_requests_have_exit_code_1(asked: StackRequest, reason: str, fix: str) -> None:
     why = refused(resolve(asked, {}, None))
     assert why.exit_code == 1
     assert missing(why.reason, reason) == []
     assert missing(why.fix, fix) == []
 
 
-def test_bindings_that_must_be_and_that_nobody_has() -> None:
-    why = refused(resolve(StackRequest(require_oneccl=True), {"n1": host()}, AMONG_PYPI))
+def test_required_oneccl_without_available_bindings_is_refused() -> None:
+    why = refused(resolve(StackRequest(require_oneccl=True), {"n1": host()}, PYPI_INDEX))
     assert missing(why.reason, "oneccl_bind_pt pypi.org") == []
     assert missing(why.fix, "--wheelhouse --require-oneccl ipex-2.8 gloo") == []
 
 
-def test_a_wheelhouse_for_another_python_says_for_which_it_is() -> None:
+def test_wheelhouse_for_another_python_names_its_pythons() -> None:
     why = refused(resolve(NEWEST, {"n1": host("2.36", "3.12")}, index(*PYPI, source="/mnt/wheels")))
     assert missing(why.reason, "3.12 3.11 3.14") == []
 
 
-def test_nothing_to_be_had_at_all() -> None:
+def test_empty_index_is_refused_and_named() -> None:
     why = refused(resolve(NEWEST, {"n1": host()}, index(source="/mnt/empty")))
     assert missing(why.reason, "torch /mnt/empty") == []
 
 
-# Any mix of hosts, wishes and wheels has a plan that fits them all, or a refusal that says what is wrong
+# Any mix of hosts, requests and wheels gives a plan for all hosts, or a refusal with a reason
 
 
 LINES = [row.line for row in rows()]
@@ -206,7 +206,7 @@ obtainables_ = st.none() | st.builds(lambda names: index(*names), st.lists(st.sa
 
 @given(requests_, st.dictionaries(st.sampled_from("abcdef"), hosts_, max_size=5), obtainables_)
 @settings(max_examples=200, deadline=None)
-def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
+def test_any_request_gives_a_plan_for_all_hosts_or_a_refusal_with_a_reason(
     request: StackRequest, hosts: dict[str, Facts], availability: Availability | None
 ) -> None:
     outcome = resolve(request, hosts, availability)
@@ -248,7 +248,7 @@ def test_a_plan_fits_every_host_or_a_refusal_names_one_or_a_rule(
 
 @given(st.dictionaries(st.sampled_from("abcdef"), hosts_, min_size=1, max_size=5), obtainables_)
 @settings(max_examples=50, deadline=None)
-def test_the_answer_is_the_same_in_whatever_order_the_hosts_are(
+def test_result_does_not_depend_on_the_order_of_hosts(
     hosts: dict[str, Facts], availability: Availability | None
 ) -> None:
     one = resolve(StackRequest(), hosts, availability)

@@ -1,4 +1,4 @@
-"""The rows of the table hold together, and say which hosts they do not fit; docs/versions.md has their values."""
+"""The stacks of the version table are consistent, and docs/versions.md has their values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 
 
 @every_row
-def test_a_row_holds_together(row: StackSpec) -> None:
+def test_stack_specs_are_consistent(row: StackSpec) -> None:
     assert row.torch in row.torch_patches
     assert {minor(patch) for patch in row.torch_patches} == {row.line}
     assert row.name == ("ipex-" if row.ipex else "torch-") + row.line
@@ -55,7 +55,7 @@ def test_a_row_holds_together(row: StackSpec) -> None:
 
 
 @every_row
-def test_torch_alone_is_a_row_of_its_own(row: StackSpec) -> None:
+def test_stock_gives_a_stack_with_torch_alone(row: StackSpec) -> None:
     alone = row.stock()
     assert alone.name == f"torch-{row.line}"
     assert (alone.ipex, alone.oneccl, alone.isa, alone.retired) == (None, None, None, False)
@@ -86,7 +86,7 @@ def test_torch_2_6_and_ipex_2_5_are_the_last_for_old_systems() -> None:
         (Facts(complete=True), "Python 3"),
     ],
 )
-def test_a_host_that_a_row_does_not_fit_says_why(facts: Facts, why: str | None) -> None:
+def test_incompatible_hosts_get_a_reason(facts: Facts, why: str | None) -> None:
     found = incompatibility(BY_NAME["ipex-2.7"], facts)
     assert (found is None) == (why is None)
     assert missing(found or "", why or "") == []
@@ -103,12 +103,12 @@ def test_ipex_1_10_needs_avx512() -> None:
 DOCS = (Path(__file__).parents[3] / "docs" / "versions.md").read_text(encoding="utf-8")
 
 
-def test_the_docs_have_all_rows_newest_first() -> None:
+def test_docs_list_all_stacks_newest_first() -> None:
     assert [row.name for row in rows()] == re.findall(r"^\| `((?:torch|ipex)-[\d.]+)` \|", DOCS, re.MULTILINE)
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
-def test_the_docs_have_every_row_as_it_is(row: StackSpec) -> None:
+def test_docs_have_the_values_of_every_stack(row: StackSpec) -> None:
     line = next(line for line in DOCS.splitlines() if line.startswith(f"| `{row.name}` |"))
     _, _, torch, ipex, oneccl, mpi, python, glibc, cpu, _ = (cell.strip() for cell in line.split("|"))
     assert torch.split(" ")[0] == row.torch
@@ -123,7 +123,7 @@ def test_the_docs_have_every_row_as_it_is(row: StackSpec) -> None:
     assert (glibc, cpu) == (row.glibc, row.isa or "any")
 
 
-def test_the_example_of_own_rows_is_right() -> None:
+def test_docs_example_of_rows_json_is_valid() -> None:
     (example,) = re.findall(r"```json\n(.*?)```", DOCS, re.DOTALL)
     assert merged(example, "rows.json")[0].name == json.loads(example)[1]["name"]
 

@@ -1,4 +1,4 @@
-"""The project and the home of a test, for the modules that name this one in pytest_plugins."""
+"""The fixture `place`, for test modules that list this module in pytest_plugins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sync_helpers import Place
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A place for each test, whose cache is its own."""
+    """A project and a home for each test, with its own cache directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "project").mkdir()
     return Place(tmp_path / "project", tmp_path / "home")

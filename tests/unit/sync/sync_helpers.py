@@ -1,4 +1,4 @@
-"""A project, and a host that is this machine with a home of its own: what the tests of sync share."""
+"""Helpers for tests of sync: a project, and this machine as a host with a separate home."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ipexctl.sync.project import read_project
 from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.sync.sync import query_project
 
-HERE = Host("here", "localhost")
+LOCAL_HOST = Host("here", "localhost")
 
 
-class Counting(LocalSession):
-    """Notes what is run."""
+class RecordingSession(LocalSession):
+    """A local session that records the labels of its commands."""
 
     def __init__(self, host: Host, ran: list[str]) -> None:
         super().__init__(host)
@@ -31,35 +31,35 @@ class Counting(LocalSession):
         return super().run(command, *args, **more)
 
 
-class Reaching:
-    """Opens sessions on this machine, whatever the host's name."""
+class LocalConnector:
+    """A connector that opens local sessions for every host."""
 
     def __init__(self, ran: list[str]) -> None:
         self.ran = ran
 
     def open(self, host: Host, cancel: Cancel) -> LocalSession:
-        return Counting(host, self.ran)
+        return RecordingSession(host, self.ran)
 
 
 @dataclass
 class Place:
-    """A project and a home."""
+    """A project directory and an ipexctl home to sync it to."""
 
     root: Path
     home: Path
     ran: list[str] = field(default_factory=list)
 
-    def sync(self, *, hosts: tuple[Host, ...] = (HERE,), **more: Any) -> SyncReport:
+    def sync(self, *, hosts: tuple[Host, ...] = (LOCAL_HOST,), **more: Any) -> SyncReport:
         self.ran.clear()
         more.setdefault("may_update", True)
-        pool = SessionPool(Reaching(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
+        pool = SessionPool(LocalConnector(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
         with pool:
             reading = {name: more.pop(name) for name in ("excludes", "includes", "allow_big") if name in more}
             project = read_project(self.root, home=str(self.home), **reading)
             return query_project(project, hosts, pool, home=str(self.home), **more).upload()
 
     def synced(self, **more: Any) -> SyncResult:
-        """The one host's end, which is well."""
+        """Sync to one host and return its result, which must be ok or changed."""
         (done,) = self.sync(**more).hosts
         assert done.status in ("ok", "changed"), done.reason
         return done
@@ -71,7 +71,7 @@ class Place:
         return found[0]
 
     def there(self) -> dict[str, str]:
-        """What is in the tree: files' texts, links' targets, directories as a slash."""
+        """Content of the synced tree: text of files, targets of links, "/" for directories."""
         return contents(self.tree)
 
 
@@ -90,11 +90,6 @@ def contents(top: Path) -> dict[str, str]:
             else:
                 found[path] = place.read_text()
     return found
-
-
-def write(root: Path, **files: str) -> None:
-    for name, text in files.items():
-        put(root, name.replace("__", "/").replace("_py", ".py"), text)
 
 
 def put(root: Path, path: str, text: str = "x") -> Path:

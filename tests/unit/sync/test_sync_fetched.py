@@ -1,4 +1,4 @@
-"""The notes of what fetch created: they leave it out of a project, and nothing that was there before."""
+"""Paths created by fetch are recorded and left out of a sync; paths that existed before are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def files(root: Path, *includes: str) -> list[str]:
     return [entry.path for entry in read_project(root, includes=includes).manifest.entries if entry.kind == "f"]
 
 
-def test_fetched_paths_are_left_out_named_and_sent_by_include(root: Path) -> None:
+def test_fetched_paths_are_left_out_listed_and_sent_by_include(root: Path) -> None:
     for name in ("out/a.pt", "weights.pt", "own.pt", "tool.py"):
         put(root, name, "x")
     note_fetched(str(root / name) for name in ("out", "weights.pt", "tool.py"))
@@ -40,7 +40,7 @@ def test_fetched_paths_are_left_out_named_and_sent_by_include(root: Path) -> Non
     assert fetched_below(root / "out") == frozenset()
 
 
-def test_a_note_of_a_removed_path_is_forgotten(root: Path) -> None:
+def test_removed_paths_are_no_longer_recorded_as_fetched(root: Path) -> None:
     put(root, "out/a.pt", "x")
     note_fetched([str(root / "out/a.pt"), str(root / "gone")])
     assert fetched_below(root) == {"out/a.pt"}
@@ -50,7 +50,7 @@ def test_a_note_of_a_removed_path_is_forgotten(root: Path) -> None:
     assert "out/a.pt" in files(root)
 
 
-def test_a_project_that_was_fetched_as_a_whole_is_a_project(root: Path) -> None:
+def test_project_that_was_fetched_completely_is_synced(root: Path) -> None:
     note_fetched([str(root)])
     assert files(root) == ["train.py"]
 
@@ -59,7 +59,7 @@ def directory(index: int, *parts: str) -> FetchEntry:
     return FetchEntry(index, parts, "d", 0o755, 0, 0)
 
 
-def test_a_destination_knows_the_topmost_paths_that_it_created(root: Path) -> None:
+def test_destination_lists_the_topmost_created_paths(root: Path) -> None:
     put(root, "there/x", "1")
     with Destination(str(root)) as destination:
         for index, parts in enumerate([("there",), ("there", "new"), ("there", "new", "deep"), ("other",)]):

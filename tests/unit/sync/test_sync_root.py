@@ -25,7 +25,7 @@ OWN = (Path("/home/me/.ipexctl"), Path("/home/me/.cache/ipexctl"))
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the user's that is not the one in passwd, with a script and a project in it."""
+    """A home directory, other than the one in passwd, with a script and a project."""
     directory = tmp_path / "me"
     put(directory, "a.py", "print()")
     put(directory, "proj/train.py", "print()")
@@ -35,23 +35,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def wishes(*words: str, **more: object) -> RunRequest:
+def run_request(*words: str, **more: object) -> RunRequest:
     return RunRequest("script", words, LaunchOptions(), **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("root", ["/", "/home", "/home/me", "/data", "/data/me", *map(str, OWN)])
-def test_a_directory_with_a_home_in_it_is_no_project(root: str) -> None:
+def test_home_directories_and_their_parents_are_refused_as_project(root: str) -> None:
     assert describe_root_problem(Path(root), HOMES, OWN).startswith(f"{root} ")
 
 
 @pytest.mark.parametrize(
     "root", ["/home/me/proj", "/home/you", "/etc", "/tmp", "/home/me2", "/home/me/.ipexctl/code/x"]
 )
-def test_other_directories_are_projects(root: str) -> None:
+def test_other_directories_are_accepted_as_project(root: str) -> None:
     assert describe_root_problem(Path(root), HOMES, OWN) == ""
 
 
-def test_the_home_is_known_by_the_environment_and_by_passwd(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_directories_are_from_home_variable_and_passwd(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert home_directories()[0] == home
     monkeypatch.delenv("HOME")
     (passwd,) = home_directories()
@@ -63,70 +63,70 @@ def test_the_home_is_known_by_the_environment_and_by_passwd(home: Path, monkeypa
     assert home_directories() == (home, passwd)
 
 
-def test_a_script_in_the_home_itself_is_refused_before_it_is_read(home: Path) -> None:
+def test_script_directly_in_the_home_is_refused(home: Path) -> None:
     with pytest.raises(UserError) as refused:
-        locate_project(wishes("a.py"), home)
+        locate_project(run_request("a.py"), home)
     assert str(home) in refused.value.message
     assert "mkdir ~/project" in refused.value.fix
 
 
-def test_from_home_a_projects_script_takes_its_project_and_no_more(home: Path) -> None:
+def test_script_below_the_home_has_its_own_directory_as_project(home: Path) -> None:
     put(home, "pyproject.toml")
-    location = locate_project(wishes("proj/train.py"), home)
+    location = locate_project(run_request("proj/train.py"), home)
     assert (location.root, location.subdirectory, location.hint) == (home / "proj", ".", "")
 
 
 @pytest.mark.parametrize("kind", ["module", "command"])
-def test_a_run_without_a_script_is_refused_there_as_well(home: Path, kind: str) -> None:
+def test_module_or_command_run_in_the_home_is_refused(home: Path, kind: str) -> None:
     with pytest.raises(UserError) as refused:
         locate_project(RunRequest(kind, ("x",), LaunchOptions()), home)  # type: ignore[arg-type]
     assert "--cwd DIR" in refused.value.fix
     assert "--no-sync" in refused.value.fix
 
 
-def test_a_named_root_of_the_file_system_is_refused_with_the_scripts_directory(home: Path) -> None:
+def test_cwd_option_at_the_filesystem_root_is_refused_with_a_fix(home: Path) -> None:
     with pytest.raises(UserError) as refused:
-        locate_project(wishes(str(home / "proj/train.py"), cwd=Path("/")), Path("/"))
+        locate_project(run_request(str(home / "proj/train.py"), cwd=Path("/")), Path("/"))
     assert refused.value.fix.endswith(f"--cwd {home}/proj")
-    assert locate_project(wishes(str(home / "proj/train.py")), Path("/")).root == home / "proj"
+    assert locate_project(run_request(str(home / "proj/train.py")), Path("/")).root == home / "proj"
 
 
-def test_ranks_start_in_the_directory_of_the_call_if_it_is_in_the_project(home: Path) -> None:
+def test_ranks_start_in_the_current_directory_if_it_is_in_the_project(home: Path) -> None:
     put(home, "proj/pyproject.toml")
     put(home, "proj/tools/x")
     put(home, "proj/src/a.py", "print()")
-    inside = locate_project(wishes("../src/a.py"), home / "proj/tools")
+    inside = locate_project(run_request("../src/a.py"), home / "proj/tools")
     assert (inside.root, inside.subdirectory, inside.command) == (home / "proj", "tools", ("../src/a.py",))
-    outside = locate_project(wishes("me/proj/src/a.py"), home.parent)
+    outside = locate_project(run_request("me/proj/src/a.py"), home.parent)
     assert (outside.root, outside.subdirectory, outside.command) == (home / "proj", ".", ("src/a.py",))
 
 
-def test_the_current_directory_above_an_unmarked_project_is_offered(home: Path) -> None:
+def test_current_directory_above_an_unmarked_project_is_suggested(home: Path) -> None:
     put(home, "proj/src/a.py", "print()")
-    location = locate_project(wishes("src/a.py"), home / "proj")
+    location = locate_project(run_request("src/a.py"), home / "proj")
     assert location.root == home / "proj/src"
     assert "--cwd ." in location.hint
 
 
-def test_what_copies_nothing_may_begin_at_home(home: Path) -> None:
-    assert locate_project(wishes("a.py", sync=False), home).root == home
+def test_run_without_sync_may_start_in_the_home(home: Path) -> None:
+    assert locate_project(run_request("a.py", sync=False), home).root == home
 
 
-def test_a_fix_is_a_line_for_the_shell(home: Path) -> None:
+def test_project_fix_is_quoted_for_the_shell(home: Path) -> None:
     odd = put(home, "it's a dir/x.py")
     assert project_fix(odd).endswith("""--cwd '""" + str(home) + """/it'"'"'s a dir'""")
     assert project_fix(odd, "cwd: ").partition("cwd: ")[1]
 
 
 @pytest.mark.parametrize("root", [".", "..", "/", ".ipexctl", ".cache/ipexctl"])
-def test_no_other_way_to_send_a_project_sends_a_home(home: Path, root: str) -> None:
+def test_read_project_refuses_home_and_ipexctl_directories(home: Path, root: str) -> None:
     with pytest.raises(UserError) as refused:
         read_project(home / root)
     assert "ipexctl sync DIR" in refused.value.fix
     assert read_project(home / "proj").manifest.count == 1
 
 
-def test_ipexctls_own_directories_are_in_no_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ipexctl_directories_are_left_out_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(tmp_path / "project", tmp_path / "home")
     for name, below in (("CACHE", ".cache"), ("STATE", ".state"), ("DATA", "own")):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(place.root / below))
@@ -157,8 +157,8 @@ except UserError as error:
 """
 
 
-def test_a_directory_whose_files_cannot_be_looked_at_is_named() -> None:
-    """Its names can be read, and no more: as of what is below /proc/1 for others than root."""
+def test_directory_without_search_permission_is_reported() -> None:
+    """The directory can be listed but not searched, like directories below /proc/1 for accounts other than root."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(os.path.realpath(directory))
         put(root, "sub/x")
@@ -171,8 +171,8 @@ def test_a_directory_whose_files_cannot_be_looked_at_is_named() -> None:
     assert done.stdout.strip() == f"{root}/sub/x: Permission denied"
 
 
-def test_a_link_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As /proc/1/cwd can't, where this account isn't its owner."""
+def test_unreadable_symlink_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example /proc/1/cwd, if another account owns the process."""
     (tmp_path / "link").symlink_to("x")
     put(tmp_path, "a")
 
@@ -188,7 +188,7 @@ def test_a_link_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest
     assert data_patterns(tmp_path / "link", [tmp_path]) == ()
 
 
-def test_why_a_path_is_not_what_is_wanted(tmp_path: Path) -> None:
+def test_path_problem_explains_missing_paths_and_wrong_types(tmp_path: Path) -> None:
     put(tmp_path, "file")
     os.mkfifo(tmp_path / "pipe")
     assert [path_problem(tmp_path / name, "file") for name in ("file", ".", "none", "file/x", "pipe")] == [
@@ -218,10 +218,10 @@ def test_why_a_path_is_not_what_is_wanted(tmp_path: Path) -> None:
         ("none/x.py", ""),
     ],
 )
-def test_a_misspelt_script_gets_the_name_that_was_meant(tmp_path: Path, script: str, meant: str) -> None:
+def test_misspelled_script_gets_a_suggestion(tmp_path: Path, script: str, meant: str) -> None:
     for name in ("train.py", "src/eval.py", "src/x/prepare.py"):
         put(tmp_path, name, "print()")
     with pytest.raises(UserError) as refused:
-        locate_project(wishes(script), tmp_path)
+        locate_project(run_request(script), tmp_path)
     assert (f"did you mean '{meant}'?" in refused.value.fix) == bool(meant)
     assert ("-m NAME" in refused.value.fix) == (not meant)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from sync_helpers import HERE, Place, Reaching, contents, put
+from sync_helpers import LOCAL_HOST, LocalConnector, Place, contents, put
 
 from agent_helpers import agent_argv, all_pythons
 from ipexctl.errors import UserError
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["sync_fixtures"]
 
 
-def test_the_tree_is_there_as_it_is_here(place: Place) -> None:
+def test_first_sync_copies_files_modes_links_and_directories(place: Place) -> None:
     put(place.root, "train.py", "print()")
     put(place.root, "src/mod.py", "1")
     put(place.root, "run.sh").chmod(0o755)
@@ -57,12 +57,12 @@ def test_the_tree_is_there_as_it_is_here(place: Place) -> None:
     assert [note for note in report.notes if "out" in note]
 
 
-def test_an_unchanged_tree_takes_one_question_and_nothing_is_read(place: Place) -> None:
+def test_unchanged_tree_takes_one_query_and_reads_no_file(place: Place) -> None:
     for index in range(20):
         old = put(place.root, f"d{index}/f.py", str(index))
         os.utime(old, (1e9, 1e9))
     place.sync()
-    time.sleep(2.1)  # so that the files' change of status is old enough to be believed
+    time.sleep(2.1)  # so that the ctime of the files is old enough to be trusted
     place.sync()
     done = place.synced()
     assert (done.status, done.sent_bytes) == ("ok", 0)
@@ -70,7 +70,7 @@ def test_an_unchanged_tree_takes_one_question_and_nothing_is_read(place: Place) 
     assert read_project(place.root).read == 0
 
 
-def test_only_what_is_missing_travels(place: Place) -> None:
+def test_only_missing_content_is_sent(place: Place) -> None:
     put(place.root, "big", "b" * 300_000)
     put(place.root, "small", "s")
     place.sync()
@@ -84,7 +84,7 @@ def test_only_what_is_missing_travels(place: Place) -> None:
     assert place.there() == contents(place.root)
 
 
-def test_where_nobody_remembers_what_a_host_has_it_is_asked(place: Place, tmp_path: Path) -> None:
+def test_without_the_cache_the_host_is_queried_for_its_content(place: Place, tmp_path: Path) -> None:
     put(place.root, "a", "a" * 300_000)
     put(place.root, "b", "1")
     place.sync()
@@ -95,7 +95,7 @@ def test_where_nobody_remembers_what_a_host_has_it_is_asked(place: Place, tmp_pa
     assert place.there() == contents(place.root)
 
 
-def test_a_host_whose_tree_is_not_the_last_one_sent_gets_what_it_lacks(place: Place) -> None:
+def test_host_with_an_older_tree_gets_all_missing_files(place: Place) -> None:
     put(place.root, "a", "a" * 300_000)
     put(place.root, "b", "1")
     other = Place(place.root, place.home.with_name("other-home"))
@@ -108,7 +108,7 @@ def test_a_host_whose_tree_is_not_the_last_one_sent_gets_what_it_lacks(place: Pl
     assert other.there() == contents(place.root)
 
 
-def test_what_a_run_wrote_beside_itself_is_never_lost(place: Place) -> None:
+def test_files_created_by_a_run_are_kept(place: Place) -> None:
     put(place.root, "train.py", "1")
     put(place.root, "out/readme", "r")
     place.sync()
@@ -130,7 +130,7 @@ def test_what_a_run_wrote_beside_itself_is_never_lost(place: Place) -> None:
     }
 
 
-def test_a_file_a_run_has_written_to_stays_while_the_projects_is_the_same(place: Place) -> None:
+def test_file_changed_by_a_run_is_kept_if_unchanged_in_the_project(place: Place) -> None:
     put(place.root, "ckpt.pt", "old")
     put(place.root, "train.py", "1")
     place.sync()
@@ -144,7 +144,7 @@ def test_a_file_a_run_has_written_to_stays_while_the_projects_is_the_same(place:
     assert place.synced().kept == ("ckpt.pt",)
 
 
-def test_where_both_have_changed_the_projects_takes_the_place_and_the_other_is_beside_it(place: Place) -> None:
+def test_file_changed_on_both_sides_is_replaced_and_the_host_copy_renamed(place: Place) -> None:
     put(place.root, "conf.json", "1")
     place.sync()
     for number in (1, 2):
@@ -156,7 +156,7 @@ def test_where_both_have_changed_the_projects_takes_the_place_and_the_other_is_b
     assert place.there()["conf.json.node-2"] == "theirs 2"
 
 
-def test_a_file_that_was_written_to_outlives_its_deletion_here(place: Place) -> None:
+def test_file_changed_by_a_run_is_kept_after_its_deletion_in_the_project(place: Place) -> None:
     put(place.root, "a", "1")
     put(place.root, "b", "1")
     place.sync()
@@ -170,7 +170,7 @@ def test_a_file_that_was_written_to_outlives_its_deletion_here(place: Place) -> 
     assert place.there() == {"a": "theirs", "c": "x"}
 
 
-def test_a_name_that_a_run_made_is_its_own(place: Place) -> None:
+def test_paths_created_by_a_run_are_not_overwritten_or_deleted(place: Place) -> None:
     put(place.root, "train.py", "1")
     place.sync()
     put(place.tree, "best.pt", "of the run")
@@ -189,7 +189,7 @@ def test_a_name_that_a_run_made_is_its_own(place: Place) -> None:
     assert set(place.there()) == {"train.py", "best.pt", "same.txt", "dir", "dir/file"}
 
 
-def test_a_file_that_was_lost_there_is_brought_back(place: Place) -> None:
+def test_file_deleted_on_the_host_is_sent_again(place: Place) -> None:
     put(place.root, "a/b", "1")
     place.sync()
     shutil.rmtree(place.tree / "a")
@@ -197,7 +197,7 @@ def test_a_file_that_was_lost_there_is_brought_back(place: Place) -> None:
     assert place.there() == contents(place.root)
 
 
-def test_kinds_change_places(place: Place) -> None:
+def test_files_directories_and_links_may_replace_each_other(place: Place) -> None:
     put(place.root, "x", "file")
     put(place.root, "y/z", "below")
     (place.root / "w").symlink_to("x")
@@ -212,7 +212,7 @@ def test_kinds_change_places(place: Place) -> None:
     assert place.there() == contents(place.root)
 
 
-def test_a_directory_that_a_run_made_a_link_is_not_written_through(place: Place, tmp_path: Path) -> None:
+def test_sync_does_not_write_through_a_directory_replaced_by_a_link(place: Place, tmp_path: Path) -> None:
     put(place.root, "data/a", "1")
     place.sync()
     scratch = tmp_path / "scratch"
@@ -228,7 +228,7 @@ def test_a_directory_that_a_run_made_a_link_is_not_written_through(place: Place,
     assert (scratch / "a").read_text() == "1"
 
 
-def test_modes_follow_and_nothing_else_does(place: Place) -> None:
+def test_mode_changes_are_applied_without_sending_files(place: Place) -> None:
     put(place.root, "run.sh", "x").chmod(0o644)
     place.sync()
     (place.root / "run.sh").chmod(0o755)
@@ -237,7 +237,7 @@ def test_modes_follow_and_nothing_else_does(place: Place) -> None:
     assert (place.tree / "run.sh").stat().st_mode & 0o777 == 0o755
 
 
-def test_sockets_and_fifos_are_left_out_and_that_is_said(place: Place) -> None:
+def test_fifos_are_left_out_with_a_note(place: Place) -> None:
     put(place.root, "a")
     os.mkfifo(place.root / "pipe")
     report = place.sync()
@@ -255,7 +255,7 @@ trees = st.dictionaries(st.lists(safe, min_size=1, max_size=3).map(b"/".join), s
 
 @settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(trees, trees)
-def test_any_names_and_any_change_of_a_tree(
+def test_any_file_names_and_changes_are_synced(
     tmp_path_factory: pytest.TempPathFactory, first: dict[bytes, bytes], second: dict[bytes, bytes]
 ) -> None:
     top = tmp_path_factory.mktemp("any")
@@ -286,7 +286,7 @@ def test_any_names_and_any_change_of_a_tree(
             assert found == wanted
 
 
-def test_two_projects_don_t_meet(place: Place, tmp_path: Path) -> None:
+def test_projects_with_the_same_name_have_separate_trees(place: Place, tmp_path: Path) -> None:
     put(place.root, "a", "1")
     other = Place(tmp_path / "other" / "project", place.home)
     put(other.root, "a", "2")
@@ -295,24 +295,24 @@ def test_two_projects_don_t_meet(place: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("calls", [0, 1], ids=["with the query", "of its own"])
-def test_hosts_that_share_a_home_have_it_done_once(place: Place, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_with_a_shared_home_are_synced_once(place: Place, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if calls:
         monkeypatch.setattr(sync, "UPDATE_SIZE", 1)
     put(place.root, "a", "1")
-    report = place.sync(hosts=(HERE, Host("there", "localhost")))
+    report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert [done.status for done in report.hosts] == ["changed", "changed"]
     assert sum("shares the home" in done.reason for done in report.hosts) == 1
     assert place.ran.count("change the tree") == calls
     monkeypatch.undo()
-    assert [done.status for done in place.sync(hosts=(HERE, Host("there", "localhost"))).hosts] == ["ok", "ok"]
+    assert [done.status for done in place.sync(hosts=(LOCAL_HOST, Host("there", "localhost"))).hosts] == ["ok", "ok"]
     put(place.root, "a", "2")
-    report = place.sync(hosts=(HERE, Host("there", "localhost")))
+    report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert [done.status for done in report.hosts] == ["changed", "changed"]
     assert sorted(done.files_sent for done in report.hosts) == [0, 1]
     assert place.there() == {"a": "2"}
 
 
-def test_a_small_project_is_sent_along_with_the_first_query(place: Place, tmp_path: Path) -> None:
+def test_small_new_project_is_sent_with_the_first_query(place: Place, tmp_path: Path) -> None:
     put(place.root, "a", "1")
     put(place.root, "b/c", "2")
     assert (place.synced().files_sent, place.ran, place.there()) == (
@@ -327,9 +327,9 @@ def test_a_small_project_is_sent_along_with_the_first_query(place: Place, tmp_pa
     assert first.synced().files_sent == 3
 
 
-def test_a_large_new_project_is_not_sent_along(place: Place) -> None:
+def test_large_new_project_is_not_sent_with_the_query(place: Place) -> None:
     put(place.root, "a", "1" * 600_000)
-    place.sync(hosts=(HERE, Host("there", "localhost")))
+    place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert place.ran.count("change the tree") == 1
 
 
@@ -337,19 +337,17 @@ def test_a_large_new_project_is_not_sent_along(place: Place) -> None:
     ("home", "user", "is_sent"),
     [("~/.ipexctl", None, True), ("~/.ipexctl", "other", False), ("/scratch", "other", True)],
 )
-def test_a_new_project_is_not_sent_along_to_different_accounts(
+def test_new_project_is_not_sent_with_the_query_to_different_accounts(
     place: Place, home: str, user: str | None, is_sent: bool
 ) -> None:
     put(place.root, "a", "1")
     request = TreeRequest(TreeCalls(home, False, None, Cancel()), read_project(place.root, home=str(place.home)))
-    with SessionPool(Reaching([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
-        syncing = sync.ProjectSync(request, (HERE, Host("there", "there", user=user)), pool, None, lambda _: None)
+    with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
+        syncing = sync.ProjectSync(request, (LOCAL_HOST, Host("there", "there", user=user)), pool, None, lambda _: None)
         assert (syncing._expect() is not None) is is_sent
 
 
-def test_a_file_that_changes_during_the_first_sync_is_the_hosts_failure(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_changes_during_the_first_sync_fails_that_host(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> bytes:
         raise HostError("a on this machine: it changed since it was scanned", "run it again")
 
@@ -360,13 +358,13 @@ def test_a_file_that_changes_during_the_first_sync_is_the_hosts_failure(
     assert not (place.home / "code").exists() or not list((place.home / "code").glob("*/a"))
 
 
-def _synced_by(place: Place, *homes: str) -> SyncReport:
-    """The report when each host has changed its tree in the query, below its home."""
+def _report_after_query(place: Place, *homes: str) -> SyncReport:
+    """The report of a sync in which the query already changed the tree of each host."""
     put(place.root, "a", "1")
-    hosts = (HERE, Host("there", "localhost"))
+    hosts = (LOCAL_HOST, Host("there", "localhost"))
     whole = Generation(1, "/h/code/p", "d", True, (), (), ())
     request = TreeRequest(TreeCalls("/h", False, None, Cancel()), read_project(place.root, home=str(place.home)))
-    with SessionPool(Reaching([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
+    with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
         syncing = sync.ProjectSync(request, hosts, pool, None, lambda _: None)
         for host, home in zip(hosts, homes, strict=True):
             changed = SyncResult(host, "changed", path=f"{home}/code/p", files_sent=1, blocked=("b",))
@@ -376,20 +374,20 @@ def _synced_by(place: Place, *homes: str) -> SyncReport:
         return syncing.upload()
 
 
-def test_clones_of_one_machine_each_report_their_own_change(place: Place) -> None:
-    """They have one token for their homes, but disks of their own."""
-    report = _synced_by(place, "/h", "/h")
+def test_cloned_machines_each_report_their_own_change(place: Place) -> None:
+    """Cloned machines have the same store token, but separate disks."""
+    report = _report_after_query(place, "/h", "/h")
     assert [(done.files_sent, done.blocked, done.reason) for done in report.hosts] == [(1, ("b",), "")] * 2
 
 
-def test_hosts_whose_homes_differ_are_told_where_they_have_a_copy(place: Place) -> None:
-    report = _synced_by(place, "/h", "/data/h")
+def test_hosts_with_different_home_paths_fail_with_notes_about_their_copies(place: Place) -> None:
+    report = _report_after_query(place, "/h", "/data/h")
     assert [done.status for done in report.hosts] == ["failed", "failed"]
     for name, path in (("here", "/h/code/p"), ("there", "/data/h/code/p")):
         assert any(name in note and path in note for note in report.notes)
 
 
-def test_a_tree_that_another_machine_sent_is_looked_at_first(place: Place) -> None:
+def test_tree_sent_by_another_control_machine_is_inspected_first(place: Place) -> None:
     put(place.root, "a", "1")
     place.sync()
     shutil.rmtree(read_project(place.root, home=str(place.home)).cache)
@@ -399,7 +397,7 @@ def test_a_tree_that_another_machine_sent_is_looked_at_first(place: Place) -> No
     assert place.there() == {"a": "2"}
 
 
-def test_a_dry_run_says_what_would_be_and_touches_nothing(place: Place) -> None:
+def test_dry_run_reports_changes_and_writes_nothing(place: Place) -> None:
     put(place.root, "a", "1")
     put(place.root, "b", "1")
     done = place.synced(dry_run=True)
@@ -414,7 +412,7 @@ def test_a_dry_run_says_what_would_be_and_touches_nothing(place: Place) -> None:
     assert not list((place.tree / ".ipexctl/leases").iterdir())
 
 
-def test_what_a_killed_call_left_in_the_stage_is_sent_again(place: Place) -> None:
+def test_incomplete_staged_file_of_a_killed_sync_is_sent_again(place: Place) -> None:
     put(place.root, "a", "1")
     place.sync()
     put(place.root, "a", "22")
@@ -424,7 +422,7 @@ def test_what_a_killed_call_left_in_the_stage_is_sent_again(place: Place) -> Non
     assert place.there() == {"a": "22"}
 
 
-def test_a_partial_file_in_the_stage_is_replaced_by_the_stores(tmp_path: Path) -> None:
+def test_incomplete_staged_file_is_replaced_by_the_stored_file(tmp_path: Path) -> None:
     stage, stored = tmp_path / "stage", tmp_path / "store/abc/file"
     put(tmp_path, "store/abc/file", "whole")
     put(stage, "abc", "who")
@@ -434,17 +432,17 @@ def test_a_partial_file_in_the_stage_is_replaced_by_the_stores(tmp_path: Path) -
     assert stored.read_text() == "whole"
 
 
-def test_much_for_many_travels_as_blobs_and_leaves_none(
+def test_large_data_for_several_hosts_is_distributed_and_cleaned_up(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hosts that say they share no home: here each has the same, so all but the first find it done."""
+    """The hosts claim separate homes, but here they share one, so only the first has to change it."""
     monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 1000)
     monkeypatch.setattr(upload, "SEPARATE_SIZE", 2000)
     put(place.root, "large", "l" * 5000)
     put(place.root, "small", "s" * 900)
     put(place.root, "twice", "s" * 900)
-    monkeypatch.setattr(sync, "make_sync_plan", _apart)
-    report = place.sync(hosts=(HERE, Host("there", "localhost")))
+    monkeypatch.setattr(sync, "make_sync_plan", _plan_without_shared_homes)
+    report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert report.hosts[0].status in ("ok", "changed"), report.hosts
     assert place.there() == contents(place.root)
     assert [path for path in (place.home / "tmp/sync").rglob("*") if path.is_file()] == []
@@ -452,11 +450,13 @@ def test_much_for_many_travels_as_blobs_and_leaves_none(
 
 @pytest.fixture
 def transfer(place: Place, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The store for transfers, where a large file goes; the second of two hosts gets it first."""
+    """The transfer store, which receives large files; the second of two hosts gets them first."""
     monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 1000)
     monkeypatch.setattr(sync, "UPDATE_SIZE", 1000)
-    monkeypatch.setattr(sync, "make_sync_plan", _apart)
-    monkeypatch.setattr(sync.ProjectSync, "_guess_missing", lambda self, host, _: _all_of(self) if host != HERE else ())
+    monkeypatch.setattr(sync, "make_sync_plan", _plan_without_shared_homes)
+    monkeypatch.setattr(
+        sync.ProjectSync, "_guess_missing", lambda self, host, _: _all_of(self) if host != LOCAL_HOST else ()
+    )
     put(place.root, "large", "l" * 5000)
     return place.home / "tmp/sync"
 
@@ -465,7 +465,7 @@ def _all_of(syncing: sync.ProjectSync) -> set[str]:
     return set(syncing.project.manifest.files)
 
 
-def test_a_transfer_that_fails_leaves_none_and_names_its_source(
+def test_failed_transfer_leaves_no_files_and_names_its_source(
     place: Place, transfer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -473,12 +473,12 @@ def test_a_transfer_that_fails_leaves_none_and_names_its_source(
         raise HostError("no room")
 
     monkeypatch.setattr(upload, "Distributor", fail)
-    report = place.sync(hosts=(HERE, Host("there", "localhost")))
+    report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert [done.reason for done in report.hosts] == ["there, which sends the files on, failed: no room", "no room"]
     assert [path for path in transfer.rglob("*") if path.is_file()] == []
 
 
-def test_what_arrived_before_ctrl_c_stays_for_the_next_call(
+def test_files_received_before_ctrl_c_are_kept_for_the_next_sync(
     place: Place, transfer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(distributor: Any, *_: object, **__: object) -> None:
@@ -487,12 +487,12 @@ def test_what_arrived_before_ctrl_c_stays_for_the_next_call(
         raise Cancelled("stopped")
 
     monkeypatch.setattr(Distributor, "bring", interrupt)
-    report = place.sync(hosts=(HERE, Host("there", "localhost")))
+    report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
     assert report.hosts[1].status == "failed"
     assert [path for path in transfer.rglob("*") if path.is_file()] != []
 
 
-def test_what_a_killed_transfer_left_is_removed_a_day_later(place: Place, transfer: Path) -> None:
+def test_files_of_a_killed_transfer_are_removed_after_a_day(place: Place, transfer: Path) -> None:
     for name in ("old/content", "old.part", "new/content"):
         put(transfer, name)
     for name in ("old", "old.part"):
@@ -501,11 +501,11 @@ def test_what_a_killed_transfer_left_is_removed_a_day_later(place: Place, transf
     assert [path.name for path in transfer.iterdir()] == ["new"]
 
 
-def _apart(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
+def _plan_without_shared_homes(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:
     return make_sync_plan(hosts, {name: answer._replace(store=f"alone:{name}") for name, answer in answers.items()})
 
 
-def test_a_project_that_is_too_big_is_refused_before_a_host_is_touched(
+def test_project_above_the_size_limit_is_refused_before_connecting(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ipexctl.sync.scan.MAX_FILES", 5)
@@ -520,7 +520,7 @@ def test_a_project_that_is_too_big_is_refused_before_a_host_is_touched(
     assert place.synced(allow_big=True).files_sent == 9
 
 
-def test_our_own_home_inside_the_project_is_not_sent(place: Place) -> None:
+def test_ipexctl_home_inside_the_project_is_not_sent(place: Place) -> None:
     put(place.root, "a", "1")
     inside = Place(place.root, place.root / "scratch/ours")
     inside.sync()
@@ -529,7 +529,7 @@ def test_our_own_home_inside_the_project_is_not_sent(place: Place) -> None:
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_the_scripts_run_under_every_python_of_a_node(place: Place, python: str) -> None:
+def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str) -> None:
     put(place.root, "a/b", "1")
     request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d", "lease": "r"}
     asked = subprocess.run(
@@ -553,7 +553,7 @@ def test_the_scripts_run_under_every_python_of_a_node(place: Place, python: str)
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3000000}\nhalf' % (b"a" * 64)])
-def test_a_connection_that_falls_silent_does_not_keep_the_tree_locked(place: Place, sent: bytes) -> None:
+def test_silent_connection_does_not_keep_the_tree_locked(place: Place, sent: bytes) -> None:
     """A lost connection may stay open on the host for hours."""
     packed = gzip.compress(b"[]")
     request = {"home": str(place.home), "project": "p-1", "digest": "d", "generation": 1, "manifest": len(packed)}
@@ -573,7 +573,7 @@ def test_a_connection_that_falls_silent_does_not_keep_the_tree_locked(place: Pla
     assert not os.path.lexists(place.home / "code/p-1/.ipexctl/lock")
 
 
-def test_the_file_of_the_calls_own_output_is_not_sent(tmp_path: Path) -> None:
+def test_file_that_receives_stdout_of_the_command_is_not_sent(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     code = (
         "import sys; from pathlib import Path; from ipexctl.sync.scan import scan_project\n"

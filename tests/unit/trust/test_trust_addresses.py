@@ -1,4 +1,4 @@
-"""Addresses read from what hosts really print."""
+"""Addresses parsed from real output of hosts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ eth0\t00054D0A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
 ETH0 = InterfaceAddress("eth0", "10.77.5.11", 24)
 
 
-def test_ip_tells_the_addresses_that_last() -> None:
+def test_permanent_addresses_are_read_from_ip_output() -> None:
     assert read_nics(IP) == (
         InterfaceAddress("lo", "127.0.0.1", 8),
         InterfaceAddress("lo", "::1", 128),
@@ -50,21 +50,21 @@ def test_ip_tells_the_addresses_that_last() -> None:
     )
 
 
-def test_the_kernels_own_tables() -> None:
+def test_addresses_are_read_from_proc_net_tables() -> None:
     assert read_nics("", FIB_TRIE, ROUTES) == (ETH0, InterfaceAddress("lo", "127.0.0.1", 8))
     assert read_nics("", FIB_TRIE, "")[0] == InterfaceAddress("", "10.77.5.11", 32)
 
 
-def test_an_address_that_would_be_more_than_one_is_none() -> None:
+def test_addresses_with_injected_options_are_ignored() -> None:
     assert read_nics('2: e    inet6 2001:db8::1%",command="x/64 scope global e\n') == ()
 
 
 @given(st.text(), st.text(), st.text())
-def test_anything_may_be_printed(ip: str, fib_trie: str, routes: str) -> None:
+def test_any_output_is_parsed_to_valid_addresses(ip: str, fib_trie: str, routes: str) -> None:
     assert all(ip_address(nic.address) for nic in read_nics(ip, fib_trie, routes))
 
 
 @given(st.integers(0, len(IP)), st.integers(0, len(ROUTES)))
-def test_an_answer_may_be_cut_anywhere(ip: int, routes: int) -> None:
+def test_truncated_output_is_parsed_to_valid_addresses(ip: int, routes: int) -> None:
     assert {nic.interface for nic in read_nics(IP[:ip])} <= {"lo", "eth0", "tun0"}
     assert all(ip_address(nic.address) for nic in read_nics("", FIB_TRIE, ROUTES[:routes]))

@@ -1,4 +1,4 @@
-"""Our one line in other people's files: in and out again, and not a byte of theirs changed."""
+"""The trust line in authorized_keys: added and removed without changing any other byte."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.trust.authorized_keys import Owner, TrustLine, add_line, is_public_key, remove_lines, tag_of
+from ipexctl.trust.authorized_keys import KeysEdit, Owner, TrustLine, add_line, is_public_key, remove_lines, tag_of
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32).decode()
 KEY = f"ssh-ed25519 {BLOB}"
 TAG = tag_of("10.0.0.1", "~/.ipexctl")
-LINE = TrustLine(KEY, ("10.0.0.1", "fd00::1"), TAG)
 OWNER = Owner(TAG, KEY)
-WORDS = f'restrict,from="10.0.0.1,fd00::1" {KEY} ipexctl:10.0.0.1:~/.ipexctl'
+LINE = TrustLine(OWNER, ("10.0.0.1", "fd00::1"))
+LINE_TEXT = f'restrict,from="10.0.0.1,fd00::1" {KEY} ipexctl:10.0.0.1:~/.ipexctl'
 
 lines = st.one_of(
     st.binary(max_size=40),
@@ -26,23 +26,29 @@ files = st.builds(
 )
 
 
+def removed(content: bytes, owner: Owner = OWNER) -> bytes | None:
+    """The file without the lines of ipexctl."""
+    edit = remove_lines(content, owner)
+    return content if edit is None else edit.new
+
+
 @given(files, st.booleans())
-def test_put_in_and_taken_out_any_file_is_as_it_was(content: bytes, has_directory: bool) -> None:
-    added = add_line(content, LINE, owner=OWNER, has_directory=has_directory)
+def test_adding_and_removing_the_line_restores_any_file(content: bytes, has_directory: bool) -> None:
+    added = add_line(content, LINE, has_directory=has_directory)
     assert added.startswith(content)
-    assert remove_lines(added, OWNER).content == content
+    assert removed(added) == content
 
 
 @given(files)
-def test_putting_in_twice_is_once_and_every_line_is_a_line(content: bytes) -> None:
-    once = add_line(content, LINE, owner=OWNER)
-    assert add_line(once, LINE, owner=OWNER) == once
-    assert sum(line.startswith(WORDS.encode()) for line in once.split(b"\n")) == 1
+def test_adding_the_line_twice_writes_it_once(content: bytes) -> None:
+    once = add_line(content, LINE)
+    assert add_line(once, LINE) == once
+    assert sum(line.startswith(LINE_TEXT.encode()) for line in once.split(b"\n")) == 1
 
 
 @given(files, files)
-def test_what_was_added_since_stays_whole(before: bytes, since: bytes) -> None:
-    left = remove_lines(add_line(before, LINE, owner=OWNER) + since, OWNER).content
+def test_removal_keeps_lines_added_later(before: bytes, since: bytes) -> None:
+    left = removed(add_line(before, LINE) + since)
     assert left is not None
     assert left.endswith(since)
     assert left.startswith(before)
@@ -50,55 +56,52 @@ def test_what_was_added_since_stays_whole(before: bytes, since: bytes) -> None:
 
 
 @given(files)
-def test_a_file_without_a_line_of_ours_is_not_touched(content: bytes) -> None:
-    assert remove_lines(content, OWNER).removed == 0
-    assert remove_lines(content, OWNER).content == content
+def test_removal_does_not_change_a_file_without_the_line(content: bytes) -> None:
+    assert remove_lines(content, OWNER) is None
 
 
-def test_the_line_is_what_sshd_wants() -> None:
-    assert add_line(b"", LINE, owner=OWNER) == WORDS.encode() + b"\n"
+def test_added_line_has_the_format_of_sshd() -> None:
+    assert add_line(b"", LINE) == LINE_TEXT.encode() + b"\n"
 
 
 @pytest.mark.parametrize(("directory", "flags"), [(True, "+file"), (False, "+file +dir")])
-def test_a_file_and_directory_made_for_the_line_go_with_it(directory: bool, flags: str) -> None:
-    made = add_line(None, LINE, owner=OWNER, has_directory=directory)
-    assert made == f"{WORDS} {flags}\n".encode()
-    removal = remove_lines(made, OWNER)
-    assert (removal.content, removal.removed, removal.directory_too) == (None, 1, not directory)
-    kept = remove_lines(made + b"theirs\n", OWNER)
-    assert (kept.content, kept.directory_too) == (b"theirs\n", False)
+def test_file_and_directory_created_for_the_line_are_removed_with_it(directory: bool, flags: str) -> None:
+    made = add_line(None, LINE, has_directory=directory)
+    assert made == f"{LINE_TEXT} {flags}\n".encode()
+    assert remove_lines(made, OWNER) == KeysEdit(made, None, remove_directory=not directory)
+    assert remove_lines(made + b"theirs\n", OWNER) == KeysEdit(made + b"theirs\n", b"theirs\n")
 
 
-def test_an_empty_file_that_was_there_stays() -> None:
-    assert remove_lines(add_line(b"", LINE, owner=OWNER), OWNER).content == b""
+def test_existing_empty_file_is_kept() -> None:
+    assert removed(add_line(b"", LINE)) == b""
 
 
-def test_another_key_or_address_is_brought_up_to_date_in_its_place() -> None:
-    first = add_line(b"mine", LINE, owner=OWNER) + b"yours\n"
-    newer = TrustLine(KEY.replace("k", "K"), ("10.0.0.9",), TAG)
-    changed = add_line(first, newer, owner=Owner(TAG, newer.key))
+def test_changed_key_or_address_is_updated_in_place() -> None:
+    first = add_line(b"mine", LINE) + b"yours\n"
+    newer = Owner(TAG, KEY.replace("k", "K"))
+    changed = add_line(first, TrustLine(newer, ("10.0.0.9",)))
     assert changed == f'mine\nrestrict,from="10.0.0.9" {newer.key} {TAG} +newline\nyours\n'.encode()
 
 
-def test_copies_of_our_line_become_one() -> None:
-    twice = f"a\n{WORDS}\nb\n{WORDS} +newline\n".encode()
-    assert add_line(twice, LINE, owner=OWNER) == f"a\n{WORDS} +newline\nb\n".encode()
-    assert remove_lines(twice, OWNER).content == b"a\nb"
+def test_duplicates_of_the_line_are_merged() -> None:
+    twice = f"a\n{LINE_TEXT}\nb\n{LINE_TEXT} +newline\n".encode()
+    assert add_line(twice, LINE) == f"a\n{LINE_TEXT} +newline\nb\n".encode()
+    assert removed(twice) == b"a\nb"
 
 
-def test_the_line_of_another_node0_is_somebody_elses() -> None:
+def test_line_of_another_node0_is_not_removed() -> None:
     other = f'restrict,from="10.0.0.2" ssh-ed25519 AAAAother {tag_of("10.0.0.2", "~/.ipexctl")}\n'.encode()
-    assert remove_lines(add_line(other, LINE, owner=OWNER), OWNER).content == other
+    assert removed(add_line(other, LINE)) == other
 
 
-def test_our_key_is_ours_whatever_was_made_of_its_line() -> None:
+def test_line_with_the_key_is_removed_even_if_edited() -> None:
     edited = f'no-pty,command="a b" {KEY} it\'s mine\nrest\n'.encode()
-    assert remove_lines(edited, OWNER).content == b"rest\n"
-    assert remove_lines(f"# {KEY}\n".encode(), OWNER).removed == 0, "a comment lets nobody in"
+    assert removed(edited) == b"rest\n"
+    assert remove_lines(f"# {KEY}\n".encode(), OWNER) is None, "a comment lets nobody in"
 
 
-def test_without_the_key_the_tag_tells() -> None:
-    assert remove_lines(add_line(b"x\n", LINE, owner=OWNER), Owner(TAG)).content == b"x\n"
+def test_line_is_recognized_by_its_tag_without_the_key() -> None:
+    assert removed(add_line(b"x\n", LINE), Owner(TAG)) == b"x\n"
 
 
 def test_a_tag_is_one_word_of_ascii() -> None:
@@ -117,5 +120,5 @@ def test_a_tag_is_one_word_of_ascii() -> None:
         ('ssh-ed25519 a"b', False),
     ],
 )
-def test_only_a_whole_public_key_is_taken_for_one(text: str, wanted: bool) -> None:
+def test_is_public_key_accepts_only_a_complete_key(text: str, wanted: bool) -> None:
     assert is_public_key(text) is wanted

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_trust_plan import SEEN
+from test_trust_plan import HOST_STATE
 
 from ipexctl.hosts.internal import HostAddresses, InterfaceAddress
 from ipexctl.trust.host_state import Permissions
 from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt, explain
 from message_data import missing
 
-THERE = replace(SEEN, identity=("me", "node2", "boot", "net:[1]"))
+NODE2_STATE = replace(HOST_STATE, identity=("me", "node2", "boot", "net:[1]"))
 
 
 def why(said: str, code: int = 255, **changes: object) -> tuple[str, str]:
-    found = explain(LoginAttempt(code, said), replace(THERE, **changes), "10.0.0.2", {})  # type: ignore[arg-type]
+    found = explain(LoginAttempt(code, said), replace(NODE2_STATE, **changes), "10.0.0.2", {})  # type: ignore[arg-type]
     return found.reason, found.fix
 
 
@@ -33,7 +33,7 @@ def why(said: str, code: int = 255, **changes: object) -> tuple[str, str]:
         ("me@10.0.0.2: Permission denied (publickey).", "node0's", "AllowUsers"),
     ],
 )
-def test_what_ssh_says_is_translated(said: str, reason: str, fix: str) -> None:
+def test_ssh_errors_are_explained(said: str, reason: str, fix: str) -> None:
     got = why(said)
     assert missing(got[0], reason) == []
     assert missing(got[1], fix) == []
@@ -54,12 +54,12 @@ def test_permission_denied_names_the_likeliest_cause() -> None:
     assert "NAT" in why(DENIED)[1]
 
 
-def test_another_network_that_all_share_is_the_fix() -> None:
+def test_fix_suggests_another_common_network() -> None:
     addresses = {
         name: HostAddresses((InterfaceAddress("eth0", f"10.0.0.{n}", 24), InterfaceAddress("eth1", f"10.9.0.{n}", 24)))
         for name, n in (("a", 1), ("b", 2))
     }
-    found = explain(LoginAttempt(255, "Connection timed out"), THERE, "10.0.0.2", addresses)
+    found = explain(LoginAttempt(255, "Connection timed out"), NODE2_STATE, "10.0.0.2", addresses)
     assert "--iface 10.9.0.0/24" in found.fix
 
 
@@ -71,21 +71,21 @@ ELSEWHERE = (
 )
 
 
-def test_a_login_has_to_end_up_where_we_were() -> None:
+def test_login_must_reach_the_expected_account_and_machine() -> None:
     right = LoginAttempt(0, "Welcome!\nipexctl-is me node2 boot net:[1]\nquota")
-    assert right.reached(THERE)
-    assert not LoginAttempt(0, "").reached(THERE)
+    assert right.reached(NODE2_STATE)
+    assert not LoginAttempt(0, "").reached(NODE2_STATE)
     assert missing(why("ipexctl-is me node7 boot net:[2]", 0)[0], "node7") == []
     assert missing(why("ipexctl-is you node2 boot net:[1]", 0)[0], "you me") == []
     assert len({why(said, 0)[0] for said in ELSEWHERE}) == len(ELSEWHERE)
 
 
-def test_what_nobody_foresaw_is_shown() -> None:
+def test_unknown_errors_are_shown() -> None:
     assert missing(why("", 124)[0], "node0 25 10.0.0.2 22") == []
     assert missing(why("sh: 1: ssh: not found", 127)[1], "openssh-client openssh-clients node0") == []
     assert missing(why("strange\x1b[31m\n", 9)[0], "9 strange\N{REPLACEMENT CHARACTER}[31m") == []
 
 
-def test_no_login_shell_trips_over_the_question() -> None:
+def test_identity_command_is_safe_in_every_login_shell() -> None:
     assert not set(IDENTITY_COMMAND) & set('\\!\n"`')
     assert IDENTITY_COMMAND.count("'") == 2

@@ -1,4 +1,4 @@
-"""The address that nodes use among themselves: from the file, an option, the common subnet, or refused."""
+"""Internal addresses of nodes: from the hostfile, --iface, the common subnet, or a refusal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def host(name: str, internal: str | None = None) -> Host:
 
 
 def at(*nics: InterfaceAddress | str, reached: str | None = None) -> HostAddresses:
-    """`eth0=10.0.0.1/24` for short."""
+    """Addresses of a host, with interfaces given as `eth0=10.0.0.1/24`."""
     made = []
     for nic in nics:
         if isinstance(nic, str):
@@ -40,7 +40,7 @@ def at(*nics: InterfaceAddress | str, reached: str | None = None) -> HostAddress
 A, B, C = host("a"), host("b"), host("c")
 
 
-def test_the_only_subnet_they_share() -> None:
+def test_only_common_subnet_is_used() -> None:
     addresses = {
         "a": at("eth0=10.1.0.1/24", "eth1=192.168.0.1/24"),
         "b": at("eth0=10.2.0.1/24", "ib0=192.168.0.2/24"),
@@ -48,7 +48,7 @@ def test_the_only_subnet_they_share() -> None:
     assert internal_addresses(addresses, [A, B]) == {"a": "192.168.0.1", "b": "192.168.0.2"}
 
 
-def test_the_subnet_we_came_in_by_where_all_share_it() -> None:
+def test_subnet_of_the_ssh_connection_is_preferred_if_common() -> None:
     def two(number: int, reached: str) -> HostAddresses:
         return at(f"eth0=10.1.0.{number}/24", f"eth1=10.9.0.{number}/24", reached=f"{reached}.{number}")
 
@@ -58,7 +58,7 @@ def test_the_subnet_we_came_in_by_where_all_share_it() -> None:
     assert internal_addresses(by_both, [A, B]) == {"a": "10.1.0.1", "b": "10.1.0.2"}
 
 
-def test_the_file_is_right_and_says_which_network_it_is_for_the_others() -> None:
+def test_internal_address_of_the_hostfile_sets_the_network_of_other_hosts() -> None:
     def two(number: int) -> HostAddresses:
         return at(f"eth0=10.1.0.{number}/24", f"eth1=10.9.0.{number}/24", reached=f"10.1.0.{number}")
 
@@ -72,7 +72,7 @@ def test_the_file_is_right_and_says_which_network_it_is_for_the_others() -> None
     assert internal_addresses(addresses, [host("a", "a.ib"), B, C]) == {"a": "a.ib", "b": "10.1.0.2", "c": "10.1.0.3"}
 
 
-def test_bridges_loopback_and_link_local_are_no_network_among_hosts() -> None:
+def test_bridges_loopback_and_link_local_are_ignored() -> None:
     inside: list[InterfaceAddress | str] = [
         DOCKER,
         "virbr0=192.168.122.1/24",
@@ -85,19 +85,19 @@ def test_bridges_loopback_and_link_local_are_no_network_among_hosts() -> None:
     assert internal_addresses(addresses, [A, B]) == {"a": "10.0.0.1", "b": "10.0.0.2"}
 
 
-def test_the_same_address_everywhere_is_inside_each_machine() -> None:
+def test_network_with_the_same_address_on_all_hosts_is_ignored() -> None:
     addresses = {"a": at("weird0=10.88.0.1/16"), "b": at("weird0=10.88.0.1/16")}
     assert isinstance(internal_addresses(addresses, [A, B]), Refusal)
 
 
-def test_ipv4_before_ipv6_unless_we_came_by_it() -> None:
+def test_ipv4_is_preferred_and_ipv6_is_used_if_it_is_the_only_one() -> None:
     addresses = {"a": at("e=fd00::1/64", "e=10.0.0.1/24"), "b": at("e=fd00::2/64", "e=10.0.0.2/24")}
     assert internal_addresses(addresses, [A, B]) == {"a": "10.0.0.1", "b": "10.0.0.2"}
     only6 = {"a": at("e=fd00::1/64"), "b": at("e=fd00::2/64")}
     assert internal_addresses(only6, [A, B]) == {"a": "fd00::1", "b": "fd00::2"}
 
 
-def test_iface_by_name_and_by_network() -> None:
+def test_iface_option_accepts_a_name_or_a_network() -> None:
     addresses = {"a": at("eth0=10.1.0.1/24", "ib0=10.9.0.1/24"), "b": at("eth0=10.1.0.2/24", "ib1=10.9.1.2/24")}
     assert internal_addresses(addresses, [A, B], "10.9.0.0/16") == {"a": "10.9.0.1", "b": "10.9.1.2"}
     assert internal_addresses(addresses, [A, B], "eth0") == {"a": "10.1.0.1", "b": "10.1.0.2"}
@@ -108,12 +108,12 @@ def test_iface_by_name_and_by_network() -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/33", "a b", "", "an-interface-name-too-long", "1.2.3.4/x"])
-def test_an_iface_that_can_be_none_is_a_wrong_call(text: str) -> None:
+def test_invalid_iface_is_a_user_error(text: str) -> None:
     with pytest.raises(UserError, match="--iface"):
         InterfaceChoice(text)
 
 
-def test_none_in_common_names_those_who_stand_apart() -> None:
+def test_refusal_without_a_common_network_names_the_separate_hosts() -> None:
     addresses = {"a": at("e=10.0.0.1/24"), "b": at("e=10.0.0.2/24"), "c": at("e=10.0.7.3/24")}
     refusal = internal_addresses(addresses, [A, B, C])
     assert isinstance(refusal, Refusal)
@@ -122,7 +122,7 @@ def test_none_in_common_names_those_who_stand_apart() -> None:
     assert "internal=" in refusal.fix
 
 
-def test_a_cloud_that_routes_between_subnets_of_one() -> None:
+def test_routed_32_bit_subnets_use_the_ssh_address() -> None:
     addresses = {
         "a": at("ens4=10.128.0.2/32", reached="10.128.0.2"),
         "b": at("ens4=10.128.0.3/32", reached="10.128.0.3"),
@@ -130,6 +130,6 @@ def test_a_cloud_that_routes_between_subnets_of_one() -> None:
     assert internal_addresses(addresses, [A, B]) == {"a": "10.128.0.2", "b": "10.128.0.3"}
 
 
-def test_one_host_has_its_own_address() -> None:
+def test_single_host_uses_its_own_address() -> None:
     assert internal_addresses({"a": at(DOCKER, "e=10.0.0.1/24")}, [A]) == {"a": "10.0.0.1"}
     assert internal_addresses({"a": at()}, [A]) == {"a": "127.0.0.1"}

@@ -18,7 +18,7 @@ from message_data import missing
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32).decode()
 KEY = f"ssh-ed25519 {BLOB}"
-SEEN = HostState(
+HOST_STATE = HostState(
     user="me",
     uid=1000,
     home="/home/me",
@@ -38,14 +38,14 @@ SEEN = HostState(
     has_ssh_dir=True,
 )
 OWNER = Owner("ipexctl:a:~/.ipexctl", KEY)
-LINE = TrustLine(KEY, ("10.0.0.1",), OWNER.tag)
+LINE = TrustLine(OWNER, ("10.0.0.1",))
 
 
 def node(name: str, address: str, **changes: object) -> SshConfigNode:
     return replace(SshConfigNode((name, address), address, 22, "me", (f"ssh-ed25519 KEY-{name}",)), **changes)  # type: ignore[arg-type]
 
 
-def test_the_config_has_a_block_a_node_and_nothing_of_the_users() -> None:
+def test_ssh_config_has_a_block_per_node_and_no_user_settings() -> None:
     files = render([node("a", "10.0.0.1"), node("b", "10.0.0.2", port=2222, user="you")], "/h/100%/ssh")
     assert "Host b 10.0.0.2\n  HostName 10.0.0.2\n  User you\n  Port 2222\n  HostKeyAlias b\n" in files.config
     assert 'IdentityFile "/h/100%%/ssh/id_ed25519"' in files.config
@@ -56,15 +56,15 @@ def test_the_config_has_a_block_a_node_and_nothing_of_the_users() -> None:
     assert files.known_hosts == "a,10.0.0.1 ssh-ed25519 KEY-a\nb,10.0.0.2 ssh-ed25519 KEY-b\n"
 
 
-def test_cheap_algorithms_are_preferred_only_where_node0s_ssh_understands_that() -> None:
-    (made,) = nodes_for([Host("a", "a")], {"a": SEEN}, {"a": "10.0.0.1"})
+def test_fast_algorithms_are_preferred_only_if_ssh_of_node0_supports_it() -> None:
+    (made,) = nodes_for([Host("a", "a")], {"a": HOST_STATE}, {"a": "10.0.0.1"})
     for quick in (False, True):
-        files = files_to_write([made], replace(SEEN, supports_preferred=quick))
+        files = files_to_write([made], replace(HOST_STATE, supports_preferred=quick))
         assert files
         assert ("\n  KexAlgorithms ^curve25519-sha256," in files.config) is quick
 
 
-def test_nodes_of_an_earlier_call_stay_and_those_of_this_one_are_new() -> None:
+def test_nodes_of_an_earlier_call_are_kept_and_current_ones_replaced() -> None:
     before = render([node("a", "10.0.0.1"), node("b", "10.0.0.2")], "/h")
     after = render([node("a", "10.0.0.9"), node("c", "10.0.0.3")], "/h", before=before)
     assert names_in(after.config) == ("a", "c", "b")
@@ -73,73 +73,74 @@ def test_nodes_of_an_earlier_call_stay_and_those_of_this_one_are_new() -> None:
     assert render([node("a", "10.0.0.9"), node("c", "10.0.0.3")], "/h", before=after) == after
 
 
-def test_a_config_that_is_broken_is_written_anew() -> None:
+def test_broken_config_is_rewritten() -> None:
     wanted = render([node("a", "10.0.0.1")], "/h")
     for broken in (Files("", ""), Files("garbage\nHost\nHost x\n", "y"), Files(wanted.config[:50], "")):
         assert render([node("a", "10.0.0.1")], "/h", before=broken) == wanted
 
 
 @pytest.mark.parametrize("path", ['/a"b', "/a\\b", "/a\nb", "/${HOME}"])
-def test_paths_that_a_config_cannot_hold(path: str) -> None:
+def test_paths_that_ssh_config_cannot_express_are_refused(path: str) -> None:
     assert path_problem(path)
     assert not path_problem("/my files/100%/ü")
 
 
-def test_each_node_under_its_name_and_an_address_of_its_own() -> None:
+def test_nodes_have_their_name_and_unique_addresses() -> None:
     hosts = [Host("a", "a"), Host("b", "b"), Host("c", "c"), Host("gone", "gone")]
-    seen = {"a": SEEN, "b": SEEN, "c": replace(SEEN, port=23)}
+    seen = {"a": HOST_STATE, "b": HOST_STATE, "c": replace(HOST_STATE, port=23)}
     nodes = nodes_for(hosts, seen, {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.2"})
     assert [node.names for node in nodes] == [("a", "10.0.0.1"), ("b",), ("c",)]
     assert nodes[2].port == 23
 
 
-def test_localhost_is_called_by_its_address() -> None:
+def test_localhost_is_named_by_its_address() -> None:
     hosts = [Host("localhost", "localhost"), Host("b", "b")]
     assert ssh_names_for(hosts, {"localhost": "10.0.0.1", "b": "10.0.0.2"}) == {"localhost": "10.0.0.1", "b": "b"}
 
 
-def test_node0_may_come_from_each_of_its_addresses_but_no_bridge() -> None:
+def test_sources_are_all_addresses_of_node0_except_bridges() -> None:
     there = replace(
-        SEEN, nics=(*SEEN.nics, InterfaceAddress("ib0", "10.9.0.1", 24), InterfaceAddress("eth0", "fe80::1", 64))
+        HOST_STATE,
+        nics=(*HOST_STATE.nics, InterfaceAddress("ib0", "10.9.0.1", 24), InterfaceAddress("eth0", "fe80::1", 64)),
     )
     assert sources_of(there, "10.9.0.1") == ("10.9.0.1", "10.0.0.1")
     assert sources_of(there, "a.name") == ("10.0.0.1", "10.9.0.1")
     assert sources_of(there, "172.17.0.1") == ("172.17.0.1", "10.0.0.1", "10.9.0.1")
 
 
-def test_hosts_that_share_a_home_are_one_store() -> None:
-    other = replace(SEEN, store="boot 1 3")
-    assert stores({"a": SEEN, "b": other, "c": SEEN}) == {"a": "a", "b": "b", "c": "a"}
+def test_hosts_with_a_shared_home_are_one_store() -> None:
+    other = replace(HOST_STATE, store="boot 1 3")
+    assert stores({"a": HOST_STATE, "b": other, "c": HOST_STATE}) == {"a": "a", "b": "b", "c": "a"}
 
 
-def test_a_line_that_is_there_needs_no_edit() -> None:
-    edit = keys_to_add(SEEN, LINE, OWNER)
+def test_existing_line_needs_no_edit() -> None:
+    edit = keys_to_add(HOST_STATE, LINE)
     assert edit
     assert missing(edit.summary, "~/.ssh/authorized_keys") == []
-    done = replace(SEEN, keys=edit.new)
-    assert keys_to_add(done, LINE, OWNER) is None
-    newer = keys_to_add(done, replace(LINE, sources=("10.0.0.7",)), OWNER)
+    done = replace(HOST_STATE, keys=edit.new)
+    assert keys_to_add(done, LINE) is None
+    newer = keys_to_add(done, replace(LINE, sources=("10.0.0.7",)))
     assert newer
     assert newer.summary != edit.summary
     back = keys_to_remove(done, OWNER)
     assert back
     assert back.new == b"theirs\n"
     assert missing(back.summary, "~/.ssh/authorized_keys") == []
-    assert keys_to_remove(SEEN, OWNER) is None
+    assert keys_to_remove(HOST_STATE, OWNER) is None
 
 
-def test_leftovers_are_a_reason_to_go_there_again() -> None:
-    edit = keys_to_remove(replace(SEEN, has_leftovers=True), OWNER)
+def test_leftover_files_need_another_edit() -> None:
+    edit = keys_to_remove(replace(HOST_STATE, has_leftovers=True), OWNER)
     assert edit
     assert edit.tidy
     assert edit.old == edit.new == b"theirs\n"
 
 
-def test_files_that_are_as_they_should_be_are_not_written() -> None:
+def test_unchanged_files_are_not_written() -> None:
     nodes = [node("a", "10.0.0.1")]
-    wanted = files_to_write(nodes, SEEN)
+    wanted = files_to_write(nodes, HOST_STATE)
     assert wanted
-    assert files_to_write(nodes, replace(SEEN, config=wanted.config, known_hosts=wanted.known_hosts)) is None
+    assert files_to_write(nodes, replace(HOST_STATE, config=wanted.config, known_hosts=wanted.known_hosts)) is None
 
 
 def answer(**words: str | bytes) -> bytes:
@@ -152,7 +153,7 @@ def answer(**words: str | bytes) -> bytes:
     )
 
 
-def test_an_answer_is_read() -> None:
+def test_host_state_is_parsed() -> None:
     there = read_host_state(
         answer(came="10.0.0.9 5000 10.0.0.1 2222", keys=b"\xff\n", ls_home="drwxrwxr-x 3 1000 100 1 Nov 1 00:00 x"),
         server_key=KEY,
@@ -166,18 +167,18 @@ def test_an_answer_is_read() -> None:
     assert (there.home_mode.open_to_others, there.home_mode.uid) == (True, 1000)
 
 
-def test_holes_in_an_answer_are_holes() -> None:
+def test_missing_fields_of_host_state_are_none() -> None:
     there = read_host_state(answer(came="", keys=""), server_key=None, port=2200)
     assert (there.reached, there.port, there.keys, there.home_mode) == (None, 2200, b"", None)
     assert read_host_state(answer(), server_key=None, port=None).keys is None
 
 
-def test_this_machines_host_keys_are_checked_to_be_keys() -> None:
+def test_invalid_host_keys_of_the_control_machine_are_ignored() -> None:
     there = read_host_state(answer(hostkey=f"{KEY} root@here\n") + answer(hostkey="x y\n"), server_key=None, port=None)
     assert there.host_keys == (KEY,)
 
 
-def test_a_host_cannot_add_keys_to_the_one_it_proved() -> None:
+def test_reported_host_keys_are_ignored_if_the_server_key_is_known() -> None:
     other = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"o" * 32).decode()
     reply = answer(hostkey=f"{other}\n")
     assert read_host_state(reply, server_key=None, port=None).host_keys == (other,)
@@ -185,12 +186,12 @@ def test_a_host_cannot_add_keys_to_the_one_it_proved() -> None:
 
 
 @pytest.mark.parametrize("user", ["me\n  ProxyCommand evil", "-oProxyCommand=x", "a b", "%h"])
-def test_an_account_that_would_be_a_line_of_configuration_is_refused(user: str) -> None:
+def test_account_names_with_ssh_config_syntax_are_refused(user: str) -> None:
     with pytest.raises(HostError, match="account"):
         read_host_state(answer(user=user), server_key=None, port=None)
 
 
-def test_an_answer_that_is_cut_off_is_none() -> None:
+def test_truncated_host_state_is_an_error() -> None:
     whole = answer(keys="abc")
     for end in range(len(whole) - 1):
         with pytest.raises(HostError, match="cut off"):
@@ -198,7 +199,7 @@ def test_an_answer_that_is_cut_off_is_none() -> None:
 
 
 @pytest.mark.parametrize("figure", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", "x"])
-def test_a_figure_that_is_none_is_missing(figure: str) -> None:
+def test_invalid_numbers_in_host_state_are_ignored(figure: str) -> None:
     state = read_host_state(
         answer(
             uid=figure,

@@ -1,4 +1,4 @@
-"""The scripts as a node runs them, each in a home of its own, with every shell that is here to be sh."""
+"""The trust scripts of a node, run in a temporary home with every available POSIX shell."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import hashlib
 import os
 import shutil
 import subprocess
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import fan_out
 from ipexctl.trust.host_steps import login_command, read_logins, trust_script
 from ipexctl.trust.login_errors import LoginAttempt
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[bytes]]"
 
 SHELLS = [shell for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(shell[0])]
+
+
+each_shell = pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
 
 
 @pytest.fixture(params=SHELLS, ids=lambda shell: shell[0])
@@ -48,24 +52,32 @@ def keys(tmp_path: Path) -> Path:
     return tmp_path / ".ssh" / "authorized_keys"
 
 
+def started(shell: list[str], keys: Path, old: bytes | None, new: bytes) -> subprocess.Popen[bytes]:
+    """An edit of that file that waits for its new text."""
+    args = [str(keys.parents[1]), sha256(old), sha256(new), ""]
+    process = subprocess.Popen(
+        [*shell, "-c", trust_script(("lock", "keys"), args, "").script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"},
+    )
+    wait_until_it_reads(keys)
+    return process
+
+
 def sha256(text: bytes | None) -> str:
     return "none" if text is None else hashlib.sha256(text).hexdigest()
 
 
-def edit(
-    run: Run,
-    home: Path,
-    old: bytes | None,
-    new: bytes | None,
-    last: str = "",
-) -> str:
+def edit(run: Run, home: Path, old: bytes | None, new: bytes | None, last: str = "") -> str:
     done = run(("lock", "keys"), home, sha256(old), sha256(new), last, stdin=new or b"")
     assert not list(home.rglob(".ipexctl-trust*"))
     return done.stdout.decode().strip() if done.returncode == 0 else done.stderr.decode().strip()
 
 
 def wait_until_it_reads(keys: Path) -> None:
-    """Until dd has emptied its file, in which cp put the old text, and waits for the new one."""
+    """Wait until dd has truncated the file that cp filled with the old text, and waits for the new text."""
     file, seen, until = keys.parent / ".ipexctl-trust" / "next", 0, time.monotonic() + 20
     while seen < 5:
         assert time.monotonic() < until
@@ -73,7 +85,7 @@ def wait_until_it_reads(keys: Path) -> None:
         seen = seen + 1 if file.exists() and file.stat().st_size == 0 else 0
 
 
-def test_a_text_is_exchanged_for_another(run: Run, keys: Path) -> None:
+def test_authorized_keys_is_replaced_only_if_it_has_the_expected_content(run: Run, keys: Path) -> None:
     home = keys.parents[1]
     assert edit(run, home, b"old", b"\0new\xff\n") == "done"
     assert keys.read_bytes() == b"\0new\xff\n"
@@ -92,7 +104,7 @@ def test_a_text_is_exchanged_for_another(run: Run, keys: Path) -> None:
     assert keys.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_directory_is_made_whole_and_goes_again(run: Run, tmp_path: Path) -> None:
+def test_ssh_directory_is_created_and_removed_again(run: Run, tmp_path: Path) -> None:
     assert edit(run, tmp_path, None, b"line\n") == "done"
     assert (tmp_path / ".ssh").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / ".ssh/authorized_keys").read_bytes() == b"line\n"
@@ -100,7 +112,7 @@ def test_a_directory_is_made_whole_and_goes_again(run: Run, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_text_that_comes_in_half_changes_nothing(run: Run, keys: Path) -> None:
+def test_truncated_input_changes_nothing(run: Run, keys: Path) -> None:
     done = run(("lock", "keys"), keys.parents[1], sha256(b"old"), sha256(b"the new one"), "", stdin=b"the new")
     assert done.returncode == 1
     assert b"connection was cut" in done.stderr
@@ -108,25 +120,18 @@ def test_a_text_that_comes_in_half_changes_nothing(run: Run, keys: Path) -> None
 
 
 @pytest.mark.parametrize("old", [b"old", None])
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_a_line_added_while_the_new_text_comes_is_kept(shell: list[str], keys: Path, old: bytes | None) -> None:
+@each_shell
+def test_line_added_during_an_edit_is_kept(shell: list[str], keys: Path, old: bytes | None) -> None:
     if old is None:
         keys.unlink()
-    args = [str(keys.parents[1]), sha256(old), sha256(b"new"), ""]
-    editing = subprocess.Popen(
-        [*shell, "-c", trust_script(("lock", "keys"), args, "").script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"},
-    )
-    wait_until_it_reads(keys)
+    editing = started(shell, keys, old, b"new")
     keys.write_bytes(b"old and another")
     assert editing.communicate(b"new", timeout=20)[0] == b"moved\n"
     assert keys.read_bytes() == b"old and another"
     assert list(keys.parent.iterdir()) == [keys]
 
 
-def test_what_stands_in_the_way_is_said(run: Run, keys: Path) -> None:
+def test_dangling_link_is_reported_and_other_links_are_followed(run: Run, keys: Path) -> None:
     home = keys.parents[1]
     keys.unlink()
     keys.symlink_to("nowhere/at/all")
@@ -138,25 +143,20 @@ def test_what_stands_in_the_way_is_said(run: Run, keys: Path) -> None:
     assert (home / "elsewhere").read_bytes() == b"x"
 
 
-def test_many_at_once_one_after_the_other(run: Run, keys: Path) -> None:
+def test_concurrent_edits_are_serialized(run: Run, keys: Path) -> None:
     home = keys.parents[1]
-    answers = []
 
-    def change(number: int) -> None:
+    def change(number: int) -> str:
         new = f"new{number}".encode()
         done = run(("lock", "keys"), home, sha256(b"old"), sha256(new), "", stdin=new)
-        answers.append(done.stdout.decode().strip() or done.stderr.decode())
+        return done.stdout.decode().strip() or done.stderr.decode()
 
-    threads = [threading.Thread(target=change, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(answers) == ["done", *["moved"] * 5]
+    answers = [done.result for done in fan_out(range(6), change, forks=6, cancel=Cancel())]
+    assert sorted(map(str, answers)) == ["done", *["moved"] * 5]
     assert list(keys.parent.iterdir()) == [keys]
 
 
-def test_a_key_is_made_once(run: Run, tmp_path: Path) -> None:
+def test_key_is_created_once_and_removed(run: Run, tmp_path: Path) -> None:
     ours = tmp_path / "a b" / "ipexctl"
     first = run(("lock", "key"), ours)
     assert first.returncode == 0, first.stderr
@@ -205,7 +205,7 @@ def test_a_home_of_another_account_gets_no_key(run: Run, tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_key_that_is_none_is_named_and_can_be_revoked(run: Run, tmp_path: Path) -> None:
+def test_invalid_key_is_reported_and_can_be_revoked(run: Run, tmp_path: Path) -> None:
     (tmp_path / "ssh").mkdir()
     (tmp_path / "ssh/id_ed25519").write_text("half a k")
     (tmp_path / "ssh/notes").write_text("mine")
@@ -216,19 +216,11 @@ def test_a_key_that_is_none_is_named_and_can_be_revoked(run: Run, tmp_path: Path
     assert [path.name for path in (tmp_path / "ssh").iterdir()] == ["notes"]
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_a_call_that_lost_its_lock_while_it_was_stopped_changes_nothing(shell: list[str], keys: Path) -> None:
-    """Another call took the lock for stale; the first one goes on when the second is at work."""
+@each_shell
+def test_call_that_lost_its_lock_changes_nothing(shell: list[str], keys: Path) -> None:
+    """Another call considered the lock stale; the first call resumes while the second works."""
     lock = keys.parent / ".ipexctl-trust"
-    args = [str(keys.parents[1]), sha256(b"old"), sha256(b"first"), ""]
-    first = subprocess.Popen(
-        [*shell, "-c", trust_script(("lock", "keys"), args, "").script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"},
-    )
-    wait_until_it_reads(keys)
+    first = started(shell, keys, b"old", b"first")
     shutil.rmtree(lock.rename(lock.with_name("removed")))
     lock.mkdir()
     for name in ("holder", "next"):
@@ -242,7 +234,7 @@ def test_a_call_that_lost_its_lock_while_it_was_stopped_changes_nothing(shell: l
 def _log_in(
     shell: list[str], folder: Path, ssh: str, nodes: str, *, config: str = "config", last_decides: bool = False
 ) -> dict[str, LoginAttempt]:
-    """The logins to nodes whose ssh is this script; their lines are one write each, so that they don't mix."""
+    """The logins to nodes with this script as ssh; each line is one write, so lines do not mix."""
     (folder / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
     (folder / "ssh").chmod(0o755)
     names = {node: node for node in nodes}
@@ -259,8 +251,8 @@ def _log_in(
     return {name: login for name, login in logins.items() if login.code != 256}
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_of_a_nodes_answer_only_so_much_comes_back(shell: list[str], tmp_path: Path) -> None:
+@each_shell
+def test_login_output_of_a_node_is_limited(shell: list[str], tmp_path: Path) -> None:
     right = "ipexctl-is me b boot net:[1]"
     assert _log_in(shell, tmp_path, f"echo; echo '{right}'", "b") == {"b": LoginAttempt(0, right)}
     noisy = _log_in(shell, tmp_path, f"seq 9999; echo; echo '{right}'", "b")["b"]
@@ -269,14 +261,14 @@ def test_of_a_nodes_answer_only_so_much_comes_back(shell: list[str], tmp_path: P
     assert endless == {"b": LoginAttempt(0, "x" * 1500)}
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_an_answer_without_end_ends_with_the_time_for_it(shell: list[str], tmp_path: Path) -> None:
+@each_shell
+def test_endless_login_output_ends_at_the_timeout(shell: list[str], tmp_path: Path) -> None:
     login = _log_in(shell, tmp_path, "exec tr '\\0' x </dev/zero", "b")["b"]
     assert (login.code, len(login.output)) == (124, 1500)
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_more_nodes_than_log_in_at_once_all_have_their_turn(shell: list[str], tmp_path: Path) -> None:
+@each_shell
+def test_number_of_concurrent_logins_is_limited_and_all_nodes_are_tried(shell: list[str], tmp_path: Path) -> None:
     ssh = f"""cd {tmp_path}; : >running.$$; sleep 0.3
 ls running.* | wc -l >>at-once; sleep 0.3; rm running.$$; echo "$*" | grep -o " -- [a-z]" """
     logins = _log_in(shell, tmp_path, ssh, "abcde")
@@ -285,17 +277,17 @@ ls running.* | wc -l >>at-once; sleep 0.3; rm running.$$; echo "$*" | grep -o " 
     assert (len(running), set(running) <= {"1", "2"}) == (5, True)
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
-def test_where_the_last_node_decides_its_failure_ends_the_logins(shell: list[str], tmp_path: Path) -> None:
+@each_shell
+def test_failure_of_the_last_node_skips_other_logins_with_last_decides(shell: list[str], tmp_path: Path) -> None:
     refused = 'case "$*" in *" -- c "*) exit 255 ;; esac'
     assert _log_in(shell, tmp_path, refused, "abc", last_decides=True) == {"c": LoginAttempt(255, "")}
     assert sorted(_log_in(shell, tmp_path, refused, "abc")) == ["a", "b", "c"]
     assert sorted(_log_in(shell, tmp_path, "exit 0", "abc", last_decides=True)) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: shell[0])
+@each_shell
 @pytest.mark.parametrize("config", ["", "/home/me/config"])
-def test_a_login_asks_nothing_and_stores_no_host_key(shell: list[str], tmp_path: Path, config: str) -> None:
+def test_login_is_non_interactive_and_stores_no_host_key(shell: list[str], tmp_path: Path, config: str) -> None:
     (login,) = _log_in(shell, tmp_path, 'echo "$*"', "b", config=config).values()
     options = login.output.split(" -T ")[0]
     if config:

@@ -26,7 +26,7 @@ ADDED = tuple(done(f"node{n}", "changed", "a line added") for n in range(1, 5))
 REPORT = TrustReport(ADDED, 1.0, "config", "/h/.ipexctl/ssh/config")
 
 
-def test_hosts_of_one_fate_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hosts_with_the_same_result_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     show(REPORT, options=" -H hosts")
     shown = capsys.readouterr()
     assert shown.out == "node[1-4]: changed: a line added\n"
@@ -34,7 +34,7 @@ def test_hosts_of_one_fate_share_a_line(capsys: pytest.CaptureFixture[str]) -> N
     assert "ipexctl trust --revoke -H hosts" in shown.err
 
 
-def test_what_went_wrong_is_said_with_its_fix_also_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_are_shown_with_their_fix_also_with_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     bad = (done("node1"), done("node2", "failed", "no \x1b[31mroom", "make some"), done("node3", "unreachable", "down"))
     show(replace(REPORT, hosts=bad), quiet=True)
     shown = capsys.readouterr()
@@ -55,12 +55,12 @@ def test_what_went_wrong_is_said_with_its_fix_also_when_quiet(capsys: pytest.Cap
         (replace(REPORT, hosts=(*ADDED, done("x", "failed", "y"))), "ipexctl trust"),
     ],
 )
-def test_what_to_do_next(report: TrustReport, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_next_command_is_shown(report: TrustReport, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     show(report)
     assert missing(capsys.readouterr().err, said) == []
 
 
-def test_json_is_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_document_has_the_documented_fields(capsys: pytest.CaptureFixture[str]) -> None:
     print_json(as_json(replace(REPORT, hosts=(ADDED[0], done("b", "failed", "a\udcff")))))
     document = json.loads(capsys.readouterr().out)
     assert document == {
@@ -90,7 +90,7 @@ def test_json_is_a_promise(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_where_our_files_lie() -> None:
+def test_home_on_nodes_is_from_option_or_environment() -> None:
     assert home_on_nodes(None, {}) == "~/.ipexctl"
     assert home_on_nodes(None, {"IPEXCTL_HOME": "/scratch/me/"}) == "/scratch/me"
     assert home_on_nodes(Path("/a b"), {"IPEXCTL_HOME": "/scratch/me"}) == "/a b"
@@ -98,7 +98,7 @@ def test_where_our_files_lie() -> None:
 
 
 @pytest.mark.parametrize("text", ["x", "./x", "~", "~other/x", "/", "/a/../b", "/a\nb", "/a:b"])
-def test_a_home_that_would_not_be_the_same_everywhere_is_refused(text: str) -> None:
+def test_home_that_may_differ_between_nodes_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--home"):
         home_on_nodes(Path(text), {})
     with pytest.raises(UserError, match="IPEXCTL_HOME"):

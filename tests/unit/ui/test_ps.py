@@ -1,4 +1,4 @@
-"""`ipexctl ps` with nothing to show says whether there was never a run, or none goes on."""
+"""`ipexctl ps`: the message without active runs, and the width of the table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ipexctl.ui.ps import show
 from message_data import missing
 
 
-def test_nothing_that_goes_on_is_not_nothing_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ps_distinguishes_no_active_runs_from_no_runs(capsys: pytest.CaptureFixture[str]) -> None:
     show([], hidden=3)
     assert missing(capsys.readouterr().err, "ipexctl ps 3") == []
     show([])
@@ -23,7 +23,7 @@ def test_nothing_that_goes_on_is_not_nothing_at_all(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
-def known(number: int, host: str, script: str) -> KnownRun:
+def known_run(number: int, host: str, script: str) -> KnownRun:
     hosts = tuple(host.format(index) for index in range(1, 65))
     node0 = Host(name=hosts[0], address=hosts[0])
     record = RunRecord(f"{script}-1120-{172300 + number}-9f3a", node0, "/h", "python3", f"src/{script}.py", hosts=hosts)
@@ -39,11 +39,11 @@ def known(number: int, host: str, script: str) -> KnownRun:
     [("node{}", "train"), ("node{}", "x" * 24), ("worker-{}.cluster.internal.example.org", "finetune_bert")],
 )
 @pytest.mark.parametrize("columns", [80, 100, 140, 300])
-def test_the_table_fits_and_ids_stay_whole(
+def test_ps_table_fits_the_width_with_complete_ids(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: str, script: str, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    runs = [known(number, host, script) for number in range(40)]
+    runs = [known_run(number, host, script) for number in range(40)]
     show(runs)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= columns

@@ -12,12 +12,12 @@ from message_data import missing
 
 
 @pytest.mark.parametrize("key", ["d", "q"])
-def test_leaving_takes_one_key(key: str) -> None:
+def test_d_and_q_detach(key: str) -> None:
     assert Controls().press(key) == "detach"
 
 
 @pytest.mark.parametrize(("answer", "action"), [("y", "stop"), ("n", None), ("enter", None), ("q", None), ("s", None)])
-def test_stopping_is_asked_for_first_and_only_yes_is_yes(answer: str, action: str | None) -> None:
+def test_stop_needs_a_confirmation_with_y(answer: str, action: str | None) -> None:
     controls = Controls()
     assert controls.press("s") is None
     assert controls.press(answer) == action
@@ -25,7 +25,7 @@ def test_stopping_is_asked_for_first_and_only_yes_is_yes(answer: str, action: st
     assert controls.mode == "watching"
 
 
-def test_a_filter_is_typed_corrected_and_taken() -> None:
+def test_rank_filter_is_typed_corrected_and_applied() -> None:
     controls = Controls()
     for key in ["/", "0", "-", "x", "backspace", "3", "enter"]:
         assert controls.press(key) is None
@@ -35,7 +35,7 @@ def test_a_filter_is_typed_corrected_and_taken() -> None:
     assert controls.ranks.everyone
 
 
-def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_corrected() -> None:
+def test_invalid_rank_filter_shows_an_error_and_stays_open() -> None:
     controls = Controls(parse_ranks("1"))
     for key in ["/", "-", "enter"]:
         controls.press(key)
@@ -46,7 +46,7 @@ def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_corrected() -> No
     assert (controls.mode, controls.error) == ("watching", "")
 
 
-def test_letters_typed_into_the_filter_are_no_commands() -> None:
+def test_keys_in_the_rank_filter_are_no_commands() -> None:
     controls = Controls()
     controls.press("/")
     assert controls.press("q") is None
@@ -54,7 +54,7 @@ def test_letters_typed_into_the_filter_are_no_commands() -> None:
     assert controls.mode == "filtering"
 
 
-def test_help_goes_with_any_key() -> None:
+def test_help_closes_with_any_key() -> None:
     controls = Controls()
     modes = []
     for key in "?x":
@@ -63,7 +63,7 @@ def test_help_goes_with_any_key() -> None:
     assert modes == ["help", "watching"]
 
 
-def test_looking_back_holds_the_lines() -> None:
+def test_scrolling_back_pauses_the_output() -> None:
     controls = Controls()
     controls.press("up")
     assert (controls.paused, controls.scrolled) == (True, 1)
@@ -71,13 +71,13 @@ def test_looking_back_holds_the_lines() -> None:
     assert (controls.paused, controls.scrolled) == (False, 0)
 
 
-def test_keys_are_told_apart_also_when_they_come_at_once() -> None:
+def test_keys_are_separated_if_received_at_once() -> None:
     assert read_keys(b"/0-3\r\x1b[A\x1b[6~q\x1b") == ["/", "0", "-", "3", "enter", "up", "page-down", "q", "escape"]
     assert "d" not in read_keys(b"\x1b[1;5D\x1b[3~")
 
 
 @given(st.binary(max_size=20))
-def test_no_bytes_are_an_error(data: bytes) -> None:
+def test_any_bytes_are_accepted_as_keys(data: bytes) -> None:
     controls = Controls()
     for key in read_keys(data):
         controls.press(key)

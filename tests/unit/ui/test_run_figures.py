@@ -26,7 +26,7 @@ from ipexctl.ui.run.figures import Curve, Figures, sparkline
         ("nothing of the kind", None, None, None, ""),
     ],
 )
-def test_figures_are_found_as_scripts_print_them(
+def test_loss_step_epoch_and_speed_are_parsed(
     line: str,
     loss: float | None,
     step: tuple[int, int | None] | None,
@@ -38,7 +38,7 @@ def test_figures_are_found_as_scripts_print_them(
     assert (figures.loss, figures.step, figures.epoch, figures.speed) == (loss, step, epoch, speed)
 
 
-def test_a_loss_that_is_no_number_is_told_and_not_drawn() -> None:
+def test_nan_loss_is_kept_as_value_and_not_added_to_the_curve() -> None:
     figures = Figures()
     figures.read(0, "loss 1.0")
     figures.read(0, "loss nan")
@@ -47,7 +47,7 @@ def test_a_loss_that_is_no_number_is_told_and_not_drawn() -> None:
     assert figures.curve.points == [1.0]
 
 
-def test_the_lowest_rank_that_prints_a_loss_is_the_one_that_counts() -> None:
+def test_loss_of_the_lowest_rank_is_used() -> None:
     figures = Figures()
     figures.read(3, "loss 9")
     figures.read(1, "loss 2")
@@ -56,14 +56,14 @@ def test_the_lowest_rank_that_prints_a_loss_is_the_one_that_counts() -> None:
     assert figures.curve.points == [2.0, 1.0]
 
 
-def test_a_bar_that_repeats_its_loss_draws_it_once() -> None:
+def test_loss_repeated_by_a_progress_bar_is_added_once() -> None:
     figures = Figures()
     for text in ("loss=2", "loss=2", "loss=1", "loss=1"):
         figures.read(0, text, unfinished=True)
     assert figures.curve.points == [2.0, 1.0]
 
 
-def test_a_long_training_keeps_its_shape_in_little_memory() -> None:
+def test_curve_of_many_steps_keeps_its_shape_in_bounded_memory() -> None:
     curve = Curve()
     for step in range(100_000):
         curve.add(float(step))
@@ -73,17 +73,17 @@ def test_a_long_training_keeps_its_shape_in_little_memory() -> None:
 
 
 @given(st.lists(st.floats(-1e12, 1e12), max_size=300), st.integers(0, 80), st.booleans())
-def test_a_curve_never_is_wider_than_its_room(points: list[float], width: int, unicode: bool) -> None:
+def test_sparkline_is_never_wider_than_its_width(points: list[float], width: int, unicode: bool) -> None:
     drawn = sparkline(points, width, unicode=unicode)
     assert len(drawn) == min(width, len(points))
     assert unicode or drawn.isascii()
 
 
-def test_a_flat_curve_is_flat() -> None:
+def test_sparkline_of_equal_values_is_flat() -> None:
     assert sparkline([2.0, 2.0, 2.0], 9) == "▁▁▁"
 
 
-def test_a_scripts_own_count_of_steps_wins_over_the_bar_of_an_epoch() -> None:
+def test_step_count_of_the_script_overrides_the_progress_bar() -> None:
     figures = Figures()
     figures.read(0, "epoch 1:  59%|#####     | 59/100 [00:05<00:05, 10.00it/s]", unfinished=True)
     assert figures.step == (59, 100)

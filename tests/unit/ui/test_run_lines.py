@@ -1,4 +1,4 @@
-"""Lines out of bytes: nothing lost, in order, wherever the bytes were cut."""
+"""Splitting of output bytes into lines: complete, in order, with any chunk boundaries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shown(chunks: list[bytes], longest: int, *, keep_states: bool = False) -> by
 @given(PIECES, st.lists(st.integers(0, 400), max_size=8), st.sampled_from([1, 2, 7, 1 << 20]))
 @example(b"xxxxxxxxx\r\ny", [9, 10], 7)
 @example(b"\r\r\r   ", [1, 2], 7)
-def test_the_same_bytes_are_the_same_lines_wherever_they_are_cut(data: bytes, places: list[int], longest: int) -> None:
+def test_lines_do_not_depend_on_chunk_boundaries(data: bytes, places: list[int], longest: int) -> None:
     assert shown(cut(data, places), longest) == shown([data], longest)
 
 
@@ -48,33 +48,33 @@ def test_without_bars_every_line_has_the_prefix_once_and_no_byte_is_lost(
 
 
 @pytest.mark.parametrize("keep_states", [False, True])
-def test_only_whole_lines_leave_until_the_flush(keep_states: bool) -> None:
+def test_only_complete_lines_are_returned_before_flush(keep_states: bool) -> None:
     lines = PrefixedLines(b"> ", keep_states=keep_states)
     assert [lines.feed(b"abc"), lines.feed(b"def\nghi")] == [b"", b"> abcdef\n"]
     assert [lines.flush(), lines.flush()] == [b"> ghi\n", b""]
 
 
 @given(PIECES.map(lambda data: data.replace(b"\r", b"")), st.integers(1, 9))
-def test_a_long_line_comes_in_pieces_that_make_the_line(data: bytes, longest: int) -> None:
+def test_long_lines_are_split_into_prefixed_pieces(data: bytes, longest: int) -> None:
     out = shown([data], longest).split(b"\n")[:-1]
     assert all(line.startswith(b"> ") and len(line) <= longest + 2 for line in out)
     assert b"".join(line[2:] for line in out) == data.replace(b"\n", b"")
 
 
-def test_of_a_bar_the_last_state_is_the_line() -> None:
+def test_last_state_of_a_progress_bar_is_its_line() -> None:
     assert shown([b"\r 10%|#  |", b"\r 50%|## |", b"\r100%|###|\nnext\n"], 99) == b"> 100%|###|\n> next\n"
     assert shown([b"10%\r", b"50%\r", b"done\r\n"], 99) == b"> done\n"
     assert shown([b"dos\r\nlines\r", b"\n"], 99) == b"> dos\n> lines\n"
 
 
-def test_a_bar_that_never_ended_is_shown_at_the_end_unless_it_wiped_itself_away() -> None:
+def test_unfinished_progress_bar_is_flushed_unless_it_was_erased() -> None:
     assert shown([b"\r 10%", b"\r 50%"], 99) == b">  50%\n"
     assert shown([b" 10%\r", b" 50%\r"], 99) == b">  50%\n"
     assert shown([b"\r 10%", b"\r      \r"], 99) == b""
     assert shown([b"   "], 99) == b">    \n"
 
 
-def test_a_bar_that_runs_for_days_is_not_held_in_memory() -> None:
+def test_long_progress_bar_is_not_kept_in_memory() -> None:
     lines = PrefixedLines(b"> ")
     for step in range(5000):
         assert lines.feed(b"\r%d " % step + b"#" * 1000) == b""
@@ -82,7 +82,7 @@ def test_a_bar_that_runs_for_days_is_not_held_in_memory() -> None:
 
 
 @pytest.mark.parametrize("keep_states", [False, True])
-def test_a_line_without_an_end_does_not_fill_the_memory(keep_states: bool) -> None:
+def test_endless_line_is_not_kept_in_memory(keep_states: bool) -> None:
     lines = PrefixedLines(b"> ", 100_000, keep_states=keep_states)
     out = b"".join(lines.feed(b"x" * 65536) for _ in range(40))
     assert out.count(b"x") > 40 * 65536 - 200_000
@@ -90,7 +90,7 @@ def test_a_line_without_an_end_does_not_fill_the_memory(keep_states: bool) -> No
 
 
 @given(st.lists(PIECES, max_size=8), st.integers(0, 5))
-def test_the_view_counts_every_line_and_takes_the_newest(chunks: list[bytes], most: int) -> None:
+def test_newest_lines_counts_all_lines_and_returns_the_newest(chunks: list[bytes], most: int) -> None:
     newest = NewestLines()
     whole, unseen = [], 0
     for chunk in chunks:
@@ -105,7 +105,7 @@ def test_the_view_counts_every_line_and_takes_the_newest(chunks: list[bytes], mo
         assert whole == [last_state(line) for line in data.split(b"\n")[:-1]]
 
 
-def test_the_view_sees_the_newest_state_of_a_bar() -> None:
+def test_newest_lines_returns_the_newest_state_of_a_progress_bar() -> None:
     newest = NewestLines()
     newest.feed(b"begin\n\r 10%\r 20%")
     assert newest.take(9) == ([b"begin"], 0, b" 20%")
@@ -117,7 +117,7 @@ def test_the_view_sees_the_newest_state_of_a_bar() -> None:
     assert newest.take(9) == ([], 0, b" 2%")
 
 
-def test_a_flood_is_counted_and_its_end_is_kept() -> None:
+def test_newest_lines_counts_a_flood_and_keeps_its_end() -> None:
     newest = NewestLines()
     for start in range(0, 200_000, 1000):
         newest.feed(b"".join(b"line %d\n" % number for number in range(start, start + 1000)))

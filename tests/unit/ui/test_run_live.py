@@ -1,4 +1,4 @@
-"""The live view on a real terminal: whatever happens, the terminal is as it was, and the end is said."""
+"""The live view on a real terminal: it always restores the terminal and prints the summary of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from agent_helpers import wait_until
 from ipexctl.errors import UserError
 from ipexctl.ui.run.plain import check_terminal, wants_live
-from terminals import Shown
+from terminals import TerminalProgram
 
 PROGRAM = """
 import signal, sys, threading, time
@@ -39,11 +39,11 @@ END = 'time.sleep(0.5); view.watch(RunEnded(0, status("ok")))'
 
 
 @pytest.fixture
-def show() -> Iterator[Callable[[str], Shown]]:
-    made: list[Shown] = []
+def show() -> Iterator[Callable[[str], TerminalProgram]]:
+    made: list[TerminalProgram] = []
 
-    def make(body: str) -> Shown:
-        made.append(Shown([sys.executable, "-c", PROGRAM.format(body=body)]))
+    def make(body: str) -> TerminalProgram:
+        made.append(TerminalProgram([sys.executable, "-c", PROGRAM.format(body=body)]))
         return made[-1]
 
     yield make
@@ -51,7 +51,7 @@ def show() -> Iterator[Callable[[str], Shown]]:
         shown.close()
 
 
-def test_a_run_that_ends_leaves_its_last_lines_and_how_it_ended(show: Callable[[str], Shown]) -> None:
+def test_ended_run_leaves_its_last_lines_and_the_summary(show: Callable[[str], TerminalProgram]) -> None:
     shown = show(END)
     assert shown.until_gone() == 0
     assert shown.restored
@@ -60,7 +60,7 @@ def test_a_run_that_ends_leaves_its_last_lines_and_how_it_ended(show: Callable[[
     assert b"run r1 ended well: 2 ranks on 1 node" in after
 
 
-def test_ctrl_c_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> None:
+def test_ctrl_c_restores_the_terminal(show: Callable[[str], TerminalProgram]) -> None:
     shown = show(WAIT)
     assert shown.until_seen(b"hello")
     assert not shown.restored
@@ -69,7 +69,7 @@ def test_ctrl_c_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> N
     assert shown.restored
 
 
-def test_an_exception_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> None:
+def test_exception_restores_the_terminal(show: Callable[[str], TerminalProgram]) -> None:
     shown = show('time.sleep(0.5); raise ValueError("odd")')
     assert shown.until_gone() == 1
     assert shown.restored
@@ -77,14 +77,14 @@ def test_an_exception_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]
     assert re.sub(rb"\x1b\[[0-9;]*m", b"", last_line) == b"ValueError: odd"  # Python 3.13 colors it
 
 
-def test_an_error_of_the_view_itself_is_raised_and_leaves_the_terminal_as_it_was(show: Callable[[str], Shown]) -> None:
+def test_error_in_the_view_is_raised_and_restores_the_terminal(show: Callable[[str], TerminalProgram]) -> None:
     shown = show("view.state.tick = None; view.watch(Notice('x')); time.sleep(0.5)")
     assert shown.until_gone() == 1
     assert shown.restored
     assert b"TypeError" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
 
 
-def test_leaving_by_key_says_how_to_come_back(show: Callable[[str], Shown]) -> None:
+def test_detach_by_key_shows_the_attach_command(show: Callable[[str], TerminalProgram]) -> None:
     shown = show(WAIT)
     assert shown.until_seen(b"hello")
     shown.type(b"q")
@@ -93,7 +93,7 @@ def test_leaving_by_key_says_how_to_come_back(show: Callable[[str], Shown]) -> N
     assert b"ipexctl attach r1" in shown.seen
 
 
-def test_stopping_by_key_asks_first(show: Callable[[str], Shown]) -> None:
+def test_stop_by_key_asks_for_confirmation(show: Callable[[str], TerminalProgram]) -> None:
     shown = show(WAIT)
     assert shown.until_seen(b"hello")
     shown.type(b"s")
@@ -106,17 +106,17 @@ def test_stopping_by_key_asks_first(show: Callable[[str], Shown]) -> None:
     assert shown.restored
 
 
-def test_who_must_leave_at_once_gives_the_terminal_back_first(show: Callable[[str], Shown]) -> None:
+def test_abandon_restores_the_terminal_before_sigkill(show: Callable[[str], TerminalProgram]) -> None:
     shown = show("time.sleep(0.5); view.stopping(); time.sleep(0.5); view.abandon(); signal.raise_signal(9)")
     assert shown.until_gone() == -9
     assert b"stopping" in shown.seen
     assert shown.restored
 
 
-def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(show: Callable[[str], Shown]) -> None:
+def test_sigtstp_restores_the_terminal_and_sigcont_resumes_the_view(show: Callable[[str], TerminalProgram]) -> None:
     shown = show(WAIT)
     assert shown.until_seen(b"hello")
-    # An orphaned process group, as this one is, can't be stopped by SIGTSTP: what is left is that it comes back.
+    # SIGTSTP cannot stop an orphaned process group such as this one, so only the return of the view is checked.
     shown.process.send_signal(signal.SIGTSTP)
     assert shown.until_seen(b"\x1b[?1049l")
     assert shown.until(lambda: shown.seen.rfind(b"\x1b[?1049h") > shown.seen.rfind(b"\x1b[?1049l"))
@@ -128,7 +128,7 @@ def test_ctrl_z_gives_the_terminal_back_and_fg_takes_it_again(show: Callable[[st
     assert shown.restored
 
 
-def test_a_terminal_of_another_size_is_drawn_anew(show: Callable[[str], Shown]) -> None:
+def test_resized_terminal_is_redrawn(show: Callable[[str], TerminalProgram]) -> None:
     shown = show(WAIT)
     assert shown.until_seen(b"hello")
     shown.seen = b""
@@ -140,7 +140,7 @@ def test_a_terminal_of_another_size_is_drawn_anew(show: Callable[[str], Shown]) 
     assert shown.until_gone() == 0
 
 
-def test_a_terminal_that_takes_nothing_holds_up_nobody_else(show: Callable[[str], Shown], tmp_path: Path) -> None:
+def test_blocked_terminal_does_not_delay_the_run_output(show: Callable[[str], TerminalProgram], tmp_path: Path) -> None:
     through = tmp_path / "through"
     shown = show(
         "flood = [view.watch(Chunk(0, 'stdout', b'%d' % i * 99 + b'\\n')) or time.sleep(0.001) for i in range(1500)];"
@@ -153,8 +153,8 @@ def test_a_terminal_that_takes_nothing_holds_up_nobody_else(show: Callable[[str]
 
 
 @pytest.mark.parametrize(("ending", "code"), [(END, 0), ("over.wait(20)", 0), ("over.wait(20)", -9)])
-def test_a_terminal_that_takes_nothing_does_not_delay_the_end(
-    show: Callable[[str], Shown], tmp_path: Path, ending: str, code: int
+def test_blocked_terminal_does_not_delay_the_exit(
+    show: Callable[[str], TerminalProgram], tmp_path: Path, ending: str, code: int
 ) -> None:
     through = tmp_path / "through"
     flood = "[view.watch(Chunk(0, 'stdout', b'%d' % i * 99 + b'\\n')) or time.sleep(0.001) for i in range(900)]; "
@@ -166,7 +166,7 @@ def test_a_terminal_that_takes_nothing_does_not_delay_the_end(
     wait_until(through.exists, 60)  # nothing is read meanwhile: the buffer of the terminal is full
     if ending != END:
         shown.type(b"\x03" if code < 0 else b"d")
-    assert shown.process.wait(20) == code  # still without reading: a call that waited for the terminal would not end
+    assert shown.process.wait(20) == code  # still without reading: a process waiting for the terminal would not exit
     shown.seen = b"\x1b[?1049h\x1b[?25l\x1b[?7l"
     assert shown.until(lambda: shown.restored)
     if not code:
@@ -184,14 +184,15 @@ def test_a_terminal_that_takes_nothing_does_not_delay_the_end(
         (False, "xterm", False, False),
     ],
 )
-def test_live_is_for_a_terminal_that_can(
+def test_live_view_needs_a_capable_terminal(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, term: str, plain: bool, wanted: bool
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
-    assert wants_live({"TERM": term}, plain=plain) == wanted
+    monkeypatch.setenv("TERM", term)
+    assert wants_live(plain=plain) == wanted
 
 
-def test_live_without_a_terminal_is_refused_before_anything_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_option_without_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
     with pytest.raises(UserError) as refused:
         check_terminal()

@@ -1,4 +1,4 @@
-"""A run on a pipe: `[RANK] line`, whole, in order, nothing lost."""
+"""The output of a run on a pipe: complete `[RANK] line` lines in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from message_data import missing
 Captured = pytest.CaptureFixture[str]
 
 
-def test_streams_stay_apart_and_our_own_words_have_no_rank(capfd: Captured) -> None:
+def test_streams_are_separate_and_ipexctl_messages_have_no_rank(capfd: Captured) -> None:
     with PlainRun(Cancel()) as plain:
         plain.watch(Notice("a message"))
         plain.watch(Chunk(0, "stdout", b"epoch 1\nepo"))
@@ -33,7 +33,7 @@ def test_streams_stay_apart_and_our_own_words_have_no_rank(capfd: Captured) -> N
     assert err == "a message\n[1] careful\nwarning: WARNING\n"
 
 
-def test_words_of_ours_in_a_ranks_output_are_not_shown_as_its_own(capfd: Captured) -> None:
+def test_ipexctl_messages_in_rank_output_are_shown_on_stderr(capfd: Captured) -> None:
     restart = b"[ipexctl: restart 1 of 2 after: rank 1 on node2 failed: exit code 5]\n"
     with PlainRun(Cancel()) as plain:
         for rank in (0, 1):
@@ -54,7 +54,7 @@ def test_words_of_ours_in_a_ranks_output_are_not_shown_as_its_own(capfd: Capture
     ]
 
 
-def test_a_line_has_the_time_of_its_end_behind_its_rank(capfd: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timestamps_are_the_end_of_the_line_after_the_rank(capfd: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     with PlainRun(Cancel(), timestamps=True) as plain:
@@ -77,26 +77,26 @@ def test_a_line_has_the_time_of_its_end_behind_its_rank(capfd: Captured, monkeyp
     assert missing(err, "rank 0 stdout 7 bytes") == []
 
 
-def test_what_mpirun_said_keeps_its_lines(capfd: Captured) -> None:
+def test_multiline_mpirun_message_keeps_its_lines(capfd: Captured) -> None:
     with PlainRun(Cancel()) as plain:
         plain.watch(Notice("mpirun ended\n  no such host\x1b[31m\n  bye", warning=True))
     assert capfd.readouterr().err == "warning: mpirun ended\n  no such host\ufffd[31m\n  bye\n"
 
 
-def test_only_the_ranks_asked_for_are_shown(capfd: Captured) -> None:
+def test_only_selected_ranks_are_shown(capfd: Captured) -> None:
     with PlainRun(Cancel(), ranks=parse_ranks("1-2")) as plain:
         for rank in range(4):
             plain.watch(Chunk(rank, "stdout", b"here\n"))
     assert capfd.readouterr().out == "[1] here\n[2] here\n"
 
 
-def test_bytes_that_are_no_text_pass_as_they_are(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_invalid_utf8_and_escape_sequences_pass_unchanged(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     with PlainRun(Cancel()) as plain:
         plain.watch(Chunk(0, "stdout", b"\xff\x00\x1b[31mred\x1b[0m\n"))
     assert capfdbinary.readouterr().out == b"[0] \xff\x00\x1b[31mred\x1b[0m\n"
 
 
-def test_the_end_says_who_was_first_and_what_to_type(capfd: Captured) -> None:
+def test_summary_names_the_first_failure_and_the_logs_command(capfd: Captured) -> None:
     failure = Failure(3, "node2", None, 9)
     status = RunStatus(
         "r7", "failed", nodes=2, world_size=4, started=0.5, ended=62, exit_code=137, first_failure=failure
@@ -110,7 +110,7 @@ def test_the_end_says_who_was_first_and_what_to_type(capfd: Captured) -> None:
     assert len(err.splitlines()) == 2
 
 
-def test_quiet_means_problems_only(capfd: Captured) -> None:
+def test_quiet_shows_warnings_only(capfd: Captured) -> None:
     with PlainRun(Cancel(), quiet=True) as plain:
         plain.watch(Notice("fine"))
         plain.watch(Notice("not fine", warning=True))
@@ -118,7 +118,7 @@ def test_quiet_means_problems_only(capfd: Captured) -> None:
     assert capfd.readouterr().err == "warning: not fine\n"
 
 
-def test_many_ranks_at_once_lose_nothing_and_keep_their_order(capfd: Captured) -> None:
+def test_output_of_many_ranks_is_complete_and_in_order(capfd: Captured) -> None:
     text = {rank: b"".join(b"%d says %d\n" % (rank, number) for number in range(2000)) for rank in range(8)}
     with PlainRun(Cancel()) as plain:
         for start in range(0, max(map(len, text.values())), 777):
@@ -131,14 +131,14 @@ def test_many_ranks_at_once_lose_nothing_and_keep_their_order(capfd: Captured) -
     assert seen == {f"[{rank}]": data.decode().splitlines() for rank, data in text.items()}
 
 
-def reading_nothing(monkeypatch: pytest.MonkeyPatch) -> int:
+def stdout_without_reader(monkeypatch: pytest.MonkeyPatch) -> int:
     reader, writer = os.pipe()
     monkeypatch.setattr("sys.stdout", os.fdopen(writer, "w"))
     return reader
 
 
-def test_a_reader_that_does_not_read_holds_up_nobody_who_wants_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = reading_nothing(monkeypatch)
+def test_cancel_ends_writes_to_a_blocked_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = stdout_without_reader(monkeypatch)
     cancel = Cancel()
     plain = PlainRun(cancel)
     threading.Timer(0.3, cancel.throw).start()
@@ -150,8 +150,8 @@ def test_a_reader_that_does_not_read_holds_up_nobody_who_wants_to_stop(monkeypat
     os.close(reader)
 
 
-def test_a_reader_that_left_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
-    os.close(reading_nothing(monkeypatch))
+def test_closed_stdout_cancels_the_run_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    os.close(stdout_without_reader(monkeypatch))
     cancel = Cancel()
     with PlainRun(cancel) as plain:
         for _ in range(50):

@@ -1,4 +1,4 @@
-"""The live view without a terminal: what is counted, folded, chosen and drawn."""
+"""The live view without a terminal: counting, folding, selection of rows, and drawing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stream(screen: RunState, now: float = 100.0) -> list[str]:
     return [line for line in lines[start + 1 : -1] if line]
 
 
-def test_the_same_line_of_many_ranks_stands_there_once() -> None:
+def test_equal_lines_of_many_ranks_are_folded() -> None:
     screen = RunState(status(17))
     for rank in range(16):
         screen.feed(Chunk(rank, "stdout", b"epoch 1\n"))
@@ -57,7 +57,7 @@ def test_the_same_line_of_many_ranks_stands_there_once() -> None:
     assert stream(screen) == ["[0-15] epoch 1", "[16] epoch 2"]
 
 
-def test_the_curve_of_a_late_attach_has_the_whole_history() -> None:
+def test_loss_curve_after_attach_covers_the_whole_history() -> None:
     lines = [f"step {n} loss {4 - 3 * n / 100_000:.4f}\nsaved\nsaved again\n".encode() for n in range(100_000)]
     screen = RunState(status(2))
     for start in range(0, len(lines), 1000):
@@ -72,7 +72,7 @@ def test_the_curve_of_a_late_attach_has_the_whole_history() -> None:
     assert screen.figures.loss == pytest.approx(1.0, abs=0.001)
 
 
-def test_a_rank_that_is_a_moment_late_joins_and_one_that_is_later_does_not() -> None:
+def test_equal_lines_are_folded_only_within_the_time_window() -> None:
     screen = RunState(status(3))
     for rank, now in ((0, 100.0), (1, 100.1), (2, 100.4)):
         screen.feed(Chunk(rank, "stdout", b"epoch 1\n"))
@@ -80,7 +80,7 @@ def test_a_rank_that_is_a_moment_late_joins_and_one_that_is_later_does_not() -> 
     assert stream(screen, 100.5) == ["[0-1] epoch 1", "[2] epoch 1"]
 
 
-def test_stderr_says_so_and_folds_with_stderr_only() -> None:
+def test_stderr_lines_are_marked_and_not_folded_with_stdout() -> None:
     screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"same\n"))
     screen.feed(Chunk(1, "stderr", b"same\n"))
@@ -88,7 +88,7 @@ def test_stderr_says_so_and_folds_with_stderr_only() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.floats(0, 0.2)), max_size=40))
-def test_folding_keeps_each_ranks_order_and_loses_nothing(lines: list[tuple[int, str, float]]) -> None:
+def test_folding_keeps_the_order_and_all_lines_of_each_rank(lines: list[tuple[int, str, float]]) -> None:
     folded, now = FoldedLog(), 0.0
     for rank, text, pause in lines:
         now += pause
@@ -99,7 +99,7 @@ def test_folding_keeps_each_ranks_order_and_loses_nothing(lines: list[tuple[int,
         assert shown == [text for who, text, _ in lines if who == rank]
 
 
-def test_a_bar_is_one_line_in_its_ranks_row_and_not_in_the_stream() -> None:
+def test_progress_bar_is_shown_in_the_row_of_its_rank_only() -> None:
     screen = RunState(status(2))
     for done in range(0, 60, 10):
         screen.feed(Chunk(1, "stderr", b"\r %d%%|##|" % done))
@@ -108,7 +108,7 @@ def test_a_bar_is_one_line_in_its_ranks_row_and_not_in_the_stream() -> None:
     assert stream(screen) == []
 
 
-def test_a_line_on_its_way_is_not_shown_by_halves_and_one_that_stays_without_an_end_is() -> None:
+def test_incomplete_line_is_shown_only_after_a_delay() -> None:
     screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"loaded\nstep"))
     screen.tick(100.0)
@@ -120,7 +120,7 @@ def test_a_line_on_its_way_is_not_shown_by_halves_and_one_that_stays_without_an_
     assert screen.rows[0].last == "reading the data ..."
 
 
-def test_who_is_stopping_the_run_is_told_how_to_leave_at_once() -> None:
+def test_stopping_view_shows_ctrl_c() -> None:
     screen = RunState(status(2))
     screen.controls.stopping = True
     lines = plain(screen)
@@ -128,7 +128,7 @@ def test_who_is_stopping_the_run_is_told_how_to_leave_at_once() -> None:
     assert missing(lines[-1], "Ctrl-C") == []
 
 
-def test_who_is_far_behind_the_run_is_told_so_until_it_isnt_true_any_more() -> None:
+def test_backlog_of_unseen_lines_is_shown_until_it_is_gone() -> None:
     gathered = RunStatus("r", "running", world_size=1, ranks=(RankStatus(0, "a", "running", out_lines=50_000),))
     screen = RunState(gathered)
     screen.feed(Chunk(0, "stdout", b"line\n" * 1000))
@@ -139,7 +139,7 @@ def test_who_is_far_behind_the_run_is_told_so_until_it_isnt_true_any_more() -> N
     assert "behind" not in "\n".join(plain(screen))
 
 
-def test_a_node0_that_gives_no_answer_any_more_is_not_said_to_be_all_right() -> None:
+def test_silent_node0_is_shown_in_the_header() -> None:
     screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"hello\n"))
     assert "no answer" not in plain(screen, now=100.0)[1]
@@ -150,7 +150,7 @@ def test_a_node0_that_gives_no_answer_any_more_is_not_said_to_be_all_right() -> 
     assert "no answer" not in plain(screen, now=116.0)[1]
 
 
-def test_a_flood_is_counted_true_and_shown_in_part() -> None:
+def test_output_flood_is_counted_completely_and_shown_in_part() -> None:
     screen = RunState(status(4))
     now = 100.0
     for _ in range(20):
@@ -163,7 +163,7 @@ def test_a_flood_is_counted_true_and_shown_in_part() -> None:
     assert "390,000" in "\n".join(plain(screen, now=now))
 
 
-def test_lines_a_second_are_measured_and_fall_to_nothing() -> None:
+def test_line_rate_is_measured_and_decays_to_zero() -> None:
     screen = RunState(status(1))
     for tenth in range(40):
         screen.feed(Chunk(0, "stdout", b"x\n" * 10))
@@ -174,7 +174,7 @@ def test_lines_a_second_are_measured_and_fall_to_nothing() -> None:
     assert screen.rate < 1
 
 
-def test_where_ranks_do_not_fit_those_in_trouble_come_first_then_who_talks_then_some_of_every_host() -> None:
+def test_rows_show_failed_then_active_ranks_and_ranks_of_every_host_if_limited() -> None:
     screen = RunState(status(64, r40="failed", r50="lost"))
     screen.feed(Chunk(63, "stdout", b"busy\n" * 100))
     screen.tick(100.0)
@@ -186,14 +186,14 @@ def test_where_ranks_do_not_fit_those_in_trouble_come_first_then_who_talks_then_
     assert "62 running, 1 lost, 1 failed" in text
 
 
-def test_a_rank_that_failed_shows_how() -> None:
+def test_failed_rank_shows_its_exit_code_or_signal() -> None:
     ranks = (RankStatus(0, "a", "failed", exit_code=3), RankStatus(1, "b", "failed", signal=9))
     text = "\n".join(plain(RunState(RunStatus("r", "failed", world_size=2, ranks=ranks))))
     assert "exit 3" in text
     assert "SIGKILL" in text
 
 
-def test_a_filter_holds_for_rows_and_lines() -> None:
+def test_rank_filter_applies_to_rows_and_lines() -> None:
     screen = RunState(status(4), Controls(parse_ranks("2")))
     for rank in range(4):
         screen.feed(Chunk(rank, "stdout", b"all\nrank %d\n" % rank))
@@ -203,7 +203,7 @@ def test_a_filter_holds_for_rows_and_lines() -> None:
     assert stream(screen) == ["[0-3] all", "[2] rank 2", "ipexctl: a message"]
 
 
-def test_lines_that_are_held_stay_while_others_come() -> None:
+def test_paused_output_stays_while_new_lines_are_counted() -> None:
     screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"one\n"))
     screen.tick(100.0)
@@ -216,7 +216,7 @@ def test_lines_that_are_held_stay_while_others_come() -> None:
     assert stream(screen) == ["[0] one", "[0] two", "[0] three"]
 
 
-def test_somebody_who_scrolls_sees_what_was() -> None:
+def test_scrolling_shows_earlier_lines() -> None:
     screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"".join(b"line %d\n" % number for number in range(200))))
     screen.tick(100.0)
@@ -226,7 +226,7 @@ def test_somebody_who_scrolls_sees_what_was() -> None:
     assert stream(screen)[-1] == "[0] line 190"
 
 
-def test_loss_and_step_draw_a_curve_in_the_header() -> None:
+def test_header_shows_the_loss_curve_and_the_step() -> None:
     screen = RunState(status(2))
     for step in range(10):
         screen.feed(Chunk(0, "stdout", b"step %d/100 loss=%f\n" % (step, 2 - step / 10)))
@@ -237,7 +237,7 @@ def test_loss_and_step_draw_a_curve_in_the_header() -> None:
     assert "▁" not in line
 
 
-def test_what_a_terminal_would_obey_never_reaches_it() -> None:
+def test_control_sequences_of_ranks_are_removed() -> None:
     screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"\x1b[2J\x1b]0;title\x07a\x07\tb \xff \x1b[31mred\x1b[0m\x1b[A\n"))
     (line,) = stream(screen)
@@ -245,7 +245,7 @@ def test_what_a_terminal_would_obey_never_reaches_it() -> None:
     assert colored(b"\x1b[31mred\x1b[0m") == "\x1b[31mred\x1b[0m"
 
 
-def test_a_ranks_own_colours_stay_and_ours_end_with_the_prefix() -> None:
+def test_colors_of_ranks_are_kept_and_the_prefix_color_ends_with_it() -> None:
     screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"a \x1b[31mred\x1b[0m word\n"))
     (line,) = (line for line in drawn(screen) if line[0].text.startswith("[0]"))
@@ -253,14 +253,14 @@ def test_a_ranks_own_colours_stay_and_ours_end_with_the_prefix() -> None:
     assert (styles["[0]"], styles["red"], styles["a"], styles["word"]) == ("cyan", "color(1)", "none", "none")
 
 
-def test_where_node0s_clock_is_ahead_the_run_does_not_take_less_than_nothing() -> None:
+def test_elapsed_time_is_never_negative_if_the_clock_of_node0_is_ahead() -> None:
     screen = RunState(status(1))
     screen.tick(50.0)
     assert screen.elapsed(53.0) == 3.0
     assert RunState(status(1)).elapsed(160.0) == 60.0
 
 
-def test_the_last_words_are_those_of_the_rank_that_failed_first() -> None:
+def test_last_lines_are_those_of_the_first_failed_rank() -> None:
     screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"fine\n"))
     screen.feed(Chunk(1, "stderr", b"Traceback\nValueError: no\n"))
@@ -273,7 +273,7 @@ def test_the_last_words_are_those_of_the_rank_that_failed_first() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)])
 @pytest.mark.parametrize("ranks", [2, 16, 64])
-def test_every_size_of_run_fits_and_leaves_room_for_its_lines(ranks: int, size: tuple[int, int]) -> None:
+def test_frame_fits_the_screen_and_leaves_space_for_lines(ranks: int, size: tuple[int, int]) -> None:
     screen = RunState(status(ranks))
     for number in range(100):
         screen.feed(Chunk(0, "stdout", b"line %d loss 0.5\n" % number))
@@ -302,7 +302,7 @@ KEYS = st.lists(st.sampled_from(["/", "1", "x", "enter", "escape", " ", "?", "s"
 
 @settings(deadline=None)
 @given(EVENTS, KEYS, st.integers(1, 200), st.integers(1, 60), st.booleans())
-def test_no_event_and_no_key_draws_past_the_screen(
+def test_frame_has_the_size_of_the_screen_after_any_events_and_keys(
     events: list[Event], keys: list[str], width: int, height: int, unicode: bool
 ) -> None:
     screen = RunState(status(2))

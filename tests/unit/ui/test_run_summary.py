@@ -1,4 +1,4 @@
-"""The last words of a run: who was first, or why where no rank is to blame, and what is missing."""
+"""The summary at the end of a run: first failure or reason, restarts, missing output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from message_data import missing
         (None, "REASON", "REASON", "logs run1"),
     ],
 )
-def test_a_run_that_failed_says_why_and_where_to_look(
+def test_summary_of_a_failed_run_has_the_reason_and_the_logs_command(
     failure: Failure | None, reason: str, data: str, look: str
 ) -> None:
     status = RunStatus("run1", "failed", world_size=6, nodes=3, first_failure=failure, reason=reason)
@@ -28,13 +28,13 @@ def test_a_run_that_failed_says_why_and_where_to_look(
 
 
 @pytest.mark.parametrize(("code", "is_noted"), [(1, False), (2, True), (3, True)])
-def test_an_exit_code_of_the_script_that_ipexctl_has_too_is_noted(code: int, is_noted: bool) -> None:
+def test_script_exit_code_that_ipexctl_also_uses_is_noted(code: int, is_noted: bool) -> None:
     failure = Failure(0, "node1", code, kind="exit")
     lines = end_lines(RunStatus("run1", "failed", world_size=1, nodes=1, first_failure=failure), code)
     assert any(not missing(line, f"{code} --summary") for line in lines) == is_noted
 
 
-def test_how_often_it_was_begun_and_what_is_missing_are_told_of_one_that_ended_well_too() -> None:
+def test_summary_of_a_successful_run_has_restarts_and_missing_output() -> None:
     ranks = (RankStatus(0, "a", lost=1000), RankStatus(1, "a"), RankStatus(2, "b", lost=234))
     status = RunStatus("run1", "ok", world_size=3, nodes=2, ranks=ranks, attempt=2, restarts=3)
     first, second = end_lines(status, 0)

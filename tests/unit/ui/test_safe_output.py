@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from ipexctl.remote.cancel import Cancel
 from ipexctl.text import neutralise, without_colors
 from ipexctl.ui.safe_output import Pipe
-from terminals import Shown
+from terminals import TerminalProgram
 
 HOSTILE = b"\x1b[2J\x1b]52;c;aGk=\x07\x1b]0;title\x1b\\\xc2\x9b2J\x9b3J\x1bc\x08\x1bP1\x1b\\ bad \x1b[31mred\x1b[0m"
-OBEYED = re.compile(rb"\x1b(?!\[[0-9;:]*m)|\xc2[\x80-\x9f]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\r(?!\n)")
+CONTROL_SEQUENCE = re.compile(
+    rb"\x1b(?!\[[0-9;:]*m)|\xc2[\x80-\x9f]|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\r(?!\n)"
+)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +41,12 @@ OBEYED = re.compile(rb"\x1b(?!\[[0-9;:]*m)|\xc2[\x80-\x9f]|[\x00-\x08\x0b\x0c\x0
         ("ünïcode 🙂", "ünïcode 🙂"),
     ],
 )
-def test_what_a_terminal_would_obey(text: str, safe: str) -> None:
+def test_neutralise_removes_control_sequences(text: str, safe: str) -> None:
     assert neutralise(text) == safe
 
 
 @given(st.text(st.characters() | st.sampled_from("\x1b[]mJ;\x9b\x07\n\r1")))
-def test_nothing_but_text_lines_and_colors_is_left(text: str) -> None:
+def test_neutralised_text_has_only_printable_characters_and_colors(text: str) -> None:
     safe = neutralise(text)
     assert without_colors(safe).replace("\n", "").replace("\t", "").isprintable()
     assert safe.count("\n") == text.count("\n")
@@ -91,32 +93,32 @@ def program(body: str) -> list[str]:
 
 @pytest.mark.parametrize("body", [EXEC, GATHERED, RUN, ANSWER, MESSAGE])
 def test_a_terminal_gets_colors_and_the_last_state_of_a_bar(body: str) -> None:
-    shown = Shown(program(body))
+    shown = TerminalProgram(program(body))
     assert shown.until_gone() == 0
-    assert OBEYED.search(shown.seen) is None
+    assert CONTROL_SEQUENCE.search(shown.seen) is None
     assert b"20%" in shown.seen
     if body in (RUN, ANSWER, MESSAGE):
         assert b"\x1b[31mred\x1b[0m" in shown.seen
-    else:  # in these two the bar rewrites the line
+    else:  # in these two cases the progress bar overwrites the line
         assert b"red" not in shown.seen
     shown.close()
 
 
 @pytest.mark.parametrize("body", [EXEC, GATHERED, RUN])
-def test_a_pipe_and_a_file_get_the_bytes_as_they_came(body: str, tmp_path: Path) -> None:
+def test_pipes_and_files_get_the_bytes_unchanged(body: str, tmp_path: Path) -> None:
     assert HOSTILE in subprocess.run(program(body), capture_output=True, check=True, timeout=30).stdout
     with (tmp_path / "file").open("wb") as file:
         subprocess.run(program(body), stdout=file, check=True, timeout=30)
     assert HOSTILE in (tmp_path / "file").read_bytes()
 
 
-def test_a_reader_that_stops_blocks_no_write_and_gets_all_in_order() -> None:
+def test_pipe_writes_do_not_block_and_a_slow_reader_gets_all_bytes_in_order() -> None:
     reader, writer = os.pipe()
     with open(reader, "rb") as received, open(writer, "w", encoding="utf-8") as stream:
         pipe = Pipe(stream, Cancel())
         pieces = [bytes([65 + number % 26]) * (10, 3000, 9000)[number % 3] for number in range(60)]
         for piece in pieces:
-            pipe.write(piece)  # more than a pipe holds: one that blocked would never return
+            pipe.write(piece)  # more than the capacity of a pipe: a blocking write would never return
         expected = b"".join(pieces)
         assert received.read(len(expected)) == expected
         pipe.write(b"last\n")

@@ -6,7 +6,7 @@ import pytest
 from doctor_rules_helpers import context, healthy
 
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport
-from ipexctl.doctor.run import DoctorRequest, findings_by_host, host_report
+from ipexctl.doctor.run import findings_by_host, host_report
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.ui.doctor import show_doctor
@@ -17,9 +17,7 @@ WORD = "(... ipexctl doctor -v)"
 
 def report(*cluster: Finding) -> HostReport:
     answer = HostFacts(Host("node1", "10.1.0.1"), "ok", facts=healthy())
-    return host_report(
-        answer, context(name="node1"), DoctorRequest(home="~/.ipexctl"), findings_by_host(cluster, ["node1"])["node1"]
-    )
+    return host_report(answer, context(healthy()), None, findings_by_host(cluster, ["node1"])["node1"])
 
 
 def shown(capfd: pytest.CaptureFixture[str], *cluster: Finding, verbose: bool = False) -> list[str]:
@@ -27,7 +25,7 @@ def shown(capfd: pytest.CaptureFixture[str], *cluster: Finding, verbose: bool = 
     return capfd.readouterr().out.splitlines()
 
 
-def test_a_host_with_a_failed_network_fails_in_its_row_and_in_the_summary(capfd: pytest.CaptureFixture[str]) -> None:
+def test_host_with_a_network_failure_has_status_fail_in_row_and_summary(capfd: pytest.CaptureFixture[str]) -> None:
     assert report().status == "ok"
     assert report(Finding("network.login", "fail", "no login")).status == "fail", "without names it is about all"
     lines = shown(capfd, Finding("network.login", "fail", "no login", "ipexctl trust", ("node1",)))
@@ -36,7 +34,7 @@ def test_a_host_with_a_failed_network_fails_in_its_row_and_in_the_summary(capfd:
     assert lines[-1].startswith("1 host: 1 fail ")
 
 
-def test_a_host_that_a_warning_about_several_hosts_names_shows_it_in_its_row() -> None:
+def test_cluster_warning_sets_the_status_of_the_named_hosts() -> None:
     warning = Finding("cluster.clocks_differ", "warn", "clocks differ", "chronyd", ("node1", "node2"))
     assert report(warning).status == "warn"
     assert report(warning._replace(hosts=("node2",))).status == report(warning._replace(hosts=())).status == "ok"
@@ -45,7 +43,7 @@ def test_a_host_that_a_warning_about_several_hosts_names_shows_it_in_its_row() -
 
 
 @pytest.mark.parametrize("columns", ["", "60", "90"])
-def test_columns_is_obeyed_in_a_pipe_and_a_shortened_line_says_how_to_see_it_whole(
+def test_columns_variable_limits_the_width_and_shortened_lines_name_doctor_v(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
@@ -61,7 +59,7 @@ def test_columns_is_obeyed_in_a_pipe_and_a_shortened_line_says_how_to_see_it_who
     assert WORD not in whole
 
 
-def test_a_fix_that_leaves_hosts_out_names_them(capfd: pytest.CaptureFixture[str]) -> None:
+def test_fix_with_limit_names_the_hosts(capfd: pytest.CaptureFixture[str]) -> None:
     fix = "train without them (--limit '!NAME,!NAME')"
     lines = shown(capfd, Finding("cluster.example", "warn", "Slow", fix, ("node1", "node4")))
     assert any("(--limit '!node1,!node4')" in line for line in lines)

@@ -1,4 +1,4 @@
-"""Failures of hosts, output that is folded, and its JSON."""
+"""The output of exec: failures of hosts, folded output, JSON."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ def test_hosts_with_the_same_reason_share_a_paragraph(capsys: pytest.CaptureFixt
     [({}, False, True, True), ({"NO_COLOR": "1"}, False, True, False), ({"TERM": "dumb"}, False, True, False),
      ({}, True, True, False), ({}, False, False, False)],
 )  # fmt: skip
-def test_when_colour_is_wanted(environ: dict[str, str], asked_off: bool, tty: bool, wanted: bool) -> None:
-    class Stream(io.StringIO):
-        def isatty(self) -> bool:
-            return tty
-
-    assert wants_color(Stream(), environ, no_color=asked_off) is wanted
+def test_color_needs_a_terminal_and_no_opt_out(
+    environ: dict[str, str], asked_off: bool, tty: bool, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.setenv(name, environ.get(name, ""))
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: tty, raising=False)
+    assert wants_color(stream, no_color=asked_off) is wanted
 
 
 @given(st.text(max_size=300), st.integers(1, 300))
-def test_the_caret_stands_under_the_place_in_one_line(text: str, column: int) -> None:
+def test_caret_is_under_the_column_of_the_error(text: str, column: int) -> None:
     column = min(column, len(text) + 1)
     shown, caret = excerpt(text, column)
     assert caret.strip() == "^"
@@ -56,7 +58,7 @@ def test_the_caret_stands_under_the_place_in_one_line(text: str, column: int) ->
         assert shown[caret.index("^")] == text[column - 1]
 
 
-def test_a_problem_is_said_while_the_others_still_work(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_is_printed_while_other_hosts_still_run(capsys: pytest.CaptureFixture[str]) -> None:
     problems = FailureReport(delay=0.05)
     problems.add(ExecResult(Host("n1", "n1"), "unreachable", "gone", "look"))
     time.sleep(0.5)
@@ -76,20 +78,20 @@ def report_of(*outputs: tuple[str, bytes]) -> tuple[Report[ExecResult], Collecte
     return Report(tuple(ended), 0.2), held
 
 
-def test_gather_folds_equal_output_also_where_it_is_long(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_gather_folds_equal_output_of_any_length(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     long = b"0123456789abcde\n" * 200_000
     show_gathered(*report_of(("n1", long), ("n2", b"short"), ("n3", long), ("n4", b"")))
     assert capsysbinary.readouterr().out == b"n[1,3] (2 hosts):\n" + long + b"n2 (1 host):\nshort\n"
 
 
-def test_json_is_valid_whatever_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_valid_with_any_output(capsys: pytest.CaptureFixture[str]) -> None:
     show_json(*report_of(("n1", b'"\\\x00\xff\n'), ("n2", b"")))
     document = json.loads(capsys.readouterr().out)
     assert [host["stdout"] for host in document["hosts"]] == ['"\\\x00\ufffd\n', ""]
     assert document["summary"] == {"ok": 2, "failed": 0, "unreachable": 0}
 
 
-def test_json_keeps_characters_that_are_cut_by_a_piece(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_keeps_characters_split_between_chunks(capsys: pytest.CaptureFixture[str]) -> None:
     text = "ü\U0001f600" * 300_000
     show_json(*report_of(("n1", b"x" + text.encode()), ("n2", b"\xf0\x9f")))
     first, second = json.loads(capsys.readouterr().out)["hosts"]

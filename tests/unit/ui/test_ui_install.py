@@ -34,14 +34,14 @@ def test_json_has_the_stack() -> None:
     json.dumps(said)
 
 
-def test_hosts_with_the_same_fate_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_hosts_with_the_same_result_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     show(report(*(host(f"n{number}", verify=PROOF) for number in range(1, 65))))
     out = capsys.readouterr().out
     assert missing(out, "n[1-64] changed AVX512 bf16 gloo") == []
     assert out.count("\n") == 3
 
 
-def test_a_refusal_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_refusal_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
     refusal = Refusal("REASON", "FIX --torch 2.5", ("n2",))
     hosts = (host("n1", "failed", "NOTHING"), host("n2", "failed", refusal.reason))
     show(InstallReport(hosts, 1.0, refusal=refusal))
@@ -50,7 +50,7 @@ def test_a_refusal_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
     assert "--torch 2.5" in said.err
 
 
-def test_quiet_says_only_what_went_wrong(capfd: pytest.CaptureFixture[str]) -> None:
+def test_quiet_shows_failures_only(capfd: pytest.CaptureFixture[str]) -> None:
     show(report(host("n1", verify=PROOF), host("n2", "failed", "no room")), quiet=True)
     said = capfd.readouterr()
     assert said.out == ""
@@ -78,7 +78,7 @@ def test_without_a_terminal_progress_is_plain_lines(
     ]
 
 
-def test_a_transfer_that_takes_no_time_has_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_transfer_without_duration_has_no_progress_line(capfd: pytest.CaptureFixture[str]) -> None:
     with ProgressView() as view:
         view.watch(BytesMoved("n1", "receiving", 10, 1000))
         view.watch(BytesMoved("n1", "receiving", 1000, 1000))

@@ -46,27 +46,26 @@ def check_before_install(
 
     `adds_packages`: the modules of --with and -r are not known before the install.
     """
-    context = gather(hosts, request, pool, unsynced=project.executed_path(request), before_install=True)
-    if isinstance(context, StartFailure):
-        return context
-    share = distribute_ranks(hosts, request.options.n, request.options.ppn, 1)
-    nodes = hosts if isinstance(share, Refusal) else _nodes(hosts, share.counts)
-    if context.env.python:
-        result = check_connectivity(nodes, context, pool)
-        if isinstance(result, StartFailure):
-            return result
-    if project.script is None or not request.sync or adds_packages:
-        return ""
-    if has_environment(request.env, context.facts):
-        return ""  # the hosts get an environment that exists, with the packages that were added to it
-    return check_modules(with_environment(project.script, request, context), [host.name for host in nodes], request)
+    try:
+        context = gather(hosts, request, pool, unsynced=project.executed_path(request), before_install=True)
+        share = distribute_ranks(hosts, request.options.n, request.options.ppn, 1)
+        nodes = hosts if isinstance(share, Refusal) else _nodes(hosts, share.counts)
+        if context.env.python:
+            check_connectivity(nodes, context, pool)
+        if project.script is None or not request.sync or adds_packages:
+            return ""
+        if has_environment(request.env, context.facts):
+            return ""  # the hosts get an environment that exists, with the packages that were added to it
+        return check_modules(with_environment(project.script, request, context), [host.name for host in nodes], request)
+    except StartFailure as failure:
+        return failure
 
 
 def _nodes(hosts: Sequence[Host], counts: Sequence[int]) -> list[Host]:
     return [host for host, count in zip(hosts, counts, strict=True) if count or host is hosts[0]]
 
 
-def check_modules(script: ScriptFile, hosts: Sequence[str], request: RunRequest) -> StartFailure | str:
+def check_modules(script: ScriptFile, hosts: Sequence[str], request: RunRequest) -> str:
     """Refuse a script that imports a module which no stack contains. Pure."""
     may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
     missing = [entry.module for entry in script.imports if entry.module not in may_exist]

@@ -69,12 +69,11 @@ def parse_node0(text: str) -> Node0Files:
     return Node0Files(config, record if 0 <= age <= _VALID_SECONDS else None)
 
 
-def check_connectivity(
-    hosts: Sequence[Host], context: RunContext, pool: SessionPool
-) -> StartFailure | ConnectivityRecord | None:
-    """One round trip to node0, the first host; none for a single host.
+def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: SessionPool) -> ConnectivityRecord | None:
+    """One round trip to node0, the first host; none for a single host. Raises a StartFailure.
 
-    What passed on the same hosts in the last minutes is not checked again. A run that fails removes that record.
+    Connections that worked between the same hosts in the last minutes are not checked again; a run that fails removes
+    that record.
     """
     node0, *others = hosts
     if not others:
@@ -111,8 +110,9 @@ def check_connectivity(
         results = {name: {"kind": node.text("kind"), "text": node.text("text")} for name, node in answers.items()}
         record = ConnectivityRecord(key, float(reply.number("began"))) if key else None
     except HostError as error:
-        return StartFailure.of_host(node0.name, error)
-    return evaluate_connectivity(node0.name, context.addresses, results) or record
+        raise StartFailure.of_host(node0.name, error) from None
+    evaluate_connectivity(node0.name, context.addresses, results)
+    return record
 
 
 def connectivity_key(hosts: Sequence[Host], request: Mapping[str, Any], context: RunContext) -> str:
@@ -131,33 +131,30 @@ def connectivity_key(hosts: Sequence[Host], request: Mapping[str, Any], context:
     return hashlib.sha256(document.encode(errors="surrogatepass")).hexdigest()
 
 
-def evaluate_connectivity(
-    node0: str, addresses: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]
-) -> StartFailure | None:
-    """Logins first: the ports of a node without a login are unknown. Pure."""
+def evaluate_connectivity(node0: str, addresses: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises a StartFailure, for logins first: the ports of a node without a login are unknown. Pure."""
     for kind in ("login", "back", "there"):
         failed = tuple(name for name, result in results.items() if result["kind"] == kind)
         if not failed:
             continue
         text = str(results[failed[0]]["text"])
         if kind == "login":
-            return StartFailure(
+            raise StartFailure(
                 f"node0 ({node0}) cannot log into {fold(failed)}, where mpirun starts ranks by ssh"
                 + (f": {text}" if text else ""),
                 "ipexctl trust allows it; ipexctl doctor shows details",
                 failed,
             )
         if kind == "back":
-            return StartFailure(
+            raise StartFailure(
                 f"{fold(failed)} cannot connect to {node0} at {addresses[node0]}: {text}; is there a firewall on "
                 f"{node0}, or between them?",
                 _OPEN_PORTS,
                 (node0, *failed),
             )
         where = f"{failed[0]} at {addresses[failed[0]]}" if len(failed) == 1 else fold(failed)
-        return StartFailure(
+        raise StartFailure(
             f"{node0} cannot connect to {where}: {text}; is there a firewall there, or between them?",
             _OPEN_PORTS,
             failed,
         )
-    return None

@@ -247,8 +247,8 @@ def with_environment(script: ScriptFile, request: RunRequest, context: RunContex
     return replace(script, doubt=doubt, own=own, install=install)
 
 
-def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> StartFailure | str:
-    """One round trip to every host. Returns a note, or an empty text, if the run may start.
+def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:
+    """One round trip to every host. Returns a note, or an empty text, if the run may start; else raises a StartFailure.
 
     Raises a FileError for a syntax error that the first host has found.
     """
@@ -266,7 +266,7 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
     for host in hosts:
         done = outcomes[host.name]
         if done.result is None:
-            return StartFailure.of_host(host.name, done.error or HostError("it gave no answer"))
+            raise StartFailure.of_host(host.name, done.error or HostError("it gave no answer"))
         missing[host.name], fault = done.result
         if fault is not None:
             check_syntax(script, fault)
@@ -285,8 +285,8 @@ def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
     raise FileError(script.name, number, what, text=line, column=column, fix=fix)
 
 
-def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> StartFailure | str:
-    """`missing` maps hosts to the modules they lack. Returns a note, or an empty text, if the run may start. Pure."""
+def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> str:
+    """A note, or an empty text, if the run may start; else raises a StartFailure. `missing`: of each host. Pure."""
     by_module: dict[str, list[str]] = {}
     for host, modules in missing.items():
         for module in modules:
@@ -299,7 +299,7 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> S
     reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, script.name)}"
     if script.doubt:
         return f"{reason}; {script.doubt}, so the run starts all the same"
-    return StartFailure(reason, _fix(needed, script), hosts)
+    raise StartFailure(reason, _fix(needed, script), hosts)
 
 
 def _named(imports: Sequence[Import], script: str) -> str:

@@ -66,9 +66,9 @@ class FoundPython:
 
 @dataclass(frozen=True, slots=True)
 class FoundPaths:
-    """What the script found on one host."""
+    """The paths and packages that the script found on one host."""
 
-    missing: Sequence[str] = ()
+    missing: tuple[str, ...] = ()
     """Options with paths that do not exist."""
     mpi: Mpi | None = None
     setvars: bool = False
@@ -88,10 +88,8 @@ class CheckedPaths:
     """The setvars.sh of the bindings that this MPI is inside."""
 
 
-def check_paths(
-    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, unsynced: str = ""
-) -> StartFailure | CheckedPaths:
-    """One round trip, or none if the user named no path. `unsynced` is a path of a project that is not synced."""
+def check_paths(hosts: Sequence[Host], request: RunRequest, pool: SessionPool, unsynced: str = "") -> CheckedPaths:
+    """One round trip, or none if the user named no path; raises a StartFailure. `unsynced`: a path to check."""
     data = [path for path in request.data if path.startswith("/")]
     mpi = request.options.mpi if "/" in request.options.mpi else ""
     if not (data or request.setup or request.python or mpi or unsynced):
@@ -121,48 +119,43 @@ def check_paths(
     found: dict[str, FoundPaths] = {}
     for done in pool.each(hosts, check):
         if done.error is not None:
-            return StartFailure.of_host(done.host.name, done.error)
+            raise StartFailure.of_host(done.host.name, done.error)
         found[done.host.name] = done.result or FoundPaths()
     checked = evaluate_paths({host.name: found[host.name] for host in hosts}, request.python)
-    if isinstance(checked, CheckedPaths) and all(paths.setvars for paths in found.values()):
-        return replace(checked, setvars=setvars)
-    return checked
+    return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
 
 
-def check_data(hosts: Sequence[Host], request: RunRequest, tree: str, pool: SessionPool) -> StartFailure | None:
-    """Check relative --data directories, which are below the project's tree on the hosts."""
+def check_data(hosts: Sequence[Host], request: RunRequest, tree: str, pool: SessionPool) -> None:
+    """Check relative --data directories, which are below the project's tree on the hosts. Raises a StartFailure."""
     data = tuple(posixpath.normpath(f"{tree}/{path}") for path in request.data if not path.startswith("/"))
     if not data:
-        return None
-    only_data = replace(request, data=data, setup=None, python=None, options=LaunchOptions())
-    result = check_paths(hosts, only_data, pool)
-    if not isinstance(result, StartFailure):
-        return None
-    fix = "a --data directory is not synced: copy or link it to that path on every host, or name its absolute path"
-    return result if result.exit_code == 3 else replace(result, fix=fix)
+        return
+    try:
+        check_paths(hosts, replace(request, data=data, setup=None, python=None, options=LaunchOptions()), pool)
+    except StartFailure as failure:
+        if failure.exit_code == 3:
+            raise
+        fix = "a --data directory is not synced: copy or link it to that path on every host, or name its absolute path"
+        raise replace(failure, fix=fix) from None
 
 
 def parse_paths(output: str) -> FoundPaths:
     """Read what the script printed on one host; raises MalformedReply. Pure."""
-    missing: list[str] = []
-    mpi: Mpi | None = None
-    setvars = False
-    python: FoundPython | None = None
-    python_error: str | None = None
+    found = FoundPaths()
     for line in output.splitlines():
         word, _, rest = line.partition(" ")
         if word in ("--data", "--setup", "--mpi", "--no-sync"):
-            missing.append(line)
+            found = replace(found, missing=(*found.missing, line))
         elif word == "mpi":
             path, _, banner = rest.partition("\t")
-            mpi = parse_mpi(path, banner)
+            found = replace(found, mpi=parse_mpi(path, banner))
         elif word == "setvars":
-            setvars = True
+            found = replace(found, setvars=True)
         elif word == "python":
-            python_error = rest
+            found = replace(found, python_error=rest)
         elif word == "found":
-            python = _parse_python(rest)
-    return FoundPaths(missing, mpi, setvars, python, python_error)
+            found = replace(found, python=_parse_python(rest))
+    return found
 
 
 def _parse_python(text: str) -> FoundPython:
@@ -179,8 +172,8 @@ def _parse_python(text: str) -> FoundPython:
     return reply.decode(FoundPython, version=(int(version[1]), int(version[2]), int(version[3])))
 
 
-def evaluate_paths(found: Mapping[str, FoundPaths], python: str | None) -> StartFailure | CheckedPaths:
-    """`found` is in the order of the hosts. Pure."""
+def evaluate_paths(found: Mapping[str, FoundPaths], python: str | None) -> CheckedPaths:
+    """`found` is in the order of the hosts. Raises a StartFailure. Pure."""
     missing: dict[str, list[str]] = {}
     for name, paths in found.items():
         for line in paths.missing:
@@ -193,10 +186,8 @@ def evaluate_paths(found: Mapping[str, FoundPaths], python: str | None) -> Start
         else:
             reason = f"{line} does not exist on {fold(names)}"
             fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
-        return StartFailure(reason, fix, tuple(names))
+        raise StartFailure(reason, fix, tuple(names))
     mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
-    if isinstance(mpi, StartFailure):
-        return mpi
     if python is None:
         return CheckedPaths(None, mpi)
     broken = {name: paths.python_error for name, paths in found.items() if paths.python_error is not None}
@@ -204,23 +195,23 @@ def evaluate_paths(found: Mapping[str, FoundPaths], python: str | None) -> Start
     if broken:
         first = next(iter(broken))
         hosts = tuple(name for name, text in broken.items() if text == broken[first])
-        return StartFailure(
+        raise StartFailure(
             f"--python {python} on {fold(hosts)}: {broken[first]}",
             "name a Python that has the same path on every host; without --python: the environment of ipexctl install",
             hosts,
         )
     env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
-    return env if isinstance(env, StartFailure) else CheckedPaths(env, mpi)
+    return CheckedPaths(env, mpi)
 
 
-def _same_mpi(mpis: Mapping[str, Mpi]) -> StartFailure | Mpi | None:
+def _same_mpi(mpis: Mapping[str, Mpi]) -> Mpi | None:
     if not mpis:
         return None
     first, mpi = next(iter(mpis.items()))
     for name, other in mpis.items():
         if (other.flavor, other.version) != (mpi.flavor, mpi.version):
             version, other_version = (f"{found.flavor} {found.version or ''}".strip() for found in (mpi, other))
-            return StartFailure(
+            raise StartFailure(
                 f"{mpi.path} is {version} on {first} and {other_version} on {name}: they cannot start ranks together",
                 "use the same MPI on every host; without --mpi: the one that ipexctl install brings",
                 (name,),
@@ -228,11 +219,11 @@ def _same_mpi(mpis: Mapping[str, Mpi]) -> StartFailure | Mpi | None:
     return mpi
 
 
-def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> StartFailure | RankEnv:
+def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEnv:
     first, *_ = pythons
     for name, found in pythons.items():
         if found.version < _OLDEST_PYTHON:
-            return StartFailure(
+            raise StartFailure(
                 f"--python {python} on {name} is Python {'.'.join(map(str, found.version))}",
                 "ranks need Python 3.8 or newer: --python PATH",
                 (name,),
@@ -240,7 +231,7 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> StartF
         for package in ("python", *_SAME_PACKAGES):
             version, other_version = pythons[first].version_of(package), found.version_of(package)
             if version != other_version:
-                return StartFailure(
+                raise StartFailure(
                     f"--python {python} has {package} {version} on {first} and {other_version} on {name}: ranks of "
                     "different stacks cannot communicate",
                     "use the same packages on every host, or: ipexctl install",

@@ -1,0 +1,222 @@
+"""The faults of the matrix: how each is injected, and the expected result of the run."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_helpers import wait_until
+from ipexctl.lab import break_host, mend_host
+
+from .stage import SCARCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .play import FaultRound
+
+ENDLESS: Final = 100_000
+SHORT: Final = 150
+
+
+@dataclass(frozen=True)
+class ExpectedResult:
+    """The expected record and exit code. `rank` and `host` are checked if there is a kind."""
+
+    state: str
+    code: int
+    kind: str = ""
+    rank: int | None = None
+    host: str | None = None
+    words: str = ""
+    """In the reason."""
+    all_lines: bool = True
+    """Else only the last ones of a rank may be missing."""
+    within: float = 8.0
+    """Seconds for all processes to be gone."""
+    last_words: bytes = b""
+    """On the stderr of that rank."""
+    more: tuple[tuple[str, Any], ...] = ()
+    """Of the first failure."""
+
+
+@dataclass(frozen=True)
+class FaultCase:
+    name: str
+    play: Callable[[FaultRound], ExpectedResult]
+    script: str = "none"
+    """The FAULT argument of `lines.py`."""
+    count: int = ENDLESS
+    options: tuple[str, ...] = ()
+    needs_memory: bool = False
+
+
+def _of_itself(kind: str, code: int, within: float = 8.0, **more: Any) -> Callable[[FaultRound], ExpectedResult]:
+    """The script does it."""
+
+    def play(context: FaultRound) -> ExpectedResult:
+        context.wait_for_death()
+        words = b"" if kind == "exit" and code == 3 else b"as it was told to"
+        return ExpectedResult(
+            "failed",
+            code,
+            kind,
+            context.victim,
+            context.host,
+            within=within,
+            last_words=words,
+            more=tuple(more.items()),
+        )
+
+    return play
+
+
+def _killed(context: FaultRound) -> ExpectedResult:
+    context.kill(context.host, context.row["pid"], signal.SIGKILL)
+    return ExpectedResult("failed", 137, "signal", context.victim, context.host, more=(("signal", 9),))
+
+
+def _out_of_memory(context: FaultRound) -> ExpectedResult:
+    context.stage.limit(context.host, SCARCE)
+    context.wait_for_death()
+    oom = {"by": "cgroup", "limit": SCARCE}
+    return ExpectedResult(
+        "failed", 137, "oom", context.victim, context.host, "out of memory (limit 256 MB)", more=(("oom", oom),)
+    )
+
+
+def _hangs(context: FaultRound) -> ExpectedResult:
+    wait_until(lambda: context.status["silent"], 20, lambda: "nobody noticed that nobody speaks")
+    assert len(context.status["silent"]["ranks"]) == 6
+    context.died = time.time()
+    context.call("stop", context.run)
+    return ExpectedResult("stopped", 143)
+
+
+def _cut_off(context: FaultRound) -> ExpectedResult:
+    """A node that isn't the first."""
+    number = context.chance.choice([1, 2])
+    host = context.stage.cluster.lab.hosts[number]
+    context.died = time.time()
+    break_host(host, "link-down")
+    context.cut.add(host.name)
+    words = f"(ranks {2 * number}-{2 * number + 1})"
+    return ExpectedResult("failed", 1, "lost", 2 * number, host.name, words, all_lines=False, within=62)
+
+
+def _node0_cut_off(context: FaultRound) -> ExpectedResult:
+    context.died = time.time()
+    break_host(context.stage.cluster.lab.hosts[0], "link-down")
+    context.cut.update(host.name for host in context.stage.cluster.lab.hosts)
+    return ExpectedResult("failed", 1, "lost", None, None, "no other node", all_lines=False, within=62)
+
+
+def _client_killed(context: FaultRound) -> ExpectedResult:
+    context.client.process.kill()
+    context.client.end()
+    context.attach()
+    return ExpectedResult("ok", 0)
+
+
+def _client_left(context: FaultRound) -> ExpectedResult:
+    context.client.process.send_signal(signal.SIGHUP)
+    code = context.client.end(20)
+    assert code == 129, f"the call that was hung up on ended with {code}"
+    state = context.status["state"]
+    assert state in ("running", "ok"), f"the run that was left to itself is {state}"
+    context.attach()
+    return ExpectedResult("ok", 0)
+
+
+def _client_told(number: signal.Signals) -> Callable[[FaultRound], ExpectedResult]:
+    def play(context: FaultRound) -> ExpectedResult:
+        context.died = time.time()
+        context.client.process.send_signal(number)
+        return ExpectedResult("stopped", 128 + number)
+
+    return play
+
+
+def _supervisor_killed(context: FaultRound) -> ExpectedResult:
+    context.kill("node1", context.status["supervisor"]["pid"], signal.SIGKILL)
+    return ExpectedResult("lost", 1, all_lines=False, within=20)
+
+
+def _mpirun(number: signal.Signals) -> Callable[[FaultRound], ExpectedResult]:
+    def play(context: FaultRound) -> ExpectedResult:
+        context.kill("node1", context.status["mpirun"]["pid"], number)
+        return ExpectedResult("failed", 1, "mpirun", None, None, all_lines=number != signal.SIGKILL)
+
+    return play
+
+
+def _wrapper_killed(context: FaultRound) -> ExpectedResult:
+    context.kill(context.host, context.row["wrapper"], signal.SIGKILL)
+    return ExpectedResult(
+        "failed", 1, "lost", context.victim, context.host, f"rank {context.victim} on", all_lines=False
+    )
+
+
+def _wrapper_told(context: FaultRound) -> ExpectedResult:
+    context.kill(context.host, context.row["wrapper"], signal.SIGTERM)
+    words = f"rank {context.victim} on {context.host} got SIGTERM"
+    return ExpectedResult("failed", 143, "signal", context.victim, context.host, words)
+
+
+def _disk_full(where: int) -> Callable[[FaultRound], ExpectedResult]:
+    def play(context: FaultRound) -> ExpectedResult:
+        host = context.stage.cluster.lab.hosts[where]
+        break_host(host, "full-disk")
+        time.sleep(2.5)
+        mend_host(context.stage.cluster.lab.host(host.name) or host, "full-disk")
+        return ExpectedResult("ok", 0, within=40)
+
+    return play
+
+
+def _disk_full_as_it_fails(context: FaultRound) -> ExpectedResult:
+    """The last lines of the failed rank are written after space is freed."""
+    node0 = context.stage.cluster.lab.hosts[0]
+    break_host(node0, "full-disk")
+    context.kill(context.host, context.row["pid"], signal.SIGUSR1)
+    time.sleep(4)
+    mend_host(context.stage.cluster.lab.host(node0.name) or node0, "full-disk")
+    return ExpectedResult("failed", 1, "exit", context.victim, context.host, last_words=b"as it was told to", within=30)
+
+
+def _disk_full_to_the_end(context: FaultRound) -> ExpectedResult:
+    """The final status is written although the disk stays full."""
+    break_host(context.stage.cluster.lab.hosts[0], "full-disk")
+    return ExpectedResult("ok", 0, within=80)
+
+
+def _not_a_thing(context: FaultRound) -> ExpectedResult:
+    return ExpectedResult("ok", 0)
+
+
+FAULT_CASES: Final = (
+    FaultCase("a rank raises", _of_itself("exit", 1, exit_code=1), "raise"),
+    FaultCase("a rank exits 3", _of_itself("exit", 3, exit_code=3), "exit"),
+    FaultCase("a rank is killed", _killed),
+    FaultCase("a rank is killed for want of memory", _out_of_memory, "oom", needs_memory=True),
+    FaultCase("a rank raises and doesn't end", _of_itself("stuck", 1, within=18.0), "atexit"),
+    FaultCase("all hang, and it is stopped", _hangs, "hang", options=("--hang-after", "3")),
+    FaultCase("a node is cut off", _cut_off),
+    FaultCase("node0 is cut off", _node0_cut_off),
+    FaultCase("the call is killed", _client_killed, count=SHORT),
+    FaultCase("the call is hung up on", _client_left, count=SHORT),
+    FaultCase("the call gets SIGINT", _client_told(signal.SIGINT)),
+    FaultCase("the call gets SIGTERM", _client_told(signal.SIGTERM)),
+    FaultCase("the supervisor is killed", _supervisor_killed),
+    FaultCase("mpirun is killed", _mpirun(signal.SIGKILL)),
+    FaultCase("mpirun is told to end", _mpirun(signal.SIGTERM)),
+    FaultCase("a wrapper is killed", _wrapper_killed),
+    FaultCase("a wrapper is told to end", _wrapper_told),
+    FaultCase("node0's disk is full for a while", _disk_full(0), count=SHORT),
+    FaultCase("a node's disk is full for a while", _disk_full(1), count=SHORT),
+    FaultCase("a rank raises while node0's disk is full", _disk_full_as_it_fails),
+    FaultCase("node0's disk is full to the end", _disk_full_to_the_end, count=SHORT),
+    FaultCase("nothing", _not_a_thing, count=SHORT),
+)

@@ -1,0 +1,204 @@
+"""The bundled playbooks on real SSH hosts, with small wheels and a real MPI."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli_helpers import CommandResult, ipexctl, processes_with
+from ipexctl.lab import Lab, LabSpec
+from lab_play_helpers import Site
+from lab_run_helpers import IMPI, PYTHON, Cluster, session_dir, stack_with, wheels_from_pypi
+from message_data import missing
+from tiny_wheels import write_stack
+
+LAB = LabSpec(hosts=2, name=f"books-{os.getpid()}")
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+TRAIN = """\
+import os, sys
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], *sys.argv[1:])
+if os.environ["RANK"] == "0":
+    os.makedirs("checkpoints", exist_ok=True)
+    open("checkpoints/last.pt", "w").write("learnt")
+"""
+
+
+class Books(Site):
+    """A project's directory, a wheelhouse in it, and hosts with a home of this test's own."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**super().env, "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
+
+    def play(self, tasks: str, *args: object, **more: Any) -> CommandResult:
+        """A book by its name."""
+        return self.call(tasks, "--home", self.place, *args, timeout=240, **more)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two stacks to choose from."""
+    base = session_dir(tmp_path_factory)
+    directory = stack_with(wheels_from_pypi(base, IMPI), base / "two-stacks")
+    write_stack(directory, torch="2.12.1", ipex=None, impi=None, python=PYTHON)
+    return directory
+
+
+@pytest.fixture
+def books(lab: Lab, house: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Books:
+    with contextlib.suppress(FileExistsError):
+        (tmp_path / "house").symlink_to(house)
+    return Books(lab, tmp_path, f"/home/{lab.hosts[0].user}/{request.node.name[5:25]}")
+
+
+README = Path(__file__).parents[2] / "README.md"
+OFFLINE = ("-e", "wheelhouse=house", "-e", "offline=true")
+
+
+def task(report: dict[str, Any], name: str) -> dict[str, Any]:
+    """The hosts of that task."""
+    return next(dict(each["hosts"]) for each in report["tasks"] if each["name"] == name)
+
+
+def test_bootstrap_prepares_new_hosts_and_is_idempotent(books: Books) -> None:
+    planned = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13", "--check")
+    assert planned["recap"]["node1"]["failed"] == 0
+    assert books.on(0, "ls -A PLACE 2>/dev/null | wc -l").strip() == "0"
+    first = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
+    assert {host["status"] for host in task(first, "one stack on all of them").values()} == {"changed"}
+    assert books.on(1, "PLACE/envs/default/bin/python -c 'import torch; print(torch.__version__)'") == "2.13.0\n"
+    second = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
+    assert [row["changed"] for row in second["recap"].values()] == [0, 0]
+
+
+def test_train_runs_and_fetches_the_checkpoint(books: Books) -> None:
+    (books.directory / "train.py").write_text(TRAIN)
+    args = ("-e", "script=train.py", "-e", "args=--epochs 3", "-e", "stack=torch-2.13", "-e", "ppn=2")
+    ran = books.play("train", *OFFLINE, *args)
+    assert "[3] rank 3 of 4 --epochs 3\n" in ran.out
+    assert (books.directory / "out" / "last.pt").read_text() == "learnt"
+    assert "failed=0" in ran.out
+
+
+def test_readme_playbook_works_on_new_hosts_and_is_idempotent(books: Books) -> None:
+    found = re.search(r"## Playbooks.*?```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found is not None
+    text = found[1]
+    brought = books.directory.parent / f"{books.directory.name}-brought"
+    for ours, here in (
+        ("require: avx512}", "require: avx2}"),
+        ("with: [transformers]", "wheelhouse: house, offline: true"),
+        ("~/trained", str(brought)),
+    ):
+        assert ours in text
+        text = text.replace(ours, here)
+    (books.directory / "site.yml").write_text(text)
+    (books.directory / "train.py").write_text(TRAIN)
+    (books.directory / "train.toml.j2").write_text("nodes = {{ groups.all | length }}\n")
+    planned = books.report("site.yml", "--check")
+    assert [row["failed"] for row in planned["recap"].values()] == [0, 0]
+    first = books.report("site.yml")
+    assert {host["status"] for host in task(first, "run").values()} == {"changed"}
+    assert (brought / "last.pt").read_text() == "learnt"
+    second = books.report("site.yml")
+    assert [row["changed"] for row in second["recap"].values()] == [0, 0]
+    assert {host["status"] for host in task(second, "fetch").values()} == {"skipped"}
+
+
+def test_failed_script_fails_the_playbook_with_a_next_command(books: Books) -> None:
+    (books.directory / "train.py").write_text("raise SystemExit(7)\n")
+    ran = books.play("train", *OFFLINE, "-e", "script=train.py", "-e", "stack=torch-2.13", rc=1)
+    assert "failed with exit code 7" in ran.err
+    assert "ipexctl why train-" in ran.err
+    assert "bring the checkpoint here" not in ran.out
+    missing = books.play("train", *OFFLINE, "-e", "stack=torch-2.13", "--start-at", "there is a script to run", rc=1)
+    assert "which script? -e script=train.py" in missing.err
+
+
+def test_ctrl_c_stops_the_followed_run(books: Books) -> None:
+    books.play("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
+    (books.directory / "train.py").write_text("import time\nprint('at it', flush=True)\ntime.sleep(611)\n")
+    (books.directory / "site.yml").write_text("- hosts: all\n  tasks:\n    - run: train.py\n")
+    cluster = Cluster(books.lab, books.directory, books.directory / "state")
+    running = cluster.begin_call("play", "site.yml", "-H", books.lab.hostfile, "--home", books.place)
+    running.wait_for("at it", times=2)
+    running.process.send_signal(signal.SIGINT)
+    assert running.end() == 130, running.said()
+    (run,) = cluster.runs()
+    assert run["state"] == "stopped"
+    assert processes_with(books.lab, "train.py") == []
+
+
+def test_preflight_accepts_only_suitable_hosts(books: Books) -> None:
+    said = ipexctl("trust", "-H", books.lab.hostfile, "--home", books.place)
+    assert said.rc == 0, said.err
+    listing = "ls -lA PLACE"
+    before = books.on(0, listing)
+    assert books.report("preflight", "-e", "require=avx2")["exit_code"] == 0
+    ran = books.play("preflight", "-e", "min_memory_gb=100000", rc=1)
+    assert missing(ran.err, "GB memory disk") == []
+    lacking = books.play("preflight", "-e", "env=nothere", rc=1)
+    assert missing(lacking.err, "environment nothere") == []
+    assert books.on(0, listing) == before
+
+
+def test_upgrade_keeps_the_old_environment_for_rollback(books: Books) -> None:
+    books.play("bootstrap", *OFFLINE, "-e", "stack=torch-2.12")
+    version = "PLACE/envs/{}/bin/python -c 'import torch; print(torch.__version__)'"
+    books.play("upgrade-stack", *OFFLINE, "-e", "stack=torch-2.13")
+    assert [books.on(n, version.format(name)) for n in (0, 1) for name in ("default", "previous")] == [
+        "2.13.0\n",
+        "2.12.1\n",
+    ] * 2
+    again = books.report("upgrade-stack", *OFFLINE, "-e", "stack=torch-2.13")
+    assert [row["changed"] for row in again["recap"].values()] == [0, 0]
+    assert books.on(0, version.format("previous")) == "2.12.1\n"
+    books.play("upgrade-stack", "-e", "rollback=true")
+    assert books.on(1, version.format("default")) == "2.12.1\n"
+
+
+def test_tune_changes_nothing_without_root_and_can_be_undone(books: Books) -> None:
+    settings = ("-e", '{"thp": null, "governor": null, "sysctl": {"net.core.somaxconn": 3333}}')
+    books.play("tune-xeon", *settings)
+    assert books.on(0, "cat /proc/sys/net/core/somaxconn") != "3333\n"
+    settings = ("-e", '{"sysctl": {"net.core.somaxconn": 3333}}')
+    kept = (
+        "-e",
+        "root=true",
+        "--user",
+        "root",
+        "-e",
+        f"thp={books.on(0, 'cat /sys/kernel/mm/transparent_hugepage/enabled').split('[')[1].split(']')[0]}",
+    )
+    was = books.on(0, "cat /proc/sys/net/core/somaxconn")
+    shown = books.play("tune-xeon", *settings, *kept, "--check", "--diff")
+    assert "+ net.core.somaxconn = 3333" in shown.out
+    assert books.on(0, "cat /proc/sys/net/core/somaxconn") == was
+    books.play("tune-xeon", *settings, *kept)
+    again = books.report("tune-xeon", *settings, *kept)
+    assert [row["changed"] for row in again["recap"].values()] == [0, 0]
+    assert books.on(1, "cat /proc/sys/net/core/somaxconn") == "3333\n"
+    books.play("tune-xeon", *settings, *kept, "-e", "undo=true")
+    assert books.on(1, "cat /proc/sys/net/core/somaxconn") == was
+
+
+def test_migrate_shows_edits_and_applies_them_on_request(books: Books) -> None:
+    script = books.directory / "train.py"
+    script.write_text("import intel_extension_for_pytorch as ipex\ndist.init_process_group('ccl')\n")
+    (books.directory / "start.sh").write_text("python x.py --use_ipex --ddp_backend ccl\n")
+    shown = books.play("migrate-off-ipex", "--tags", "project", "--diff")
+    assert "-dist.init_process_group('ccl')\n+dist.init_process_group('gloo')" in shown.out
+    assert "ipex" in script.read_text()
+    made = books.report("migrate-off-ipex", *OFFLINE, "-e", "apply=true", "-e", "stack=torch-2.13")
+    assert script.read_text() == "dist.init_process_group('gloo')\n"
+    assert (books.directory / "start.sh").read_text() == "python x.py --ddp_backend gloo\n"
+    assert task(made, "a maintained stack, under the same name")["node2"]["result"]["torch"] == "2.13.0"
+    again = books.report("migrate-off-ipex", *OFFLINE, "-e", "apply=true", "-e", "stack=torch-2.13")
+    assert [row["changed"] for row in again["recap"].values()] == [0, 0]

@@ -1,0 +1,311 @@
+"""The transfer of files from one host's store to all others: complete by every route, without leftovers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from agent_helpers import wait_until
+from benchmarks.uplink import capped, crossed
+from cli_helpers import ipexctl, processes_with
+from ipexctl.hosts.detect import read_hosts_file
+from ipexctl.hosts.host import Host
+from ipexctl.lab import Lab, LabHost, LabSpec, break_host, mend_host
+from ipexctl.lab.system import in_host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.remote.transfer.distribute import Distributor
+from ipexctl.remote.transfer.store_client import Damaged, StoredFile, StoreLocation, drop, missing, push
+
+LAB = LabSpec(hosts=4)
+pytestmark = pytest.mark.lab
+
+PIECES = [os.urandom(size) for size in (6_000_000, 2_000_000, 17, 0)]
+BLOBS = [
+    StoredFile(hashlib.sha256(piece).hexdigest(), f"p{index}.whl", len(piece)) for index, piece in enumerate(PIECES)
+]
+AGENT_MODULE = "ipexctl.node.__main__"
+"""In the command line of every agent process, and of the shell that starts it."""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[tuple[StoredFile, Path]]:
+    for blob, piece in zip(BLOBS, PIECES, strict=True):
+        (tmp_path / blob.name).write_bytes(piece)
+    return [(blob, tmp_path / blob.name) for blob in BLOBS]
+
+
+class StoreHosts:
+    """The lab's hosts, each with an empty store but the first."""
+
+    def __init__(self, lab: Lab, pool: SessionPool) -> None:
+        self.lab = lab
+        self.pool = pool
+        self.hosts = read_hosts_file(lab.hostfile)
+        self.seen: dict[str, tuple[int, int | None]] = {}
+
+    def node(self, host: Host) -> LabHost:
+        return next(node for node in self.lab.hosts if node.name == host.name)
+
+    def place(self, host: Host, *, address: bool = True) -> StoreLocation:
+        node = self.node(host)
+        home = f"{node.home}/.ipexctl"
+        return StoreLocation(host, "python3", f"{home}/wheels", node.peer_address if address else None, home)
+
+    def spread(self, *, address: bool = True) -> dict[str, str]:
+        """The route of the files to each host, or the error."""
+        source = self.place(self.hosts[0], address=address)
+        with Distributor(self.pool, source, BLOBS, on_progress=self._note) as spreader:
+            ends = {
+                done.host.name: done.result or str(done.error)
+                for done in self.pool.each(self.hosts, lambda host, session: spreader.bring(self.place(host), session))
+            }
+        return {host.name: ends[host.name] for host in self.hosts}
+
+    def _note(self, host: Host, done: int, total: int | None) -> None:
+        assert done >= self.seen.get(host.name, (0, None))[0]
+        self.seen[host.name] = (done, total)
+
+    def lacks(self, host: Host) -> tuple[StoredFile, ...]:
+        return missing(self.pool.session(host), self.place(host), BLOBS, verify=True)
+
+
+@pytest.fixture
+def context(lab: Lab, files: list[tuple[StoredFile, Path]]) -> Iterator[StoreHosts]:
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=8) as pool:
+        context = StoreHosts(lab, pool)
+        push(pool.session(context.hosts[0]), context.place(context.hosts[0]), files)
+        yield context
+        for node in lab.hosts:
+            mend_host(node)
+            in_host(node, 'rm -rf "$HOME_DIR/.ipexctl/wheels"')
+        assert processes_with(lab, AGENT_MODULE) == []
+
+
+@contextmanager
+def trusted(lab: Lab) -> Iterator[None]:
+    assert ipexctl("trust", "-H", lab.hostfile).rc == 0
+    try:
+        yield
+    finally:
+        assert ipexctl("trust", "--revoke", "-H", lab.hostfile).rc == 0
+
+
+@pytest.mark.parametrize("way", ["server", "here"])
+def test_files_are_distributed_without_trust_and_not_sent_twice(context: StoreHosts, way: str) -> None:
+    assert list(context.spread(address=way == "server").values()) == ["there", way, way, way]
+    assert all(context.lacks(host) == () for host in context.hosts)
+    assert context.seen == {host.name: (8_000_017, 8_000_017) for host in context.hosts[1:]}
+    assert processes_with(context.lab, AGENT_MODULE) == []
+    assert set(context.spread().values()) == {"there"}
+
+
+def test_files_go_from_host_to_host_with_noisy_login_shells(context: StoreHosts) -> None:
+    with trusted(context.lab):
+        break_host(context.lab.hosts[1], "noisy-rc")
+        assert set(context.spread().values()) == {"there", "server"}
+    assert all(context.lacks(host) == () for host in context.hosts)
+    assert processes_with(context.lab, AGENT_MODULE) == []
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_files_are_distributed_if_only_port_22_is_open(context: StoreHosts, trust: bool) -> None:
+    with trusted(context.lab) if trust else nullcontext():
+        for node in context.lab.hosts:
+            break_host(node, "firewall")
+        began = time.monotonic()
+        assert set(context.spread().values()) == {"there", "here"}
+        assert time.monotonic() - began < 30
+        assert all(context.lacks(host) == () for host in context.hosts)
+    assert processes_with(context.lab, AGENT_MODULE) == []
+
+
+def test_files_cross_the_uplink_once_for_eight_hosts(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+    lab = make_lab(LabSpec(hosts=8))
+    files = []
+    for index in range(3):
+        path = tmp_path / f"w{index}.whl"
+        path.write_bytes(os.urandom(10_000_000))
+        files.append((StoredFile(hashlib.sha256(path.read_bytes()).hexdigest(), path.name, 10_000_000), path))
+    blobs = [blob for blob, _ in files]
+    with (
+        Connector(ConnectOptions()) as connector,
+        SessionPool(connector, Cancel(), forks=8) as pool,
+        capped(lab, 20),
+    ):
+        context = StoreHosts(lab, pool)
+        source = context.place(context.hosts[0])
+        before = crossed(lab)
+        push(pool.session(context.hosts[0]), source, files)
+        with Distributor(pool, source, blobs) as distributor:
+            list(pool.each(context.hosts, lambda host, session: distributor.bring(context.place(host), session)))
+        moved = crossed(lab) - before
+        assert all(missing(pool.session(host), context.place(host), blobs) == () for host in context.hosts)
+    assert moved <= 1.2 * 30_000_000
+
+
+def test_only_missing_files_are_sent(context: StoreHosts, files: list[tuple[StoredFile, Path]]) -> None:
+    second = context.hosts[1]
+    push(context.pool.session(second), context.place(second), files[:1])
+    context.spread()
+    assert context.seen["node2"] == (2_000_017, 2_000_017)
+    assert context.seen["node3"] == (8_000_017, 8_000_017)
+
+
+@pytest.mark.parametrize("address", [True, False])
+def test_damaged_source_file_is_named_and_replaced_by_the_next_push(
+    context: StoreHosts, files: list[tuple[StoredFile, Path]], address: bool
+) -> None:
+    first = context.place(context.hosts[0])
+    in_host(context.lab.hosts[0], f"printf xx | dd of={first.store}/{BLOBS[0].sha256}/p0.whl conv=notrunc 2>/dev/null")
+    for name, end in context.spread(address=address).items():
+        assert name == "node1" or all(word in end for word in ("node1", "p0.whl", "damaged"))
+    session = context.pool.session(context.hosts[0])
+    lost = missing(session, first, BLOBS)
+    assert [blob.name for blob in lost] == ["p0.whl"]
+    push(session, first, files[:1])
+    assert "there" in context.spread().values()
+    assert all(context.lacks(host) == () for host in context.hosts)
+
+
+def test_full_disk_fails_only_that_host(context: StoreHosts) -> None:
+    break_host(context.lab.hosts[2], "full-disk")
+    ends = context.spread()
+    assert "the disk is full" in ends["node3"]
+    assert (ends["node2"], ends["node4"]) == ("server", "server")
+
+
+def test_lost_host_does_not_delay_other_hosts(context: StoreHosts) -> None:
+    with Distributor(context.pool, context.place(context.hosts[0]), BLOBS) as spreader:
+        session = context.pool.session(context.hosts[1])
+        break_host(context.lab.hosts[1], "sshd-dead")
+        with pytest.raises(Unreachable):
+            spreader.bring(context.place(context.hosts[1]), session)
+        for host in context.hosts[2:]:
+            assert spreader.bring(context.place(host), context.pool.session(host)) == "server"
+
+
+def test_lost_source_is_named_in_the_reason(context: StoreHosts) -> None:
+    context.pool.session(context.hosts[0])
+    break_host(context.lab.hosts[0], "sshd-dead")
+    with Distributor(context.pool, context.place(context.hosts[0]), BLOBS) as spreader:
+        host = context.hosts[1]
+        with pytest.raises(HostError, match="node1: the connection was lost") as caught:
+            spreader.bring(context.place(host), context.pool.session(host))
+    assert caught.value.status == "failed"
+
+
+@pytest.mark.parametrize("way", ["server", "here"])
+def test_cancelled_distribution_leaves_no_processes_or_partial_files(lab: Lab, tmp_path: Path, way: str) -> None:
+    large = tmp_path / "large.whl"
+    large.write_bytes(os.urandom(150_000_000))
+    blob = StoredFile(hashlib.sha256(large.read_bytes()).hexdigest(), large.name, large.stat().st_size)
+    cancel = Cancel()
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=8) as pool:
+        context = StoreHosts(lab, pool)
+        source = context.place(context.hosts[0], address=way == "server")
+        push(pool.session(context.hosts[0]), source, [(blob, large)])
+        pool.cancel = cancel
+        with pytest.raises(Cancelled):
+            target = context.place(context.hosts[1])
+            session = pool.session(context.hosts[1])
+            with Distributor(pool, source, [blob], on_progress=lambda *_: cancel.throw()) as spreader:
+                spreader.bring(target, session)
+        wait_until(lambda: not processes_with(lab, AGENT_MODULE), 3, lambda: processes_with(lab, AGENT_MODULE))
+        assert "part" not in in_host(lab.hosts[1], 'ls -A "$HOME_DIR/.ipexctl/wheels"')
+        pool.cancel = Cancel()
+        for host in context.hosts[:2]:
+            drop(pool.session(host), context.place(host), [blob])
+
+
+def test_the_token_is_in_no_command_line_and_no_environment(
+    context: StoreHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "feedc0de" * 8
+    monkeypatch.setattr("ipexctl.remote.transfer.peer_servers.secrets", SimpleNamespace(token_hex=lambda _: token))
+    seen: set[bytes] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            for path in Path("/proc").glob("[0-9]*"):
+                for name in ("cmdline", "environ"):
+                    try:
+                        seen.add((path / name).read_bytes())
+                    except OSError:
+                        continue
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        assert "server" in context.spread().values()
+    finally:
+        over.set()
+        looking.join()
+    assert any(b"files.peer_transfer" in text for text in seen)
+    assert not any(token.encode() in text for text in seen)
+
+
+def test_control_machine_can_be_source_or_target(
+    context: StoreHosts, files: list[tuple[StoredFile, Path]], tmp_path: Path
+) -> None:
+    here = Host("localhost", "localhost")
+    source = StoreLocation(here, sys.executable, str(tmp_path / "store"))
+    assert len(push(LocalSession(here), source, files)) == len(BLOBS)
+    host = context.hosts[1]
+    with Distributor(context.pool, source, BLOBS) as spreader:
+        assert spreader.bring(source, LocalSession(here)) == "there"
+        assert spreader.bring(context.place(host), context.pool.session(host)) == "here"
+    assert context.lacks(host) == ()
+    for address, way in ((True, "server"), (False, "here")):
+        target = StoreLocation(here, sys.executable, str(tmp_path / way))
+        with Distributor(context.pool, context.place(context.hosts[0], address=address), BLOBS) as spreader:
+            assert spreader.bring(target, LocalSession(here)) == way
+        assert missing(LocalSession(here), target, BLOBS, verify=True) == ()
+
+
+def test_push_sends_files_while_later_ones_are_produced(
+    context: StoreHosts, files: list[tuple[StoredFile, Path]]
+) -> None:
+    first, session = context.hosts[1], context.pool.session(context.hosts[1])
+    arrived: list[bool] = []
+
+    def coming() -> Iterator[tuple[StoredFile, Path]]:
+        yield files[0]
+        for _ in range(100):
+            if not missing(session, context.place(first), BLOBS[:1]):
+                arrived.append(True)
+                break
+        yield files[1]
+
+    push(session, context.place(first), coming())
+    assert arrived == [True]
+    assert missing(session, context.place(first), BLOBS[:2]) == ()
+
+
+def test_local_errors_during_push_are_raised(context: StoreHosts, files: list[tuple[StoredFile, Path]]) -> None:
+    host, session = context.hosts[1], context.pool.session(context.hosts[1])
+    with pytest.raises(HostError, match=r"gone .*No such file"):
+        push(session, context.place(host), [files[0], (BLOBS[1], Path("/nowhere/gone"))])
+    assert missing(session, context.place(host), BLOBS[:1]) == ()
+    with pytest.raises(Damaged, match=r"p1\.whl.*6000000"):
+        push(session, context.place(host), [(BLOBS[1], files[0][1])])
+
+    def broken() -> Iterator[tuple[StoredFile, Path]]:
+        yield files[0]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        push(session, context.place(host), broken())

@@ -1,0 +1,208 @@
+"""A repeated `ipexctl install` after an incomplete one, and calls at the same time."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from install_helpers import PYTHON, Target, statuses
+from ipexctl.lab import LabSpec, break_host, mend_host
+from message_data import missing
+from simple_index import SimpleIndex
+from tiny_wheels import write_ipex, write_stack
+
+LAB = LabSpec(hosts=2, name=f"install-again-{os.getpid()}")
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
+CHANGED = {"node1": "changed", "node2": "changed"}
+
+
+def test_pruned_wheels_are_taken_from_the_wheelhouse_again(target: Target, wheelhouse: Path) -> None:
+    assert statuses(target.report("--wheelhouse", wheelhouse, "--offline")) == CHANGED
+    target.report("--prune", verb="envs")
+    target.on(1, "rm -r $HOME_OF_OURS/envs")
+    lost = target.report("--offline", rc=1)
+    assert "--wheelhouse" in lost["hosts"][1]["fix"]
+    assert statuses(target.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "ok", "node2": "changed"}
+
+
+def test_stored_wheels_are_not_counted_in_required_disk_space(target: Target, tmp_path: Path) -> None:
+    """A first call brought 100 MB of wheels: the second needs what they take unpacked, and 260 MB are free."""
+    write_stack(tmp_path, python=PYTHON, pad=100 << 20)
+    words = ("--wheelhouse", tmp_path, "--offline", "--limit", "node1")
+    target.report(*words)
+    target.report("--remove", "default", "--limit", "node1", verb="envs")
+    try:
+        target.on(0, "fallocate -l $(($(df --output=avail -B1 . | tail -1) - 260000000)) filler")
+        assert statuses(target.report(*words, "--dry-run")) == {"node1": "changed"}
+        assert statuses(target.report(*words)) == {"node1": "changed"}
+        target.report("--remove", "default", "--limit", "node1", verb="envs")
+        target.on(0, "fallocate -l $(($(df --output=avail -B1 . | tail -1) - 100000000)) more-filler")
+        (refused,) = target.report(*words, rc=1)["hosts"]
+        assert re.search(r"needs about 2\d\d MB .* and \d+ MB are free", refused["reason"]), refused["reason"]
+        target.on(0, "rm more-filler")
+        target.report("--prune", "--limit", "node1", verb="envs")
+        target.on(0, "fallocate -l $(($(df --output=avail -B1 . | tail -1) - 260000000)) more-filler")
+        refused = target.report(*words, rc=1)
+        assert "are free" in refused["hosts"][0]["reason"]
+    finally:
+        target.on(0, "rm -f filler more-filler")
+
+
+def test_first_host_gets_the_environment_after_it_returns(target: Target, wheelhouse: Path) -> None:
+    break_host(target.hosts[0], "sshd-dead")
+    target.report("--wheelhouse", wheelhouse, "--offline", rc=3)
+    mend_host(target.hosts[0])
+    assert statuses(target.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "changed", "node2": "ok"}
+
+
+def test_index_login_is_used_for_wheels_of_an_existing_lock(target: Target, wheelhouse: Path) -> None:
+    with SimpleIndex(wheelhouse, login=("me", "pass:w@rd")) as index:
+        assert statuses(target.report("--index-url", index.url_with_login)) == CHANGED
+        target.report("--prune", verb="envs")
+        target.on(1, "rm -r $HOME_OF_OURS/envs")
+        again = target.report("--index-url", index.url_with_login)
+    assert statuses(again) == {"node1": "ok", "node2": "changed"}
+    assert target.on(1, "grep -rl 'pass' $HOME_OF_OURS --include=*.json || true").strip() == ""
+
+
+def test_control_machine_ignores_urls_and_paths_of_a_host_lock(
+    target: Target, wheelhouse: Path, tmp_path: Path
+) -> None:
+    """The hosts cannot reach this index; its wheels are uploaded from the control machine."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    with SimpleIndex(wheelhouse) as index, SimpleIndex(wheelhouse) as other:
+        assert statuses(target.report("--index-url", index.url)) == CHANGED
+        target.report("--prune", verb="envs")
+        target.on(1, "rm -r $HOME_OF_OURS/envs")
+        target.on(0, f"sed -i 's#{index.origin}#{other.origin}#g' $HOME_OF_OURS/envs/default/lock.json")
+        target.on(0, f"""sed -i 's#"url"#"path": "{secret}", "url"#g' $HOME_OF_OURS/envs/default/lock.json""")
+        index.forget()
+        assert statuses(target.report("--index-url", index.url)) == {"node1": "ok", "node2": "changed"}
+        assert sum(other.requests.values()) == 0
+        assert index.asked("torch-") > 0
+
+
+def test_downloaded_wheels_are_not_downloaded_again(target: Target, tmp_path: Path) -> None:
+    write_stack(tmp_path / "wheels", python=PYTHON, pad=4 << 20)
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with SimpleIndex(tmp_path / "wheels") as index:
+        break_host(target.hosts[0], "slow-link", ["10mbit"])
+        target.install("--index-url", index.url, "--timeout", 10, "--limit", "node1", env=env)
+        assert any((tmp_path / "cache").rglob("torch-*.whl"))
+        mend_host(target.hosts[0])
+        index.forget()
+        assert set(statuses(target.report("--index-url", index.url, env=env)).values()) == {"changed"}
+        assert sum(index.bytes.values()) < 4 << 20
+    assert not any((tmp_path / "cache").rglob("*.whl"))
+
+
+def test_parallel_installs_share_the_download_cache(target: Target, wheelhouse: Path) -> None:
+    with SimpleIndex(wheelhouse) as index:
+        break_host(target.hosts[0], "slow-link", ["20mbit"])
+        slow = target.begin("--index-url", index.url, "--limit", "node1")
+        time.sleep(2)
+        quick = target.install("--index-url", index.url, "--limit", "node2")
+        _, said = slow.communicate(timeout=120)
+    assert (quick.rc, slow.returncode) == (0, 0), quick.err + said
+
+
+def test_timeout_applies_to_upload_to_the_first_host(target: Target, tmp_path: Path) -> None:
+    write_stack(tmp_path, python=PYTHON, pad=8 << 20)
+    break_host(target.hosts[0], "slow-link", ["10mbit"])
+    ran = target.install("--wheelhouse", tmp_path, "--offline", "--timeout", 8)
+    assert ran.rc == 1
+    assert "within 8 s" in ran.err
+    assert ran.seconds < 30
+
+
+def test_read_only_home_on_first_host_fails_only_that_host(
+    target: Target, wheelhouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_TRUSTED_HOST", f"10.77.{target.lab.block}.1")
+    break_host(target.hosts[0], "read-only-home")
+    with SimpleIndex(wheelhouse, bind=f"10.77.{target.lab.block}.1") as index:
+        report = target.report("--index-url", index.url, rc=1)
+    assert statuses(report) == {"node1": "failed", "node2": "changed"}
+    target.on(1, "rm -r $HOME_OF_OURS")
+    report = target.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert statuses(report) == {"node1": "failed", "node2": "changed"}
+    assert "read-only" in report["hosts"][0]["reason"]
+    assert "node1" not in report["hosts"][1]["reason"]
+    mend_host(target.hosts[0])
+    assert statuses(target.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "changed", "node2": "ok"}
+
+
+def test_full_disk_on_first_host_fails_only_that_host(target: Target, wheelhouse: Path) -> None:
+    target.on(
+        0,
+        "mkdir $HOME_OF_OURS && mount -t tmpfs -o size=20m,mode=777 none $HOME_OF_OURS && chown ipex: $HOME_OF_OURS",
+        as_root=True,
+    )
+    try:
+        report = target.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    finally:
+        target.on(0, "umount $HOME_OF_OURS", as_root=True)
+    assert statuses(report) == {"node1": "failed", "node2": "changed"}
+    assert "more are needed" in report["hosts"][0]["reason"]
+
+
+def test_invalid_store_on_first_host_fails_only_that_host(target: Target, wheelhouse: Path) -> None:
+    target.on(0, "mkdir $HOME_OF_OURS && touch $HOME_OF_OURS/wheels")
+    report = target.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert statuses(report) == {"node1": "failed", "node2": "changed"}
+    assert missing(report["hosts"][0]["reason"], "wheels file directory") == []
+    again = target.report("--wheelhouse", wheelhouse, "--offline", rc=1)
+    assert statuses(again) == {"node1": "failed", "node2": "ok"}
+
+
+def test_damaged_environments_are_rebuilt_for_another_request(target: Target, wheelhouse: Path) -> None:
+    target.report("--wheelhouse", wheelhouse, "--offline")
+    for index in (0, 1):
+        target.on(index, "rm -r $HOME_OF_OURS/envs/default/lib/python3.11/site-packages/torch")
+    args = ("--wheelhouse", wheelhouse, "--offline", "--stack", "ipex-2.8")
+    assert statuses(target.report(*args)) == CHANGED
+    assert statuses(target.report(*args)) == {"node1": "ok", "node2": "ok"}
+
+
+def test_edited_record_or_verification_is_repaired(target: Target, wheelhouse: Path) -> None:
+    target.report("--wheelhouse", wheelhouse, "--offline")
+    target.on(0, """cd $HOME_OF_OURS/envs/default && sed -i 's/"variables"/"was"/' env.json""")
+    target.on(1, """cd $HOME_OF_OURS/envs/default/verified && for f in *; do echo '{"ok": true}' >$f; done""")
+    looked = target.report("--verify", verb="envs", rc=1)
+    assert "env.json" in looked["hosts"][0]["reason"]
+    mended = target.report("--wheelhouse", wheelhouse, "--offline")
+    assert statuses(mended) == {"node1": "changed", "node2": "ok"}
+    assert mended["hosts"][1]["verify"]["torch"] == "2.8.0"
+
+
+def names_of(target: Target) -> dict[str, list[str]]:
+    """The names of each environment on the first host."""
+    return {env["name"]: env["names"] for env in target.report(verb="envs")["hosts"][0]["envs"]}
+
+
+def test_failed_environment_is_neither_default_nor_reused(target: Target, tmp_path: Path) -> None:
+    wrong, right = tmp_path / "wrong", tmp_path / "right"
+    write_stack(right, python=PYTHON)
+    write_stack(wrong, python=PYTHON)
+    write_ipex(wrong, torch="2.7.0", python=PYTHON)
+    failed = target.report("--wheelhouse", wrong, "--offline", rc=1)
+    assert set(statuses(failed).values()) == {"failed"}
+    assert names_of(target) == {failed["hosts"][0]["env"]: []}
+    again = target.report("--wheelhouse", right, "--offline")
+    assert statuses(again) == CHANGED
+    assert names_of(target) == {failed["hosts"][0]["env"]: [], again["hosts"][0]["env"]: ["default"]}
+
+
+def test_failed_environment_is_rebuilt_from_the_same_wheels(target: Target, wheelhouse: Path) -> None:
+    words = ("--wheelhouse", wheelhouse, "--offline")
+    target.report(*words)
+    for host in (0, 1):
+        target.on(host, "cd $HOME_OF_OURS/envs/default && touch marker && sed -i 's/: *true/: false/' verified/*")
+    assert statuses(target.report(*words)) == CHANGED
+    assert "marker" not in target.on(0, "ls $HOME_OF_OURS/envs/default")
+    assert set(statuses(target.report(*words)).values()) == {"ok"}

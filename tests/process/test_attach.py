@@ -1,0 +1,379 @@
+"""`ipexctl attach` and `logs` on this machine: output, the local copy, signals, keys and closed streams."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from run_helpers import Run
+
+from agent_helpers import wait_until
+from ipexctl.jobs.local_copy import read_final_status
+from ipexctl.jobs.registry import RunRegistry
+from message_data import missing
+from terminals import TerminalProgram
+
+IPEXCTL = (sys.executable, "-m", "ipexctl")
+COUNT_SCRIPT = "import time\nfor i in range({}):\n    print('number', i, flush=True)\n    time.sleep({})"
+IGNORE_TERM_SCRIPT = """\
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print('told to go', flush=True))
+print('here', flush=True)
+while True:
+    time.sleep(0.2)
+    print('still here', flush=True)
+"""
+
+
+@dataclass
+class Attached:
+    """A recorded run, and the calls that follow it."""
+
+    run: Run
+    state: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    shown: list[TerminalProgram] = field(default_factory=list)
+
+    @property
+    def env(self) -> dict[str, str]:
+        ours = {"XDG_STATE_HOME": str(self.state), "PYTHONPATH": os.pathsep.join(sys.path)}
+        return {**os.environ, "TERM": "xterm-256color", **ours}
+
+    @property
+    def copies(self) -> Path:
+        return self.state / "ipexctl" / "runs"
+
+    def call(self, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([*IPEXCTL, *words], env=self.env, capture_output=True, timeout=timeout, check=False)
+
+    def begin(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([*IPEXCTL, *words], env=self.env, stdout=stdout, stderr=subprocess.PIPE)
+        self.processes.append(process)
+        return process
+
+    def begin_and_read(self, *words: str) -> subprocess.Popen[bytes]:
+        """Begin it, and wait for its first line."""
+        process = self.begin(*words)
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    def show(self) -> TerminalProgram:
+        self.shown.append(TerminalProgram([*IPEXCTL, "attach", "last"], self.env))
+        return self.shown[-1]
+
+    def show_shell(self) -> TerminalProgram:
+        """A shell with job control, to type calls into."""
+        self.shown.append(TerminalProgram(["bash", "--norc", "-i"], self.env))
+        return self.shown[-1]
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for shown in self.shown:
+            shown.close()
+        self.run.close()
+
+
+@pytest.fixture
+def attach(tmp_path: Path) -> Iterator[Callable[..., Attached]]:
+    made: list[Attached] = []
+
+    def make(command: str, size: int = 2, **more: Any) -> Attached:
+        run = Run(tmp_path / "home", command, size, **more).start()
+        attached = Attached(run, tmp_path / "state")
+        RunRegistry(attached.copies).save(run.record)
+        made.append(attached)
+        return attached
+
+    yield make
+    for attached in made:
+        attached.close()
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"number %d" % number for number in range(count)]
+
+
+def of_rank(out: bytes, rank: int) -> list[bytes]:
+    prefix = b"[%d] " % rank
+    return [line.removeprefix(prefix) for line in out.splitlines() if line.startswith(prefix)]
+
+
+def bytes_unread(pipe: IO[bytes]) -> int:
+    """Bytes in a pipe; 65,536 bytes fill it."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
+
+
+def test_two_followers_see_every_line_and_save_one_complete_copy(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(120, 0.02))
+    one = attached.begin("attach", "last")
+    time.sleep(0.8)
+    other = attached.begin("attach", "last")
+    for process in (one, other):
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert [of_rank(out, rank) for rank in (0, 1)] == [numbers(120)] * 2
+        assert b"ended well" in err
+    copy = attached.copies / attached.run.id
+    assert read_final_status(copy) is not None
+    assert (copy / "ranks" / "0001.out").read_bytes().splitlines() == numbers(120)
+
+
+def test_copy_has_all_ranks_and_is_used_without_a_record_on_node0(
+    attach: Callable[..., Attached],
+) -> None:
+    attached = attach("import sys\nprint('out \\xe9')\nprint('err', file=sys.stderr)", 3)
+    few = attached.call("attach", "last", "--ranks", "2")
+    assert (few.returncode, few.stdout.splitlines()) == (0, ["[2] out \xe9".encode()])
+    before = attached.call("logs", "last")
+    shutil.rmtree(attached.run.rundir)
+    logs, errors = attached.call("logs", "last"), attached.call("logs", "last", "--stderr", "-r", "1")
+    # Output that came within a tenth of a second has one time: the order of the ranks may differ, not that of a rank.
+    assert logs.returncode == 0
+    assert [of_rank(logs.stdout, rank) for rank in range(3)] == [of_rank(before.stdout, rank) for rank in range(3)]
+    assert len(before.stdout.splitlines()) == 3
+    assert b"no record of this run there (any more); from the copy on this machine\n" in logs.stderr
+    assert errors.stdout == b"[1] err\n"
+    again = attached.call("attach", "last")
+    assert (again.returncode, sorted(again.stdout.splitlines())) == (0, sorted(before.stdout.splitlines()))
+    assert b"the copy on this machine" in again.stderr
+    assert b"ended well" in again.stderr
+
+
+def test_incomplete_copy_is_reported(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(1000, 0.05))
+    process = attached.begin("attach", "last")
+    assert process.stdout is not None
+    while process.stdout.readline() != b"[1] number 5\n":
+        assert process.poll() is None
+    process.kill()
+    attached.run.close()
+    shutil.rmtree(attached.run.rundir)
+    logs = attached.call("logs", "last")
+    assert logs.returncode == 1
+    assert of_rank(logs.stdout, 1)[:6] == numbers(6)
+    assert b"as far as the run was followed" in logs.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_stops_the_run_and_shows_its_end(attach: Callable[..., Attached], number: int, code: int) -> None:
+    attached = attach(IGNORE_TERM_SCRIPT)
+    process = attached.begin_and_read("attach", "last")
+    attached.run.wait_for_all(b"still here")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert [of_rank(out, rank).count(b"told to go") for rank in (0, 1)] == [1, 1]
+    assert of_rank(out, 0)[-1] == b"still here"
+    assert b"again to leave at once" in err
+    assert b"was stopped" in err
+    assert attached.run.status["state"] == "stopped"
+
+
+def test_second_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[..., Attached]) -> None:
+    attached = attach(IGNORE_TERM_SCRIPT)
+    process = attached.begin_and_read("attach", "last")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - began < 2
+    assert process.returncode == -signal.SIGINT
+    assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
+
+
+def test_sighup_detaches_from_the_run_unless_nohup(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(60, 0.1))
+    process = attached.begin("attach", "last")
+    nohup = subprocess.Popen(
+        ["nohup", *IPEXCTL, "attach", "last"], env=attached.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    attached.processes.append(nohup)
+    for each in (process, nohup):
+        assert each.stdout is not None
+        each.stdout.readline()
+        each.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 129
+    assert b"ipexctl attach" in err
+    out, _ = nohup.communicate(timeout=60)
+    assert nohup.returncode == 0
+    assert of_rank(out, 0)[-1] == b"number 59"
+
+
+def test_sigint_during_logs_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(60, 0.1))
+    process = attached.begin_and_read("logs", "last", "-f")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, b"")
+    assert attached.run.wait()["state"] == "ok"
+
+
+def test_background_call_is_not_stopped_by_terminal_access(attach: Callable[..., Attached], tmp_path: Path) -> None:
+    shell = attach("print('here')").show_shell()
+    shell.type(f"{' '.join(IPEXCTL)} attach last >{tmp_path}/said 2>&1 &\n".encode())
+    shell.type(b"wait %1; echo code=$?\n")
+    assert shell.until_seen(b"code=0\r\n")
+    assert "ended well" in (tmp_path / "said").read_text()
+
+
+def test_live_view_continues_until_the_stopped_run_has_ended(attach: Callable[..., Attached]) -> None:
+    attached = attach(IGNORE_TERM_SCRIPT)
+    shown = attached.show()
+    assert shown.until_seen(b"still here")
+    shown.type(b"\x03")
+    assert shown.until_seen(b"stopping")
+    assert shown.until_seen(b"Ctrl-C again")
+    assert shown.until_seen(b"told to go")
+    assert b"\x1b[?1049l" not in shown.seen
+    assert shown.until_gone() == 130
+    assert shown.restored
+    after = shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
+    assert b"still here" in after
+    assert b"was stopped" in after
+
+
+def test_second_ctrl_c_in_live_view_restores_the_terminal(attach: Callable[..., Attached]) -> None:
+    attached = attach(IGNORE_TERM_SCRIPT)
+    shown = attached.show()
+    assert shown.until_seen(b"still here")
+    shown.type(b"\x03")
+    assert shown.until_seen(b"stopping")
+    shown.type(b"\x03")
+    assert shown.until_gone() == -signal.SIGINT
+    assert shown.restored
+    assert b"ipexctl stop" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
+
+
+def test_stop_key_in_live_view_exits_with_130(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(1000, 0.05))
+    shown = attached.show()
+    assert shown.until_seen(b"number 5")
+    shown.type(b"s")
+    assert shown.until_seen(b"y/n")
+    shown.type(b"y")
+    assert shown.until_gone() == 130
+    assert shown.restored
+    assert attached.run.status["state"] == "stopped"
+
+
+def test_closed_stdout_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(40, 0.05))
+    process = attached.begin_and_read("attach", "last")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(30) == 141
+    assert process.stderr is not None
+    assert b"ipexctl attach" in process.stderr.read()
+    assert attached.run.wait()["state"] == "ok"
+
+
+def test_stdout_write_error_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(40, 0.05))
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = attached.begin("attach", "last", stdout=full)
+    os.close(full)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"No space left on device" in err
+    assert attached.run.wait()["state"] == "ok"
+
+
+def test_slow_reader_blocks_no_rank_and_gets_every_line(attach: Callable[..., Attached]) -> None:
+    attached = attach(f"for i in range(60000):\n    print('number', i, {'x' * 200!r})")
+    process = attached.begin("attach", "last")
+    assert attached.run.wait(60)["state"] == "ok"
+    assert process.poll() is None
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    for rank in (0, 1):
+        assert [int(line.split()[1]) for line in of_rank(out, rank)] == list(range(60000))
+
+
+def test_run_can_be_stopped_if_stdout_is_full(attach: Callable[..., Attached]) -> None:
+    attached = attach("import time\nwhile True:\n    print('x' * 5000)\n    time.sleep(0.001)", 1)
+    process = attached.begin("attach", "last")
+    stdout = process.stdout
+    assert stdout is not None
+    wait_until(lambda: bytes_unread(stdout) >= 60_000, 30)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(40) == 130
+    assert attached.run.status["state"] == "stopped"
+    assert process.stderr is not None
+    assert b"ipexctl logs" in process.stderr.read()
+
+
+def test_logs_filters_lines_as_text_or_json(attach: Callable[..., Attached]) -> None:
+    attached = attach("print('one')\nprint('two')\nprint('three')", 2)
+    attached.run.wait()
+    assert attached.call("logs", "last", "--tail", "2", "-r", "1").stdout == b"[1] two\n[1] three\n"
+    stamped = attached.call("logs", "last", "--grep", "^o", "-r", "0", "--timestamps").stdout.decode().split()
+    assert (stamped[0], stamped[2]) == ("[0]", "one")
+    assert abs(datetime.fromisoformat(stamped[1]).timestamp() - time.time()) < 60
+    document = json.loads(attached.call("logs", "last", "--grep", "^t", "--json").stdout)
+    assert (document["schema"], document["reason"]) == ("ipexctl.logs/1", "")
+    assert sorted((line["rank"], line["text"]) for line in document["lines"]) == [
+        (rank, text) for rank in (0, 1) for text in ("three", "two")
+    ]
+    assert {line["stream"] for line in document["lines"]} == {"stdout"}
+    wrong = attached.call("logs", "last", "--grep", "(", "--json")
+    assert wrong.returncode == 2
+    assert json.loads(wrong.stdout)["schema"] == "ipexctl.logs/1"
+
+
+HANG_SCRIPT = "import time\ndef wait_for_others():\n time.sleep(600)\nprint('here', flush=True)\nwait_for_others()"
+
+
+def test_why_dumps_stacks_of_ranks_once(attach: Callable[..., Attached]) -> None:
+    attached = attach(HANG_SCRIPT, 2)
+    attached.run.wait_for_all(b"here")
+
+    def places() -> list[list[int]]:
+        others = json.loads(attached.call("why", "last", "--json").stdout)["others"]
+        return [other["ranks"] for other in others if not missing(other["sentence"], "wait_for_others here 0-1")]
+
+    assert places() == [[0, 1]]
+    dumps = attached.run.rundir / "stacks"
+    assert len(list(dumps.glob("dump-*"))) == 1
+    assert places() == [[0, 1]]
+    assert len(list(dumps.glob("dump-*"))) == 1
+    assert attached.call("stop", "last").returncode == 0
+    assert places() == [[0, 1]]
+
+
+def test_attach_shows_stack_dump_of_a_stopped_hang(attach: Callable[..., Attached]) -> None:
+    attached = attach(HANG_SCRIPT, 2, go={"hang_after": 6, "on_hang": "stop"})
+    ended = attached.call("attach", "last")
+    assert ended.returncode == 1
+    assert missing(ended.stderr.decode(), "wait_for_others") == []
+    explained = json.loads(attached.call("why", "last", "--json").stdout)
+    assert (explained["state"], explained["first_failure"]["kind"]) == ("failed", "hang")
+    assert missing(explained["others"][0]["sentence"], "wait_for_others") == []
+
+
+def test_why_notes_that_the_last_call_started_no_run(attach: Callable[..., Attached]) -> None:
+    attached = attach("print('here')")
+    attached.run.wait()
+    assert attached.call("run", "--hosts", "localhost", "absent.py").returncode == 2
+    notes = json.loads(attached.call("why", "last", "--json").stdout)["notes"]
+    assert missing(notes[0], "absent.py") == []
+    by_id = json.loads(attached.call("why", attached.run.id, "--json").stdout)
+    assert by_id["notes"] == notes[1:]

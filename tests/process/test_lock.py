@@ -1,0 +1,56 @@
+"""The agent's part of a lock: uv runs only as long as the control machine reads the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_helpers import agent_argv, wait_until
+
+
+def request_for(uv: Path, **more: Any) -> bytes:
+    lists: dict[str, list[str]] = {"sources": [], "requirements": ["torch"], "constraints": []}
+    request = {"home": str(uv.parent), "uv": str(uv), "python": "3.11", "platform": "linux", **lists, **more}
+    return json.dumps(request).encode() + b"\n"
+
+
+def test_long_error_of_uv_is_kept_and_a_uv_without_permission_named(tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text("#!/bin/sh\nseq -f 'no torch %05g' 2000 >&2\nexit 1\n")
+    argv = agent_argv(sys.executable, "env.lock", "compile")
+    for mode in (0o700, 0o600):
+        uv.chmod(mode)
+        done = subprocess.run(argv, input=request_for(uv), capture_output=True, timeout=20, check=False)
+        answer = json.loads(done.stdout.splitlines()[-1])
+        if mode == 0o700:
+            assert "no torch 01000" in answer["message"]
+            assert answer["message"].endswith("no torch 02000")
+        else:
+            assert "noexec" in answer["reason"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(60, ""), (0.5, "uv found no answer in time")])
+def test_uv_ends_if_the_connection_closes_or_at_timeout(tmp_path: Path, seconds: float, text: str) -> None:
+    uv, started = tmp_path / "uv", tmp_path / "started"
+    uv.write_text(f"#!/bin/sh\necho $$ > {started}\nexec sleep 60\n")
+    uv.chmod(0o700)
+    agent = subprocess.Popen(
+        agent_argv(sys.executable, "env.lock", "compile"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    agent.stdin.write(request_for(uv, timeout=seconds))
+    agent.stdin.close()
+    wait_until(lambda: started.is_file() and started.read_text().strip())
+    output = agent.stdout.read() if text else b""
+    agent.stdout.close()
+    agent.wait(10)
+    assert text in output.decode()
+    wait_until(lambda: not os.path.exists(f"/proc/{started.read_text().strip()}"), 3)
+    assert list((tmp_path / "tmp").iterdir()) == []

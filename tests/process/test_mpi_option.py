@@ -1,0 +1,58 @@
+"""`--mpi PATH`: the mpirun inside the oneCCL bindings, which finds its own programs on PATH only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.submit.preflight.paths import CheckedPaths, check_paths
+from ipexctl.jobs.submit.request import RunRequest
+from ipexctl.launch.request import LaunchOptions
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.session_pool import SessionPool
+
+
+@pytest.fixture
+def bindings(tmp_path: Path) -> Path:
+    """The package of the bindings with its MPI, below a path with a space."""
+    package = tmp_path / "my env" / "oneccl_bindings_for_pytorch"
+    programs = package / "opt" / "mpi" / "bin"
+    programs.mkdir(parents=True)
+    (package / "env").mkdir()
+    (package / "env" / "setvars.sh").write_text("export CCL_ROOT=x\n")
+    (programs / "mpirun").write_text('#!/bin/sh\nfor _ in 1 2 3; do [ -f $0 ]; done\nmpiexec.hydra "$@"\n')
+    version = "Intel(R) MPI Library for Linux* OS, Version 2021.15 Build 20250213"
+    (programs / "mpiexec.hydra").write_text(f"#!/bin/sh\n[ $1 = --version ] && echo '{version}'\n")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    return package
+
+
+def checked(mpi: Path | str) -> CheckedPaths:
+    request = RunRequest("script", ("train.py",), LaunchOptions(mpi=str(mpi)))
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=2) as pool:
+        found = check_paths([Host("localhost", "localhost")], request, pool)
+    assert isinstance(found, CheckedPaths), found
+    return found
+
+
+@pytest.mark.parametrize("path", ["opt/mpi/bin/mpirun", "opt/mpi/bin", "opt/mpi"])
+def test_bundled_mpirun_is_found_with_setvars_of_its_bindings(bindings: Path, path: str) -> None:
+    found = checked(bindings / path)
+    assert found.mpi is not None
+    assert found.mpi.path == str(bindings / "opt" / "mpi" / "bin" / "mpirun")
+    assert (found.mpi.flavor, found.mpi.version) == ("intel", "2021.15")
+    assert found.setvars == str(bindings / "env" / "setvars.sh")
+
+
+def test_setvars_is_none_without_the_script_or_for_other_mpis(bindings: Path) -> None:
+    (bindings / "env" / "setvars.sh").unlink()
+    assert checked(bindings / "opt" / "mpi").setvars is None
+    elsewhere = bindings.parent / "mpi"
+    (bindings / "opt" / "mpi").rename(elsewhere)
+    found = checked(elsewhere)
+    assert found.mpi is not None
+    assert (found.mpi.version, found.setvars) == ("2021.15", None)

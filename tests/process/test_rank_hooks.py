@@ -1,0 +1,319 @@
+"""The code that runs in a rank's interpreter before the script, and reports how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_helpers import all_pythons, wait_until
+from ipexctl.jobs.dump import read_faulthandler
+from ipexctl.jobs.submit.start import HOOKS
+from ipexctl.remote.node_call import script_text
+
+PYTHONS = all_pythons()
+SOME_PYTHONS = list(dict.fromkeys((PYTHONS[0], *PYTHONS[1:2], PYTHONS[-1])))
+"""This one, the oldest and the newest."""
+TOO_OLD = [path for each in ("2.7", "3.6", "3.7") for path in Path.home().glob(f".pyenv/versions/{each}.*/bin/python")]
+SIGNAL = 61
+
+
+def call(python: str | Path, code: str, env: dict[str, str], **options: Any) -> subprocess.CompletedProcess[str]:
+    argv = [python, "-c", code]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False, **options)
+
+
+@dataclass
+class HookDirectory:
+    """The hook directory of a node, and the pipe that a rank wrapper reads."""
+
+    place: Path
+    reader: int
+    writer: int
+
+    @property
+    def env(self) -> dict[str, str]:
+        notes = f"{self.writer}:{os.fstat(self.writer).st_ino}"
+        return {**os.environ, "PYTHONPATH": str(self.place), "IPEXCTL_NOTES": notes}
+
+    def run(self, python: str | Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return call(python, code, {**self.env, **env}, close_fds=False)
+
+    def note(self) -> str:
+        try:
+            return os.read(self.reader, 4096).decode()
+        except BlockingIOError:
+            return ""
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Iterator[HookDirectory]:
+    for name, module in HOOKS.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(script_text(module))
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    os.set_inheritable(writer, True)
+    yield HookDirectory(tmp_path / "shim", reader, writer)
+    os.close(reader)
+    os.close(writer)
+
+
+def bare(python: str | Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return call(python, code, {**environ, **env})
+
+
+FAILING_CODE = {
+    "raises": ("def f():\n    raise ValueError('bad\\nshape')\nf()", "1 raised ValueError: bad"),
+    "raises with a hook of its own": (
+        "import sys\nsys.excepthook = lambda *a: None\n1 / 0",
+        "1 raised ZeroDivisionError",
+    ),
+    "raises with a hook that calls Python's": (
+        "import sys\nsys.excepthook = lambda *a: sys.__excepthook__(*a)\n1 / 0",
+        "1 raised ZeroDivisionError: division by zero",
+    ),
+    "raises what cannot be printed": (
+        "class E(Exception):\n    def __str__(self): raise OSError\nraise E()",
+        "1 raised E",
+    ),
+    "interrupted": ("raise KeyboardInterrupt", "130 raised KeyboardInterrupt"),
+    "sys.exit in a function": ("import sys\ndef f():\n    sys.exit(5)\nf()", "5 ended itself with exit code 5"),
+    "sys.exit while handling": (
+        "import sys\ntry:\n    1 / 0\nexcept ZeroDivisionError as e:\n    kept = e\n    sys.exit(3)",
+        "3 ended itself",
+    ),
+    "sys.exit with a text": ("import sys\nsys.exit('no')", "1 ended itself"),
+    "exit by its other name": ("exit(7)", "7 ended itself"),
+    "a negative code": ("import sys\nsys.exit(-1)", "255 ended itself"),
+}
+CONTINUING_CODE = {
+    "ends": "print('on')",
+    "sys.exit without a code": "import sys\nsys.exit()",
+    "catches its exit": "import sys\ntry:\n    sys.exit(5)\nexcept SystemExit:\n    pass\nprint('on')",
+    "keeps the exit it caught": "import sys\ntry:\n    sys.exit(5)\nexcept SystemExit as e:\n    kept = e",
+    "ties the exit it caught in a knot": (
+        "import sys\ndef f():\n    try:\n        sys.exit(5)\n    except SystemExit as e:\n        e.me = e\nf()"
+    ),
+    "prints an exception by the hook": (
+        "import sys\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.excepthook(*sys.exc_info())\nprint('on')"
+    ),
+    "a thread exits": "import sys, threading\nt = threading.Thread(target=sys.exit, args=(4,))\nt.start()\nt.join()",
+    "a bare thread exits": "import sys, _thread, time\n_thread.start_new_thread(sys.exit, (4,))\ntime.sleep(0.1)",
+    "a forked child exits": "import os, sys\nif not os.fork(): sys.exit(3)\nos.wait()",
+    "a forked child raises": "import os\nif not os.fork(): 1 / 0\nos.wait()",
+}
+
+
+@pytest.mark.parametrize("python", SOME_PYTHONS)
+def test_failures_are_reported_and_output_is_unchanged(shim: HookDirectory, python: str) -> None:
+    for what, (code, said) in FAILING_CODE.items():
+        got, plain = shim.run(python, code), bare(python, code)
+        assert re.match(rf"\d+ {re.escape(said)}", shim.note()), what
+        assert (got.returncode, got.stdout, got.stderr) == (plain.returncode, plain.stdout, plain.stderr), what
+
+
+@pytest.mark.parametrize("python", SOME_PYTHONS)
+def test_caught_exceptions_and_exits_are_not_reported(shim: HookDirectory, python: str) -> None:
+    for what, code in CONTINUING_CODE.items():
+        got, plain = shim.run(python, code), bare(python, code)
+        assert shim.note() == "", what
+        assert (got.returncode, got.stdout, got.stderr) == (plain.returncode, plain.stdout, plain.stderr), what
+
+
+INSPECT_CODE = """
+import os, sys
+path = [place for place in sys.path if place]
+print(path, sorted(name for name in sys.modules if "sitecustom" in name or "ipexctl" in name))
+print(sys.excepthook is sys.__excepthook__, len(os.listdir("/proc/self/fd")) < 300)
+try:
+    import sitecustomize
+    print(sitecustomize.__file__)
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("python", [*PYTHONS, *TOO_OLD])
+def test_hooks_are_invisible_for_every_python(shim: HookDirectory, python: str) -> None:
+    got, plain = shim.run(python, INSPECT_CODE), bare(python, INSPECT_CODE)
+    assert (got.returncode, got.stdout, got.stderr) == (0, plain.stdout, plain.stderr)
+
+
+@pytest.mark.parametrize("python", SOME_PYTHONS)
+@pytest.mark.parametrize("theirs", ["print('theirs')", "raise OSError('broken')", "import nothing_of_that_name"])
+def test_sitecustomize_of_the_user_still_runs(shim: HookDirectory, tmp_path: Path, python: str, theirs: str) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(theirs)
+    code = "import sys\nprint('sitecustomize' in sys.modules, [p for p in sys.path if p])"
+    got = shim.run(python, code, PYTHONPATH=f"{shim.place}:{tmp_path / 'site'}")
+    plain = bare(python, code, PYTHONPATH=str(tmp_path / "site"))
+    assert (got.returncode, got.stdout, got.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+def test_reused_descriptor_of_the_pipe_is_not_written(shim: HookDirectory, tmp_path: Path) -> None:
+    code = f"""
+import os, sys
+other = os.open({str(tmp_path / "checkpoint")!r}, os.O_WRONLY | os.O_CREAT)
+os.dup2(other, {shim.writer})
+sys.exit(5)
+"""
+    assert shim.run(sys.executable, code).returncode == 5
+    assert shim.note() == ""
+    assert (tmp_path / "checkpoint").read_bytes() == b""
+
+
+def test_isolated_python_is_not_changed(shim: HookDirectory) -> None:
+    for flag in ("-I", "-E", "-S"):
+        code = "import faulthandler, sys; print(faulthandler.is_enabled()); sys.exit(5)"
+        done = subprocess.run(
+            [sys.executable, flag, "-c", code], env=shim.env, close_fds=False, capture_output=True, check=False
+        )
+        assert done.stdout == (b"False\n" if flag != "-S" else done.stdout)
+        assert shim.note() == ""
+
+
+@contextlib.contextmanager
+def started(shim: HookDirectory, code: str, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
+    """A process in a session of its own, which is killed in the end."""
+    with subprocess.Popen(
+        [python, "-c", code], env=shim.env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def stacks_of(pid: int) -> str:
+    """The stacks that a process writes into its unnamed file after a signal."""
+    (path,) = (link for link in Path(f"/proc/{pid}/fd").iterdir() if "ipexctl-stacks" in os.readlink(link))
+    before = path.stat().st_size
+    os.kill(pid, SIGNAL)
+    wait_until(lambda: path.read_bytes()[before:].endswith(b" in <module>\n"), 10, path.read_bytes)
+    return path.read_bytes()[before:].decode()
+
+
+FORK_CODE = """
+import os, sys, time
+def in_child():
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(60)
+def in_parent():
+    os.write(1, b"%d\\n" % os.getpid())
+    os.waitpid(pid, 0)
+pid = os.fork()
+in_parent() if pid else in_child()
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_parent_and_forked_child_have_separate_stacks(shim: HookDirectory, python: str) -> None:
+    with started(shim, FORK_CODE, python) as process:
+        assert process.stdout is not None
+        pids = {int(process.stdout.readline()) for _ in range(2)}
+        child = (pids - {process.pid}).pop()
+        for _ in range(2):
+            for pid, function in ((process.pid, "in_parent"), (child, "in_child")):
+                (main,) = read_faulthandler(stacks_of(pid))
+                assert [frame.function for frame in main.frames] == [function, "<module>"]
+
+
+def test_stack_is_dumped_while_c_code_is_running(shim: HookDirectory) -> None:
+    code = "import re\ndef spins():\n    re.match('(a*)*b', 'a' * 60)\nprint('here', flush=True)\nspins()"
+    with started(shim, code) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        time.sleep(0.1)
+        (main,) = read_faulthandler(stacks_of(process.pid))
+        assert [frame.function for frame in main.frames][-2:] == ["spins", "<module>"]
+
+
+def test_unnamed_file_is_used_without_memfd(shim: HookDirectory) -> None:
+    module = shim.place / "ipexctl_shim.py"
+    module.write_text(module.read_text().replace("os.memfd_create", "os.memfd_create_of_a_newer_glibc"))
+    code = "import time\ndef f():\n    print('here', flush=True)\n    time.sleep(60)\nf()"
+    with started(shim, code) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        (main,) = read_faulthandler(stacks_of(process.pid))
+        assert [frame.function for frame in main.frames] == ["f", "<module>"]
+        assert not [name for name in os.listdir("/dev/shm") if f"ipexctl-stacks-{process.pid}-" in name]
+
+
+def test_a_crash_shows_its_stack_on_stderr(shim: HookDirectory) -> None:
+    done = shim.run(sys.executable, "import os\ndef f():\n    os.kill(os.getpid(), 11)\nf()")
+    assert done.returncode == -11
+    assert "Segmentation fault" in done.stderr
+    assert "in f\n" in done.stderr
+
+
+def test_signal_after_shutdown_of_the_handlers_is_ignored(shim: HookDirectory) -> None:
+    """The interpreter removes its handlers at exit, and the default action of the signal would kill it."""
+    code = f"import faulthandler, os\nfaulthandler.unregister({SIGNAL})\nos.kill(os.getpid(), {SIGNAL})\nprint('on')"
+    assert shim.run(sys.executable, code).stdout == "on\n"
+
+
+IMPORT_TIME_CODE = """
+import sys, time
+sys.modules.pop("sitecustomize", None)
+sys.path.insert(0, sys.argv[1])
+began = time.process_time()
+try:
+    import sitecustomize
+except ImportError:
+    pass
+print(time.process_time() - began)
+"""
+
+
+GLOO_CODE = """
+import ctypes, os, sys, threading, time
+sys.modules["torch"] = sys
+started = threading.Event()
+def work():
+    ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop", 0, 0, 0)
+    started.set()
+    until = time.monotonic() + BUSY
+    while time.monotonic() < until:
+        pass
+    os.write(1, b"ended")
+    time.sleep(30)
+threading.Thread(target=work, daemon=True).start()
+started.wait()
+"""
+
+
+def test_exit_waits_for_a_busy_gloo_thread(shim: HookDirectory) -> None:
+    code = GLOO_CODE.replace("BUSY", "0.3")
+    assert not bare(sys.executable, code).stdout
+    assert shim.run(sys.executable, code).stdout == "ended"
+
+
+def test_exit_waits_at_most_a_second_for_gloo(shim: HookDirectory) -> None:
+    begun = time.monotonic()
+    done = shim.run(sys.executable, GLOO_CODE.replace("BUSY", "25"))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert time.monotonic() - begun < 15
+
+
+@pytest.mark.parametrize("python", SOME_PYTHONS)
+def test_import_of_the_hooks_is_fast(shim: HookDirectory, python: str) -> None:
+    """Of processor time, with a tolerance for shared caches."""
+    env = {name: value for name, value in shim.env.items() if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
+    words = [python, "-c", IMPORT_TIME_CODE, str(shim.place)]
+    times = [float(subprocess.run(words, env=env, close_fds=False, capture_output=True).stdout) for _ in range(12)]
+    assert min(times) < 0.004

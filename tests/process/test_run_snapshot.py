@@ -1,0 +1,153 @@
+"""Reading a run's directory for `why`: the last lines of each rank, from node0 or from a copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_helpers import HERE
+
+from agent_helpers import all_pythons, read_events
+from env_helpers import start
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
+from ipexctl.jobs.why.why import cause_from_copy, why
+from ipexctl.node.common.frames import Chunk
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session import Session
+from message_data import missing
+
+
+def ask(home: Path, run: str, python: str = sys.executable, **more: Any) -> tuple[dict[str, Any], list[Chunk]]:
+    with start("run.run_snapshot", "read", {"home": str(home), "id": run, **more}, python=python) as process:
+        assert process.stdout is not None
+        *chunks, answer = read_events(process.stdout.fileno())
+    assert isinstance(answer, dict)
+    return answer, [chunk for chunk in chunks if isinstance(chunk, Chunk)]
+
+
+def directory(home: Path, files: dict[str, bytes], **status: Any) -> Path:
+    """A run of two ranks of which the second failed."""
+    rundir = home / "runs" / "run1"
+    (rundir / "ranks").mkdir(parents=True)
+    ranks = [{"rank": 0, "host": "a", "state": "stopped"}, {"rank": 1, "host": "b", "state": "failed", "exit_code": 1}]
+    first = {"rank": 1, "host": "b", "exit_code": 1, "signal": None, "at": 12.0}
+    document: dict[str, Any] = {"id": "run1", "state": "failed", "ranks": ranks, "supervisor": {}, "started": 10.0}
+    document |= {"first_failure": first, **status}
+    (rundir / "status.json").write_text(json.dumps(document))
+    for name, content in files.items():
+        (rundir / name).write_bytes(content)
+    return rundir
+
+
+def account(home: Path, **more: Any) -> RunSnapshot:
+    return read_snapshot(*ask(home, "run1", **more), "node1")
+
+
+def test_output_is_split_into_lines_for_any_bytes(tmp_path: Path) -> None:
+    bars = b"".join(b"\rstep %d/3000" % n for n in range(3000)) + b"\r\n"
+    out = b"first\n" + b"x" * (1 << 20) + b"\n" + bars + b"\xff caf\xe9\nno end"
+    directory(tmp_path, {"ranks/0001.out": out, "ranks/0001.err": b"", "ranks/0000.out": b"other\n"})
+    first, endless, bar, odd, last = account(tmp_path).output_of(1).out
+    assert first == "first"
+    assert endless.startswith("xxxx")
+    assert "bytes ...]" in endless
+    assert len(endless) < 2100
+    assert bar == "step 2999/3000"
+    assert odd == "\N{REPLACEMENT CHARACTER} caf\N{REPLACEMENT CHARACTER}"
+    assert last == "no end"
+
+
+def test_only_the_end_of_a_large_log_is_read(tmp_path: Path) -> None:
+    line = b"epoch 1 step 1: loss 0.5\n"
+    directory(tmp_path, {"ranks/0001.out": line * 2_000_000, "ranks/0000.out": line * 100})
+    began = time.monotonic()
+    said = account(tmp_path)
+    assert time.monotonic() - began < 10
+    assert len(said.output_of(1).out) == 400
+    assert len(said.output_of(0).out) == 100
+
+
+def test_equal_output_of_many_ranks_is_sent_once(tmp_path: Path) -> None:
+    rows = [{"rank": rank, "host": "a", "state": "failed"} for rank in range(64)]
+    files = {f"ranks/{rank:04}.err": os.urandom(300).hex().encode() if rank == 7 else b"same\n" for rank in range(64)}
+    directory(tmp_path, files, ranks=rows)
+    answer, chunks = ask(tmp_path, "run1")
+    assert len(chunks) == 3
+    assert read_snapshot(answer, chunks, "node1").output_of(63).err == ("same",)
+
+
+def test_missing_or_damaged_files_are_skipped(tmp_path: Path) -> None:
+    rundir = directory(
+        tmp_path, {"events.jsonl": b'{"event": "met"}\nhalf a li', "plan.json": b"[]", "mpirun.log": b"hm\n"}
+    )
+    answer, _ = ask(tmp_path, "run1")
+    assert [each["event"] for each in answer["events"]] == ["met"]
+    assert answer["plan"] == {}
+    assert answer["mpirun"] == ["hm"]
+    (rundir / "status.json").unlink()
+    assert ask(tmp_path, "run1")[0]["event"] == "failed"
+
+
+def test_running_state_of_a_copy_is_not_changed_to_lost(tmp_path: Path) -> None:
+    supervisor = {"pid": 1, "start": 0}
+    rundir = directory(tmp_path, {}, state="running", supervisor=supervisor)
+    before = (rundir / "status.json").read_bytes()
+    assert account(tmp_path, copy=True).status.state == "running"
+    assert (rundir / "status.json").read_bytes() == before
+    assert account(tmp_path).status.state == "lost"
+
+
+@pytest.mark.parametrize("python", all_pythons())
+def test_snapshot_is_read_by_every_python(tmp_path: Path, python: str) -> None:
+    directory(tmp_path, {"ranks/0001.err": b"Traceback (most recent call last):\nValueError: x\n"})
+    assert read_snapshot(*ask(tmp_path, "run1", python), "node1").output_of(1).exception == ("ValueError", "x")
+
+
+def out_of_reach() -> Session:
+    raise Unreachable("REASON", "FIX")
+
+
+def test_local_copy_is_used_if_node0_is_unreachable(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    directory(state, {"ranks/0001.err": b"Traceback (most recent call last):\nMemoryError\n"}, ended=13.0)
+    record = RunRecord("run1", HERE, "/nowhere", sys.executable, world_size=2)
+    answer = why(record, out_of_reach, state / "runs", Cancel())
+    assert answer.exit_code == 0
+    assert answer.verdict.cause is not None
+    assert answer.verdict.cause.id == "memory.refused"
+    assert "REASON" in answer.verdict.notes[-1]
+    cause = cause_from_copy(record, state / "runs")
+    assert cause is not None
+    assert cause.id == "memory.refused"
+
+
+def test_unfinished_or_missing_copy_gives_state_unknown(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    record = RunRecord("run1", HERE, "/nowhere", sys.executable, script="train.py", started=1e9, world_size=2)
+    nothing = why(record, out_of_reach, state / "runs", Cancel())
+    directory(state, {}, state="running")
+    half = why(record, out_of_reach, state / "runs", Cancel())
+    assert nothing.exit_code == half.exit_code == 3
+    assert nothing.verdict.state == half.verdict.state == "unknown"
+    assert missing(nothing.verdict.notes[0], "train.py 2") == []
+    assert any("running" in note for note in half.verdict.notes)
+    assert cause_from_copy(RunRecord("run2", HERE, "/nowhere", sys.executable), state / "runs") is None
+
+
+def test_missing_record_on_node0_is_reported(tmp_path: Path) -> None:
+    record = RunRecord("run1", HERE, str(tmp_path / "home"), sys.executable)
+    forgotten = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
+    assert forgotten.exit_code == 1
+    assert missing(forgotten.verdict.headline, "run1 localhost") == []
+    directory(tmp_path, {}, ended=13.0)
+    copied = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
+    assert copied.exit_code == 0
+    assert copied.verdict.state == "failed"

@@ -1,0 +1,289 @@
+"""A run from the start of mpirun to its end: failures end it, the status is correct, no processes remain."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_helpers import SLEEP_FOREVER, Run, processes_with
+
+from agent_helpers import all_pythons
+from ipexctl.node.common.processes import is_running
+from message_data import missing
+
+pytest_plugins = ["run_fixtures"]
+
+
+def states(status: dict[str, Any]) -> list[tuple[str, int | None]]:
+    return [(row["state"], row["exit_code"]) for row in status["ranks"]]
+
+
+@pytest.mark.parametrize("python", all_pythons())
+def test_run_succeeds_under_every_python(make: Callable[..., Run], python: str) -> None:
+    run = make("import os, sys\nprint('out', os.environ['RANK'])\nprint('err', file=sys.stderr)", python=python).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], states(status)) == ("ok", 0, [("ok", 0), ("ok", 0)])
+    assert [run.output(rank) for rank in (0, 1)] == [b"out 0\n", b"out 1\n"]
+    assert run.output(1, "err") == b"err\n"
+    assert [row["lines"] for row in status["ranks"]] == [{"out": 1, "err": 1}] * 2
+    assert run.said("mpirun.log") == run.said("supervise.log") == ""
+    assert run.left() == []
+
+
+def test_failed_rank_ends_the_others_and_sets_the_exit_code(make: Callable[..., Run]) -> None:
+    run = make("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)", 3).start()
+    began = time.monotonic()
+    status = run.wait()
+    assert time.monotonic() - began < 8
+    assert (status["state"], status["exit_code"]) == ("failed", 3)
+    first = status["first_failure"]
+    assert (first["rank"], first["host"], first["exit_code"], first["signal"]) == (1, "here", 3, None)
+    assert states(status)[1] == ("failed", 3)
+    assert {state for state, _ in states(status)} == {"failed", "stopped"}
+    assert run.left() == []
+
+
+WITH_A_CHILD = "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\nprint('here', flush=True)\ntime.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("victim", "exit_code", "first", "row"),
+    [
+        (lambda status: status["ranks"][1]["pid"], 137, {"kind": "signal", "rank": 1, "signal": 9}, "failed"),
+        (lambda status: status["ranks"][1]["wrapper"], 1, {"kind": "lost", "rank": 1, "exit_code": None}, "lost"),
+        (lambda status: status["mpirun"]["pid"], 1, {"kind": "mpirun", "rank": None}, "stopped"),
+    ],
+    ids=["rank", "wrapper", "mpirun"],
+)
+def test_killed_process_ends_the_run_with_all_child_processes(
+    make: Callable[..., Run],
+    victim: Callable[[dict[str, Any]], int],
+    exit_code: int,
+    first: dict[str, Any],
+    row: str,
+) -> None:
+    run = make(WITH_A_CHILD).start()
+    run.wait_for_all(b"here")
+    os.kill(victim(run.status), signal.SIGKILL)
+    status = run.wait()
+    assert (status["state"], status["exit_code"]) == ("failed", exit_code)
+    assert first.items() <= status["first_failure"].items()
+    assert status["ranks"][1]["state"] == row
+    if first["kind"] == "mpirun":
+        assert missing(status["reason"], "mpirun SIGKILL 0-1 here") == []
+    assert run.left() == []
+
+
+def test_rank_that_ignores_sigterm_is_killed_after_the_grace_time(make: Callable[..., Run]) -> None:
+    code = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\n"
+    run = make(
+        code + "time.sleep(1 if os.environ['RANK'] == '0' else 600)\nsys.exit(5)",
+        patches={"run.protocol": ("GRACE = 4.0", "GRACE = 1.0")},
+    ).start()
+    status = run.wait()
+    assert (status["exit_code"], states(status)) == (5, [("failed", 5), ("stopped", 137)])
+    assert run.left() == []
+
+
+def test_sigterm_stops_the_run_without_restart_and_ranks_can_save(make: Callable[..., Run]) -> None:
+    code = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
+    run = make(code + "print('here', flush=True)\ntime.sleep(600)", go={"restarts": 2}).start()
+    run.wait_for_all(b"here\n")
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["first_failure"]) == ("stopped", 143, None)
+    assert (status["attempt"], run.output(1)) == (0, b"here\nsaved\n")
+    assert not (run.rundir / "job.json").exists()
+    assert run.left() == []
+
+
+def test_time_limit_ends_the_run_with_exit_code_1(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER, go={"time_limit": 2}).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"]) == ("failed", 1)
+    assert missing(status["reason"], "2") == []
+    assert run.left() == []
+
+
+def test_output_of_mpirun_that_started_no_rank_is_reported(make: Callable[..., Run]) -> None:
+    complaint = "import sys; print('Error: Unable to run bstrap_proxy on node2', file=sys.stderr); sys.exit(255)"
+    run = make(SLEEP_FOREVER, launch=[sys.executable, "-c", complaint]).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"]) == ("failed", 1)
+    first = status["first_failure"]
+    assert (first["kind"], first["rank"], first["host"], first["ranks"]) == ("not-begun", None, None, [0, 1])
+    assert missing(status["reason"], "mpirun 255 0-1 here") == []
+    assert status["mpirun"]["tail"] == ["Error: Unable to run bstrap_proxy on node2"]
+
+
+def test_rank_that_never_starts_is_named(make: Callable[..., Run]) -> None:
+    alone = [sys.executable, "-c", "import os, sys; os.environ['PMI_RANK'] = '0'; os.execv(sys.argv[1], sys.argv[1:])"]
+    run = make(
+        SLEEP_FOREVER, launch=alone, patches={"run.supervisor": ("BEGIN_TIME = 120.0", "BEGIN_TIME = 2.0")}
+    ).start()
+    status = run.wait()
+    assert (status["state"], missing(status["reason"], "1 here 2")) == ("failed", [])
+    assert run.left() == []
+
+
+def test_mpirun_that_cannot_start_is_reported_at_once(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER, launch=["/nowhere/mpiexec.hydra"]).start()
+    assert run.started["event"] == "failed"
+    assert "/nowhere/mpiexec.hydra: No such file or directory" in run.started["reason"]
+    assert run.wait()["state"] == "failed"
+
+
+def test_run_directory_errors_are_reported(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER)
+    run.listen()
+    (run.rundir / "ranks").write_text("in the way of a directory")
+    run.write_job()
+    run.send_go()
+    assert run.started["event"] == "failed"
+    assert f"{run.rundir}/ranks: File exists" in run.started["reason"]
+    assert run.said("supervise.log") == ""
+
+
+def test_killed_supervisor_leaves_no_rank(make: Callable[..., Run]) -> None:
+    """mpirun dies with it; ranks that mpirun cannot reach end by themselves, see test_rank."""
+    run = make(SLEEP_FOREVER).start()
+    run.wait_for_all(b"here")
+    os.kill(run.status["supervisor"]["pid"], signal.SIGKILL)
+    run.wait_until(lambda: run.left() == [])
+
+
+def test_supervisor_outlives_its_parent(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER).start()
+    run.wait_for(b"here")
+    supervisor = run.status["supervisor"]["pid"]
+    assert run.process.returncode == 0
+    assert is_running(supervisor)
+    assert os.getsid(supervisor) != os.getsid(0)
+    assert run.status["supervisor"]["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert os.readlink(f"/proc/{supervisor}/fd/0") == "/dev/null"
+
+
+def test_no_rank_starts_if_the_caller_ends_before_go(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER)
+    run.listen()
+    run.process.communicate(timeout=10)
+    assert run.process.returncode == 1
+    assert run.left() == []
+    assert not (run.rundir / "status.json").exists()
+
+
+def test_token_and_secrets_are_on_no_command_line_and_removed_after_use(
+    make: Callable[..., Run],
+) -> None:
+    run = make(SLEEP_FOREVER, job={"variables": {"HF_TOKEN": "s3cr3t-value"}})
+    run.listen()
+    run.write_job()
+    assert stat.S_IMODE((run.rundir / "job.json").stat().st_mode) == 0o600
+    run.send_go()
+    run.wait_for_all(b"here")
+    run.wait_until(lambda: not (run.rundir / "job.json").exists())
+    words = " ".join(words for _, words in processes_with(str(run.rundir)))
+    assert run.token not in words
+    assert "s3cr3t-value" not in words
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    run.wait()
+    kept = b"".join(path.read_bytes() for path in run.rundir.rglob("*") if path.is_file())
+    assert run.token.encode() not in kept
+    assert b"s3cr3t-value" not in kept
+    for path in (run.rundir / "ranks", *run.rundir.rglob("*.out"), run.rundir / "status.json"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+def test_supervisor_listens_only_on_the_given_address(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER).start()
+    run.wait_for_all(b"here")
+    sockets = subprocess.run(["ss", "-atnH"], capture_output=True, text=True, check=True).stdout
+    assert [line.split()[3] for line in sockets.splitlines() if f":{run.port} " in line] == [f"127.0.0.1:{run.port}"]
+
+
+def test_restarted_run_counts_its_attempts(make: Callable[..., Run]) -> None:
+    code = "import os, sys\nprint('try', os.environ['RESTART_COUNT'], flush=True)\n"
+    run = make(code + "sys.exit(4 if os.environ['RESTART_COUNT'] < '2' else 0)", go={"restarts": 3}).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["attempt"]) == ("ok", 0, 2)
+    assert b"try 0\n" in run.output(0) + run.output(1)
+    assert b"try 2\n" in run.output(0)
+    assert b"try 2\n" in run.output(1)
+    assert not (run.rundir / "job.json").exists()
+    assert run.left() == []
+
+
+def test_full_disk_on_node0_loses_no_output_if_space_is_freed(
+    make: Callable[..., Run], mounted: Callable[[str], Path]
+) -> None:
+    place = mounted("size=3m")
+    code = "import os, time\nfor i in range(60000): print(i, 'x' * 40)\nprint('end', flush=True)\ntime.sleep(2)"
+    run = make(code, 1)
+    run.listen()
+    run.write_job()
+    (run.rundir / "ranks").symlink_to(place)
+    run.send_go()
+    ballast = place / "ballast"
+    ballast.write_bytes(b"\0" * (1 << 20))
+    time.sleep(3)
+    assert run.status["ranks"][0]["lines"]["out"] < 60000
+    subprocess.run(["mount", "-o", "remount,size=20m", str(place)], check=True)
+    status = run.wait(60)
+    expected = b"".join(b"%d %s\n" % (i, b"x" * 40) for i in range(60000)) + b"end\n"
+    assert run.output(0) == expected
+    assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
+
+
+def test_permanently_full_disk_does_not_end_training_and_loss_is_counted(
+    make: Callable[..., Run], tmp_path: Path, mounted: Callable[[str], Path]
+) -> None:
+    place = mounted("size=1m")
+    code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
+    patches = {
+        "run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0"),
+        "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5"),
+    }
+    run = make(code, 1, patches=patches)
+    run.listen()
+    run.write_job()
+    (run.rundir / "ranks").symlink_to(place)
+    run.send_go()
+    status = run.wait(60)
+    assert (tmp_path / "trained").exists()
+    assert (status["state"], status["exit_code"]) == ("ok", 0)
+    whole = sum(len(b"%d %s\n" % (i, b"x" * 40)) for i in range(60000))
+    assert status["ranks"][0]["lost"] > whole - (1 << 20)
+
+
+def test_quota_error_at_close_does_not_fail_the_run(make: Callable[..., Run]) -> None:
+    fails = "os.close(self._number)\n{}raise OSError(122, 'Disk quota exceeded')\n"
+    patches = {
+        "run.recorder": ("os.close(self._number)\n", fails.format(8 * " ")),
+        "run.output_times": ("os.close(self._number)\n", fails.format(12 * " ")),
+    }
+    run = make("print('out')", patches=patches).start()
+    status = run.wait()
+    assert (status["state"], status["exit_code"], states(status)) == ("ok", 0, [("ok", 0), ("ok", 0)])
+    lost = [(event["rank"], event["stream"], event["reason"]) for event in run.events("output-lost")]
+    assert lost == [(rank, name, "Disk quota exceeded") for rank in (0, 1) for name in ("out", "err")]
+    assert (run.said("supervise.log"), run.left()) == ("", [])
+
+
+def test_failed_setup_file_on_node0_is_reported_with_a_command(make: Callable[..., Run], tmp_path: Path) -> None:
+    setup = tmp_path / "set up.sh"
+    setup.write_text("echo no such license >&2\nfalse\n")
+    reply = make("print(1)", go={"setup": str(setup)}).start().started
+    assert reply["event"] == "failed"
+    assert missing(reply["reason"], f"{setup} no such license") == []
+    argv = shlex.split(reply["fix"].partition("ipexctl exec -- ")[2])
+    assert argv[:2] == ["bash", "-c"]
+    assert b"no such license" in subprocess.run(argv, capture_output=True, check=False).stderr

@@ -1,0 +1,158 @@
+"""Files that a host sends in a fetch: only complete files that were asked for are written."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.hosts.names import quoted
+from ipexctl.jobs.fetch.destination import Destination
+from ipexctl.jobs.fetch.manifest import Requested
+from ipexctl.jobs.fetch.receiver import Receiver
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import StdinQueue
+
+
+def feed(root: Path, *lines: bytes, path: str = "./") -> Receiver:
+    giving = Receiver(Requested(path), StdinQueue(), lambda _: (Destination(str(root)), None), lambda *_: None)
+    with contextlib.ExitStack() as stack:
+        for line in lines:
+            giving.sink("stdout", line)
+            if giving.destination is not None and line == LISTED:
+                stack.enter_context(giving.destination)
+    return giving
+
+
+def entry(name: object, number: int = 0, kind: str = "f", **more: Any) -> bytes:
+    said = {"event": "entry", "i": number, "n": name, "t": kind, "m": 0o644, "s": 3, "mt": 1, "to": "", **more}
+    return json.dumps(said).encode() + b"\n"
+
+
+@pytest.mark.parametrize("event", ["entry", "note"])
+def test_too_long_file_list_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str) -> None:
+    monkeypatch.setattr("ipexctl.jobs.fetch.receiver._MOST_BYTES", 10_000)
+    notes = (b'{"event": "note", "n": "a", "reason": "b"}\n' for _ in range(1000))
+    entries = (entry(f"file{number}", number) for number in range(1000))
+    with pytest.raises(HostError, match="list of files"):
+        feed(tmp_path / "out", *(entries if event == "entry" else notes))
+
+
+LISTED = b'{"event": "listed", "from": "/x", "single": false}\n'
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../out", "/etc/passwd", "a/../../b", "..", "", ".", "a//b", "a/", "nul\0", "\ud800", "x" * 5000, None, 7, ["a"]],
+)
+def test_unsafe_name_refuses_the_whole_file_list(tmp_path: Path, name: object) -> None:
+    with pytest.raises(HostError):
+        feed(tmp_path / "out", entry("good"), entry(name, 1), LISTED)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unrequested_name_is_refused_before_any_write(tmp_path: Path) -> None:
+    for name in ("train.py", ".git/hooks/post-checkout", "\x1b[2Jw.pt", "w.pt\n"):
+        with pytest.raises(HostError) as caught:
+            feed(tmp_path / "out", entry("w.pt"), entry(name, 1), LISTED, path="ck/w.pt")
+        assert quoted(name) in caught.value.reason
+        assert caught.value.reason.isprintable()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [entry("way/w.pt", 1)],
+        [entry("way/sub", 1, "d")],
+        [entry("way", 1, "d"), entry("way/w.pt", 2)],
+        [entry("way", 1)],
+    ],
+    ids=["file", "directory", "replaced", "twice"],
+)
+def test_nothing_is_written_through_a_link_sent_by_the_host(tmp_path: Path, more: list[bytes]) -> None:
+    (tmp_path / "out/elsewhere").mkdir(parents=True)
+    with pytest.raises(HostError):
+        feed(tmp_path / "out", entry("way", 0, "l", to="elsewhere"), *more, LISTED)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "out", tmp_path / "out/elsewhere"]
+
+
+def piece(n: object = 3, at: int = 0, **more: Any) -> bytes:
+    said = {"event": "piece", "i": 0, "at": at, "n": n, "s": 3, "m": 0o644, "mt": 1, **more}
+    return json.dumps(said).encode() + b"\n"
+
+
+def last_piece(content: bytes = b"abc", n: int | None = None, *, changed: bool = False, **more: Any) -> bytes:
+    """Of a file with this content; its bytes follow."""
+    return piece(len(content) if n is None else n, crc=zlib.crc32(content), changed=changed, **more)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [piece(4), b"abcd"],
+        [piece(at=2)],
+        [piece(1 << 30)],
+        [last_piece(), b"abc", piece()],
+        [piece(i=1)],
+        [piece(1), b"a", piece(1, i=1)],
+        [entry("late", 1)],
+        [LISTED],
+        [b"not json\n"],
+        [b"[]\n"],
+        [b"x" * (2 << 20)],
+        [piece(s=10**12)],
+        [piece(s=-1)],
+        [piece(s=1e400)],
+        [piece(mt=10**40)],
+        [piece(i=[0])],
+        [b'{"event": "piece"}\n'],
+        [b'{"event": "lost", "i": {}}\n'],
+        [b"[" * 100_000 + b"\n"],
+        [last_piece(n=4), b"abcd"],
+        [piece(-1)],
+        [piece([3])],
+    ],
+    ids=[
+        *("more", "elsewhere", "huge", "twice", "unasked", "other", "late", "listed-twice", "text", "list", "endless"),
+        *("grown", "negative", "infinite", "never", "index", "empty", "lost", "deep"),
+        *("last-more", "piece-negative", "piece-list"),
+    ],
+)
+def test_malformed_messages_are_a_host_error(tmp_path: Path, lines: list[bytes]) -> None:
+    with pytest.raises(HostError):
+        feed(tmp_path, entry("w.pt"), LISTED, *lines)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [last_piece(), b"abX"],
+        [last_piece(changed=True), b"abc"],
+        [last_piece(b"ab", changed=True), b"ab"],
+        [piece(2), b"ab", last_piece(n=1), b"X"],
+        [piece(2), b"ab", last_piece(n=0)],
+    ],
+)
+def test_file_with_a_wrong_checksum_is_not_saved(tmp_path: Path, lines: list[bytes]) -> None:
+    giving = feed(tmp_path, entry("w.pt"), LISTED, *lines)
+    assert [each.name for each in giving.failed] == ["w.pt"]
+    assert not (tmp_path / "w.pt").exists()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [last_piece(), b"a", b"bc" + last_piece(b"", i=1, s=0)],
+        [piece(1) + b"a" + last_piece(n=2) + b"bc" + last_piece(b"", i=1, s=0)],
+        [piece(2)[:9], piece(2)[9:] + b"a", b"b", piece(1), b"c", last_piece(n=0), last_piece(b"", i=1, s=0)],
+    ],
+)
+def test_a_file_comes_in_pieces_however_they_are_cut(tmp_path: Path, lines: list[bytes]) -> None:
+    giving = feed(tmp_path, entry("w.pt"), entry("e", 1), LISTED, *lines)
+    assert giving.brought == ["w.pt", "e"]
+    assert [(tmp_path / name).read_bytes() for name in ("w.pt", "e")] == [b"abc", b""]

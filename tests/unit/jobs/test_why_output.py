@@ -1,0 +1,62 @@
+"""The output of `ipexctl why` for a verdict, and its JSON document."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
+
+from ipexctl.ui.why import as_json, lines_of
+from message_data import missing
+
+
+def test_output_fits_80_columns_and_begins_with_the_headline() -> None:
+    said = "x" * 100_000 + "\n" + NO_MODULE
+    verdict = judged([(STOPPED, ""), (FAILED, said), (STOPPED, "")])
+    lines = list(lines_of(answer(verdict), 80))
+    assert missing(lines[0], "train-1 13 1 node2") == []
+    assert all(len(line) <= 80 for line in lines if not line.startswith("  xxx"))
+    assert all(len(line) <= 240 for line in lines)
+    text = "\n".join(lines)
+    assert text.index("stderr") < text.index("frobnicate") < text.index("ipexctl logs")
+    assert "\x1b" not in text
+    assert "\x1b[1m" in next(lines_of(answer(verdict), 80, colors=True))
+
+
+def test_control_sequences_are_never_printed() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, "\x1b[2J\x1b]0;title\x07\x9b1mbell\x07\tend")])
+    unknown = "\N{REPLACEMENT CHARACTER}"
+    shown = [line for line in lines_of(answer(verdict)) if "bell" in line]
+    assert shown == [f"  {unknown}1mbell{unknown}        end"]
+    assert "\x1b" not in json.dumps(as_json(answer(verdict)), ensure_ascii=False)
+
+
+def test_commands_are_not_repeated() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, "Traceback (most recent call last):\nKeyError: 'x'")])
+    text = "\n".join(lines_of(answer(verdict)))
+    assert text.count("ipexctl logs train-1 -r 1") == 1
+
+
+def test_json_has_the_documented_fields() -> None:
+    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})
+    document = json.loads(json.dumps(as_json(answer(verdict))))
+    assert document["schema"] == "ipexctl.why/1"
+    assert document["run"]["id"] == "train-1"
+    assert document["state"] == "failed"
+    assert {"rank": 1, "host": "node2", "exit_code": 1}.items() <= document["first_failure"].items()
+    assert {"id", "sentence", "fix", "confidence"} <= document["cause"].keys()
+    assert document["lines"][0] == {"stream": "stdout", "text": "hello"}
+    assert document["others"][0]["ranks"] == [0]
+    well = as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
+    assert well["first_failure"] is None
+    assert well["cause"] is None
+
+
+def test_printed_file_name_is_quoted_in_the_command() -> None:
+    name = "a; touch b #c"
+    said = f"Traceback (most recent call last):\nFileNotFoundError: [Errno 2] No such file or directory: '{name}'"
+    verdict = judged([(STOPPED, ""), (FAILED, said)])
+    shown = [line.strip() for line in lines_of(answer(verdict)) if "ls -d" in line]
+    (command,) = [line[line.index("ipexctl exec") :] for line in shown]
+    assert shlex.split(command)[-1] == name

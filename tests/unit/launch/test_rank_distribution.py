@@ -1,0 +1,138 @@
+"""The number of ranks of each host."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from launch_helpers import counts, cpu, machine, plan, refusal
+
+from ipexctl.hosts.host import Host
+from ipexctl.launch.overrides import check_options
+from ipexctl.launch.rank_distribution import RankDistribution, distribute_ranks
+from ipexctl.launch.request import LaunchOptions
+from ipexctl.refusal import Refusal
+from message_data import missing
+
+BIG, SMALL = cpu(64, 2, sockets=2), cpu(16, 1)
+
+
+def shared(
+    *hosts: tuple[int | None, int | None], n: int | None = None, ppn: int | None = None, default: int = 2
+) -> RankDistribution:
+    made = [Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(hosts, 1)]
+    found = distribute_ranks(made, n, ppn, 2)
+    assert isinstance(found, RankDistribution), found
+    return found
+
+
+NO = (None, None)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "n", "ppn", "expected"),
+    [
+        ((NO, NO), None, None, (2, 2)),
+        ((NO, NO), None, 3, (3, 3)),
+        ((NO, NO), 4, 2, (2, 2)),
+        ((NO, NO), 3, 2, (2, 1)),
+        ((NO, NO, NO), 2, 2, (2, 0, 0)),
+        ((NO, NO, NO), 4, None, (2, 1, 1)),
+        ((NO, NO, NO), 2, None, (1, 1, 0)),
+        ((NO, NO), 100, None, (50, 50)),
+        (((4, None), (2, None)), None, None, (4, 2)),
+        (((4, None), NO), None, None, (4, 2)),
+        (((4, None), (4, None)), 4, None, (2, 2)),
+        (((1, None), (4, None)), 5, None, (1, 4)),
+        (((1, None), (4, None)), 7, None, (2, 5)),
+        (((1, 1), (4, None)), 7, None, (1, 6)),
+        (((1, 2), (1, 2)), 4, None, (2, 2)),
+        (((None, 1), NO), None, None, (1, 2)),
+        (((2, None), (2, None)), None, 3, (3, 3)),
+    ],
+)
+def test_ranks_are_distributed_evenly_within_slots(
+    hosts: tuple[tuple[int | None, int | None], ...], n: int | None, ppn: int | None, expected: tuple[int, ...]
+) -> None:
+    assert shared(*hosts, n=n, ppn=ppn).counts == expected
+
+
+@pytest.mark.parametrize(
+    ("hosts", "n", "ppn", "words"),
+    [
+        ((NO, NO), 5, 2, "-n 5 --ppn 2 3"),
+        ((NO, (2, 2)), None, 3, "--ppn 3 max_slots=2 node2"),
+        (((1, 2), (1, 2)), 5, None, "-n 5 4 max_slots"),
+    ],
+)
+def test_impossible_distributions_are_refused_with_a_fix(
+    hosts: tuple[tuple[int | None, int | None], ...], n: int | None, ppn: int | None, words: str
+) -> None:
+    made = [Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(hosts, 1)]
+    found = distribute_ranks(made, n, ppn, 2)
+    assert isinstance(found, Refusal)
+    assert missing(found.reason, words) == []
+    assert found.fix
+
+
+def test_default_ranks_per_host_is_the_smallest_numa_node_count() -> None:
+    assert counts(plan(machine(BIG, 1), machine(BIG, 2))) == [2, 2]
+    assert counts(plan(machine(BIG, 1), machine(SMALL, 2))) == [1, 1]
+    assert counts(plan(machine("lab-sapphirerapids", 1))) == [8]
+
+
+def test_excessive_ppn_is_refused() -> None:
+    found = refusal(machine(SMALL, 1), machine(SMALL, 2), ppn=5000)
+    assert found.hosts == ("node1", "node2")
+    assert found.fix.startswith("--ppn ")
+    assert plan(machine(SMALL), ppn=64).world_size == 64
+
+
+def test_ranks_are_numbered_host_after_host() -> None:
+    found = plan(machine(BIG, 1), machine(SMALL, 2), slots=(3, 2))
+    assert [(rank.rank, rank.local_rank, rank.host) for rank in found.ranks] == [
+        (0, 0, "node1"), (1, 1, "node1"), (2, 2, "node1"), (3, 0, "node2"), (4, 1, "node2"),
+    ]  # fmt: skip
+
+
+def test_a_host_without_ranks_is_no_part_of_the_plan() -> None:
+    found = plan(machine(BIG, 1), machine(BIG, 2), n=1)
+    assert [host.name for host in found.hosts] == ["node1"]
+    assert (found.master_addr, found.flavor, len(found.files)) == ("127.0.0.1", "none", 0)
+    found = plan(machine(BIG, 1), machine(BIG, 2), n=1, mpi="intel")
+    assert (found.master_addr, found.flavor, len(found.files)) == ("127.0.0.1", "intel", 1)
+
+
+@pytest.mark.parametrize("options", [{"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": -1}, {"master_port": 70000}])
+def test_impossible_numbers_are_refused(options: dict[str, int]) -> None:
+    found = check_options(LaunchOptions(**options))  # type: ignore[arg-type]
+    assert found is not None
+    assert found.fix
+
+
+slots = st.tuples(st.one_of(st.none(), st.integers(1, 9)), st.one_of(st.none(), st.integers(1, 9)))
+
+
+@given(st.lists(slots, min_size=1, max_size=9), st.one_of(st.none(), st.integers(1, 200)), st.integers(1, 8))
+def test_counts_add_up_and_keep_to_max_slots(
+    hosts: list[tuple[int | None, int | None]], n: int | None, default: int
+) -> None:
+    made = [Host(f"n{at}", f"n{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(hosts)]
+    found = distribute_ranks(made, n, None, default)
+    if isinstance(found, Refusal):
+        assert n is not None
+        assert all(host.max_slots for host in made)
+        return
+    assert n is None or sum(found.counts) == n
+    assert all(count <= (host.max_slots or count) for host, count in zip(made, found.counts, strict=True))
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9))
+def test_with_ppn_hosts_are_filled_in_order(n: int, ppn: int, hosts: int) -> None:
+    found = distribute_ranks([Host(f"n{at}", f"n{at}") for at in range(hosts)], n, ppn, 1)
+    if isinstance(found, Refusal):
+        assert n > ppn * hosts
+        return
+    assert sum(found.counts) == n
+    assert list(found.counts) == sorted(found.counts, reverse=True)
+    assert max(found.counts) <= ppn

@@ -1,0 +1,180 @@
+"""An ssh server that stops responding at any step of a connection: timeouts and cancellation."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import paramiko
+import pytest
+
+from agent_helpers import wait_until
+from ipexctl.hosts.host import Host
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
+from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.session import capture
+
+Step = Literal["banner", "kex", "auth", "channel", "exec", "status"]
+HOST_KEY = paramiko.RSAKey.generate(2048)
+
+
+class Server(paramiko.ServerInterface):
+    """An ssh server without authentication that stops responding at one step, or refuses it."""
+
+    def __init__(self, step: str, commands: list[bytes]) -> None:
+        self.step = step
+        self.commands = commands
+        self.over = threading.Event()
+
+    def _at(self, step: str) -> bool:
+        if self.step == step:
+            self.over.wait(30)
+        return self.step == f"refuse {step}"
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
+        self._at("auth")
+        return int(paramiko.common.AUTH_SUCCESSFUL)
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        if self._at("channel"):
+            return int(paramiko.common.OPEN_FAILED_RESOURCE_SHORTAGE)
+        return int(paramiko.common.OPEN_SUCCEEDED)
+
+    def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        self.commands.append(command)
+        if self._at("exec"):
+            return False
+        if self.step == "slow exec" and len(self.commands) == 1:
+            time.sleep(1)
+        nonce = re.search(rb" ([0-9a-f]{16}) [$][$]", command)
+        assert nonce
+        threading.Thread(target=self._answer, args=(channel, nonce[1].decode()), daemon=True).start()
+        return True
+
+    def _answer(self, channel: paramiko.Channel, nonce: str) -> None:
+        time.sleep(0.3)  # paramiko confirms the request only after its callback has returned
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            channel.sendall(f"\x1e{nonce} 4711\n".encode())
+            channel.sendall_stderr(f"\x1e{nonce}\n".encode())
+            if self.step == "status":
+                channel.shutdown_write()
+                self.over.wait(30)
+            else:
+                channel.sendall(b"hello\n")
+                channel.send_exit_status(0)
+                channel.close()
+
+
+@contextlib.contextmanager
+def server(step: str, commands: list[bytes] | None = None) -> Iterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    made = Server(step, [] if commands is None else commands)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            while True:
+                connection, _ = listener.accept()
+                if step == "banner":
+                    held.append(connection)
+                elif step == "kex":
+                    held.append(connection)
+                    connection.sendall(b"SSH-2.0-silent\r\n")
+                else:
+                    transport = paramiko.Transport(connection)
+                    transport.add_server_key(HOST_KEY)
+                    transport.start_server(event=threading.Event(), server=made)
+                    held.append(transport)
+
+    held: list[object] = []
+    threading.Thread(target=serve, daemon=True).start()
+    yield listener.getsockname()[1]
+    made.over.set()
+    listener.close()
+    for each in held:
+        each.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "key"
+    paramiko.RSAKey.generate(2048).write_private_key_file(str(path))
+    return path
+
+
+def connect_and_run(port: int, key: Path, cancel: Cancel, *, connect_timeout: float, timeout: float | None) -> bytes:
+    host = Host("silent", "127.0.0.1", user="me", port=port, identity=key, ssh_config=key.with_name("none"))
+    key.with_name("none").touch()
+    with Connector(ConnectOptions(connect_timeout=connect_timeout, host_keys="off")) as connector:
+        session = connector.open(host, cancel)
+        try:
+            return capture(session, Command.argv("true"), timeout=timeout, cancel=cancel).stdout
+        finally:
+            session.close()
+
+
+def test_responsive_server_returns_its_output(key: Path) -> None:
+    with server("nothing") as port:
+        assert connect_and_run(port, key, Cancel(), connect_timeout=10, timeout=10) == b"hello\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "data"),
+    [
+        ("banner", Unreachable, "1.5 s"),
+        ("kex", Unreachable, "1.5 s"),
+        ("auth", Unreachable, "1.5 s"),
+        ("channel", TimedOut, "1 s"),
+        ("exec", TimedOut, "1 s"),
+        ("status", TimedOut, "1 s"),
+    ],
+)
+def test_silent_server_ends_in_the_timeout_of_that_step(
+    key: Path, step: Step, error: type[HostError], data: str
+) -> None:
+    started = time.monotonic()
+    with server(step) as port, pytest.raises(error, match=re.escape(data)):
+        connect_and_run(port, key, Cancel(), connect_timeout=1.5, timeout=1)
+    assert time.monotonic() - started < 12  # 1.5 s to connect, 1 s to run, the rest to end the processes
+
+
+@pytest.mark.parametrize("step", ["banner", "kex", "auth", "channel", "exec", "status"])
+def test_cancel_ends_the_wait_for_a_silent_server_at_any_step(key: Path, step: Step) -> None:
+    cancel = Cancel()
+    threading.Timer(0.7, cancel.throw).start()
+    started = time.monotonic()
+    with server(step) as port, pytest.raises(Cancelled):
+        connect_and_run(port, key, cancel, connect_timeout=60, timeout=None)
+    assert time.monotonic() - started < 12
+
+
+def test_cancel_ends_a_command_whose_start_is_not_confirmed_yet(key: Path) -> None:
+    """sshd starts a command before it answers the request."""
+    cancel, commands = Cancel(), list[bytes]()
+
+    def cancel_at_the_request() -> None:
+        wait_until(lambda: commands)
+        cancel.throw()
+
+    threading.Thread(target=cancel_at_the_request, daemon=True).start()
+    with server("slow exec", commands) as port, pytest.raises(Cancelled):
+        connect_and_run(port, key, cancel, connect_timeout=10, timeout=None)
+    assert [b"sibling" in command for command in commands] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("step", "said"), [("refuse channel", "opens no session"), ("refuse exec", "refuses to run commands")]
+)
+def test_refused_channel_or_exec_is_not_a_lost_connection(key: Path, step: str, said: str) -> None:
+    with server(step) as port, pytest.raises(HostError, match=said):
+        connect_and_run(port, key, Cancel(), connect_timeout=10, timeout=10)

@@ -1,0 +1,270 @@
+"""Errors of real stacks, and the explanations made from them."""
+
+from __future__ import annotations
+
+import pytest
+from stack_helpers import planned
+
+from ipexctl.stack.catalog.user_table import merged
+from ipexctl.stack.env.environment import Phase, VerifyResult
+from ipexctl.stack.env.verify_errors import explain
+from ipexctl.stack.resolve.model import StackRequest
+from ipexctl.stack.resolve.resolver import resolve
+from message_data import missing
+
+IPEX_MISMATCH = """ERROR! Intel® Extension for PyTorch* \
+needs to work with PyTorch 2.8.*, but PyTorch 2.13.0+cpu is found.
+Traceback (most recent call last):
+AttributeError: module 'os' has no attribute 'exit'"""
+KILLED = "=   RANK 1 PID 8944 RUNNING AT 10.77.0.2\n=   KILLED BY SIGNAL: {}"
+
+NO_NUMPY = "/e/torch/nn.py:20: UserWarning: Failed to initialize NumPy: No module named 'numpy' (Triggered internally"
+NO_GPU = "/e/torch/cuda.py:9: UserWarning: CUDA initialization: Found no NVIDIA driver on your system."
+NO_TRANSPORT = "EXCEPTION: could not initialize any transport library"
+NUMPY_2 = "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.0.2 as it may crash."
+SOCKET_TIMEOUT = "The client socket has timed out after 40000ms while trying to connect to (127.0.0.1, 29511)."
+NO_PEER = (
+    SOCKET_TIMEOUT,
+    "RuntimeError: Gloo connectFullMesh failed with [pair.cc:144] no error, remote=[127.0.0.1]:25310",
+    "DistStoreError: Timed out after 41 seconds waiting for clients. 1/2 clients joined.",
+    "The client socket has failed to connect to any network address of (127.0.0.1, 29511).",
+)
+TIMED_OUT: dict[str, object] = {"timed_out": True, "rc": 143, "seconds": 60.0}
+OTHER_NAME = "cannot import name 'a' from 'torch.b'"
+
+CASES: list[tuple[str, str, dict[str, object], str, str]] = [
+    ("ipex", IPEX_MISMATCH, {}, "torch 2.8 2.13.0+cpu", "ipexctl install"),
+    ("ipex", "NameError: name 'exit' is not defined", {}, "torch", "ipexctl install"),
+    (
+        "bindings",
+        "ImportError: /e/liboneccl_bindings_for_pytorch.so: undefined symbol: _ZN2at14RecordFunction6beforeEPKcl",
+        {},
+        "oneCCL ipex-2.8 torch",
+        "ipexctl install",
+    ),
+    ("ipex", "ImportError: /e/libintel-ext-pt-cpu.so: undefined symbol: _ZN3c10", {}, "IPEX ipex-2.8", ""),
+    ("bindings", "undefined symbol: _ZNK4sycl3_V15queue30ext_oneapi", {}, "", ""),
+    ("bindings", "OSError: libsycl.so.9: cannot open shared object file", {}, "", ""),
+    ("bindings", "ImportError: libccl.so.1: cannot open shared object file: No such", {}, "libccl.so.1", "setvars.sh"),
+    ("bindings", "ImportError: libmpi.so.12: cannot open shared object file", {}, "", "setvars.sh"),
+    ("ipex", "OSError: libiomp5.so: cannot open shared object file: No such", {}, "", "intel-openmp"),
+    (
+        "allreduce",
+        (
+            "could not open the library: libmpi.so.12\nRuntimeError: oneCCL: api_wrapper.cpp:39 api_wrappers_init: "
+            "EXCEPTION: could not initialize any transport library\n"
+            "Failed to recv, got 0 bytes. Connection was likely closed."
+        ),
+        {},
+        "",
+        "setvars.sh",
+    ),
+    (
+        "allreduce",
+        "could not open the library: libfabric.so\nAbort(1090959) PMPI_Init_thread",
+        {},
+        "vars.sh",
+        "setvars.sh",
+    ),
+    (
+        "allreduce",
+        (
+            "check_impi_env: CCL/MPI uses Intel(R) MPI Library but neither I_MPI_ROOT nor ONEAPI_ROOT is set.\n"
+            "EXCEPTION: failed to initialize ATL"
+        ),
+        {},
+        "I_MPI_ROOT",
+        "setvars.sh",
+    ),
+    ("allreduce", "setvars.sh: 5: prepend_path: not found", {}, "", "bash"),
+    (
+        "allreduce",
+        "Abort(2139535) on node 0: Fatal error in PMPI_Init_thread find_provider(2954): OFI fi_getinfo() failed",
+        {"rc": 143},
+        "FI_PROVIDER",
+        "FI_PROVIDER",
+    ),
+    ("allreduce", "mpirun: 109: mpiexec.hydra: not found", {"rc": 127}, "", "PATH"),
+    (
+        "allreduce",
+        "Error: Unable to run bstrap_proxy on node1 (pid 5, exit code 65280)",
+        {"rc": 255},
+        "node1",
+        "doctor",
+    ),
+    ("allreduce", "server socket has failed to listen … EADDRINUSE", {}, "port", "ipexctl install"),
+    ("allreduce", "AssertionError: Unknown backend type ccl", {}, "", ""),
+    ("allreduce", KILLED.format("7 (Bus error)"), {"rc": 255, "signal": 7}, "/dev/shm", "--shm-size"),
+    ("allreduce", KILLED.format(11), {"rc": 255, "signal": 11}, "oneCCL", ""),
+    (
+        "allreduce",
+        KILLED.format(9) + "\nRuntimeError: Connection closed by peer [127.0.0.1]:2000",
+        {"rc": 255, "signal": 9},
+        "",
+        "doctor",
+    ),
+    ("allreduce", "RuntimeError: Timed out waiting 30000ms for recv operation", {}, "", "firewall"),
+    ("allreduce", "", {"timed_out": True, "rc": -15, "seconds": 60.0}, "60", "firewall"),
+    (
+        "allreduce",
+        "ArithmeticError: the sum over 2 ranks is 4 to 4 and not 3",
+        {},
+        "",
+        "doctor --smoke",
+    ),
+    (
+        "torch",
+        "Fatal Python error: Illegal instruction",
+        {"rc": -4, "signal": 4},
+        "",
+        "versions",
+    ),
+    ("ipex", "", {"rc": -4, "signal": 4}, "", "ipexctl versions"),
+    ("torch", "", {"rc": -11, "signal": 11}, "SIGSEGV", "ipexctl install"),
+    ("torch", "", {"rc": -9, "signal": 9}, "", "doctor"),
+    ("torch", "", {"timed_out": True, "seconds": 300.0}, "300", "doctor --smoke"),
+    (
+        "torch",
+        "ImportError: /lib64/libstdc++.so.6: version `GLIBCXX_3.4.29' not found (required by /e/libtorch_cpu.so)",
+        {},
+        "GLIBCXX_3.4.29",
+        "LD_LIBRARY_PATH",
+    ),
+    (
+        "torch",
+        "ImportError: /lib64/libc.so.6: version `GLIBC_2.28' not found (required by",
+        {},
+        "GLIBC_2.28",
+        "versions",
+    ),
+    ("torch", "ModuleNotFoundError: No module named 'torch'", {}, "torch", "ipexctl install"),
+    ("ipex", "ModuleNotFoundError: No module named 'intel_extension_for_pytorch'", {}, "IPEX", ""),
+    (
+        "torch",
+        "A module that was compiled using NumPy 1.x cannot be run in NumPy 2.0.0",
+        {},
+        "NumPy ipex-2.8",
+        "numpy<2",
+    ),
+    ("ipex", "OSError: [Errno 28] No space left on device", {}, "", ""),
+    ("torch", "ImportError: /x/libtorch.so: failed to map segment from shared object", {}, "noexec", "--home"),
+    ("torch", "RuntimeError: something nobody has seen", {"rc": 1}, "", ""),
+    ("torch", NO_NUMPY, {"rc": -4, "signal": 4}, "SIGILL", "--stack"),
+    ("torch", f"{NO_GPU}\n{NO_NUMPY}", {"timed_out": True, "seconds": 300.0}, "300", "doctor --smoke"),
+    ("allreduce", f"{NO_NUMPY}\n{NO_TRANSPORT}", {}, "oneCCL", "setvars.sh"),
+    ("torch", f"{NO_GPU}\nRuntimeError: unseen", {}, "unseen", ""),
+    (
+        "bindings",
+        (
+            "ImportError: /e/liboneccl_bindings_for_pytorch.so: undefined symbol: _ZN2at\n\n"
+            "During handling of the above exception, another exception occurred:\n\n"
+            "ModuleNotFoundError: No module named 'torch_ccl'"
+        ),
+        {},
+        "oneCCL bindings torch",
+        "",
+    ),
+    ("torch", f"{NUMPY_2}\nAttributeError: _ARRAY_API not found", {}, "NumPy", "numpy<2"),
+    ("allreduce", SOCKET_TIMEOUT, {"rc": 255, "signal": 11}, "SIGSEGV", "oneccl impi-rt ipexctl install"),
+    *(("allreduce", text, {}, "", "firewall lo") for text in NO_PEER),
+    *(("allreduce", text, TIMED_OUT, "60", "firewall lo") for text in NO_PEER),
+    ("allreduce", KILLED.format("9 (Killed)"), {"timed_out": True, "rc": 137, "seconds": 60.0}, "60", "firewall lo"),
+    ("torch", "", {"timed_out": True, "rc": 143, "seconds": 300.0}, "300", "doctor --smoke"),
+    ("torch", "", {"rc": -6, "signal": 6}, "SIGABRT", "ipexctl install"),
+    ("torch", "OSError: [Errno 116] Stale file handle", {}, "", "ipexctl install"),
+    ("torch", "", {"rc": -24, "signal": 24}, "SIGXCPU", "ipexctl install"),
+    ("torch", "OSError: [Errno 30] Read-only file system: '/h/x'", {}, "/h/x", "--home DIR"),
+    ("ipex", f"ImportError: {OTHER_NAME}", {}, f"ImportError: {OTHER_NAME}", "ipexctl install"),
+    ("torch", "bash: fork: Cannot allocate memory", {}, "", "doctor"),
+    ("torch", "bash: fork: retry: Resource temporarily unavailable", {}, "", "ulimit -u"),
+    ("allreduce", "HYD_sock_connect: getaddrinfo returned error -2", {}, "", "/etc/hosts"),
+    ("allreduce", "[c10d] cannot be retrieved (gai error: -2 - Name or service not known)", {}, "", "/etc/hosts"),
+    ("allreduce", "unable to connect to server n1 at port 4 (check for firewalls!)", {}, "", "/etc/hosts"),
+    ("allreduce", "Abort(1090959): PMPI_Init_thread(143): MPI_Init_thread failed", {}, "oneCCL", "FI_* I_MPI_*"),
+    ("allreduce", "find_provider(2954): fi_getinfo() failed", {}, "", "FI_PROVIDER_PATH"),
+    ("allreduce", "Connection was likely closed. Did the remote server shutdown or crash?", {}, "", "firewall lo"),
+    ("allreduce", "TimeoutError: timed out", {}, "", "firewall lo"),
+]
+
+
+def broken(name: str, text: str, **more: object) -> VerifyResult:
+    fields: dict[str, object] = {"ok": False, "seconds": 1.0, "rc": 1, **more}
+    return VerifyResult(False, (Phase(name=name, text=text, **fields),), 2.0, backend="ccl")  # type: ignore[arg-type]
+
+
+def told(
+    name: str, text: str, env: str = "ipex-2.8", record: dict[str, object] | None = None, **more: object
+) -> tuple[str, str]:
+    """The reason and the fix for a failed step with this output."""
+    found = explain(broken(name, text, **more), env=env, record=record)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("phase", "text", "more", "reason", "fix"), CASES)
+def test_verification_failures_are_explained_with_a_fix(
+    phase: str, text: str, more: dict[str, object], reason: str, fix: str
+) -> None:
+    why, advice = told(phase, text, **more)  # type: ignore[arg-type]
+    assert missing(why, reason) == []
+    assert missing(advice, fix) == []
+    assert "ipex-2.8" in why
+    assert advice
+    assert "{" not in why + advice
+    assert missing(why, "None script") == ["None", "script"]
+
+
+RECORD: dict[str, object] = {"row": "ipex-2.8", "packages": {"torch": "2.8.0", "oneccl-bind-pt": "2.8.0+cpu"}}
+NO_LIBRARY = (
+    ("bindings", "ImportError: libccl.so.1: cannot open shared object file: No such"),
+    ("bindings", "ImportError: libmpi.so.12: cannot open shared object file"),
+    ("bindings", "ImportError: libfabric.so.1: cannot open shared object file"),
+    ("allreduce", "EXCEPTION: could not initialize any transport library"),
+)
+
+
+@pytest.mark.parametrize(("phase", "text"), NO_LIBRARY)
+def test_fix_for_bindings_without_oneccl_is_a_row_that_adds_oneccl_and_impi(phase: str, text: str) -> None:
+    reason, fix = told(phase, text, env="ipex-2.8-12345678", record=RECORD)
+    assert missing(reason, "oneccl_bind_pt 2.8.0+cpu ipex-2.8-12345678") == []
+    assert missing(fix, "rows.json ipexctl oneccl impi-rt") == []
+    row = fix[fix.index("[{") : fix.index("}]") + 2]
+    plan = planned(resolve(StackRequest(stack="ipex-2.8"), {}, None, rows=merged(row, "rows.json")))
+    assert {"oneccl==2021.15.*", "impi-rt==2021.15.*", "intel-openmp==2024.1.2"} <= set(plan.requirements)
+
+
+def test_no_row_is_suggested_if_packages_are_installed_or_unavailable() -> None:
+    whole = {**RECORD, "packages": {"oneccl-bind-pt": "2.8.0", "oneccl": "2021.15.2", "impi-rt": "2021.15.0"}}
+    old: dict[str, object] = {"row": "ipex-2.5", "packages": {"oneccl-bind-pt": "2.5.0"}}
+    for record, expected in ((whole, "ipexctl"), (old, "--wheelhouse")):
+        _, fix = told(*NO_LIBRARY[0], record=record)
+        assert "rows.json" not in fix
+        assert missing(fix, expected) == []
+
+
+def test_successful_verification_has_no_explanation() -> None:
+    assert explain(VerifyResult(True, (Phase("torch", True, 1.0),), 1.0), env="ipex-2.8") is None
+
+
+@pytest.mark.parametrize(("record", "of_user"), [(RECORD, False), (None, True)])
+def test_no_fix_removes_an_environment(record: dict[str, object] | None, of_user: bool) -> None:
+    reason, fix = told("ipex", IPEX_MISMATCH, env="/opt/venv/bin/python", record=record)
+    assert "--remove" not in fix
+    assert ("builds" in fix) is not of_user
+    assert "/opt/venv/bin/python" in reason
+
+
+def test_fix_for_a_user_python_does_not_suggest_another_stack() -> None:
+    _, fix = told("allreduce", "ArithmeticError: the sum over 2 ranks is 4", env="/opt/venv/bin/python")
+    assert missing(fix, "doctor --smoke ipexctl install versions") == ["versions"]
+
+
+def test_known_error_text_takes_precedence_over_the_mpirun_exit_code() -> None:
+    assert "SIGTERM" not in told("allreduce", "OFI fi_getinfo() failed", rc=143)[0]
+
+
+def test_first_failed_phase_is_explained() -> None:
+    steps = (Phase("ipex", False, 1.0, 1, text=IPEX_MISMATCH), Phase("allreduce", False, 1.0, 1))
+    found = explain(VerifyResult(False, (Phase("torch", True, 1.0), *steps), 2.0), env="e")
+    assert found is not None
+    assert missing(found[0], "IPEX 2.8 2.13.0+cpu") == []

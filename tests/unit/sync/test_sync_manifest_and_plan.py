@@ -1,0 +1,241 @@
+"""Roots, tree names, manifests, hashes, size limits and plans: the parts of sync without a host."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sync_helpers import put
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.sync import scan as walk
+from ipexctl.sync.manifest import Manifest, ManifestEntry, unpacked
+from ipexctl.sync.node_calls import Generation, TreeState
+from ipexctl.sync.plan import make_sync_plan
+from ipexctl.sync.project import Hashes, data_patterns, manifest_of
+from ipexctl.sync.report import SyncReport, SyncResult
+from ipexctl.sync.root import find_root, tree_name
+from ipexctl.sync.scan import heaviest, leads_out
+from ipexctl.ui.sync import as_json
+
+
+@pytest.mark.parametrize(
+    ("script", "option", "root"),
+    [
+        ("train.py", None, "me/proj"),
+        ("src/train.py", None, "me/proj/src"),
+        ("pkg/deep/train.py", None, "me/proj/pkg"),
+        ("pkg/near/train.py", None, "me/proj/pkg/near"),
+        ("../other/train.py", None, "me/other"),
+        ("../big/repository/src/train.py", None, "me/big/repository/src"),
+        ("../big/marked/src/train.py", None, "me/big/marked"),
+        ("../train.py", None, "me"),
+        ("../../beside/train.py", None, "beside"),
+        ("/opt/examples/train.py", None, "/opt/examples"),
+        ("src/../../other/t.py", None, "me/other"),
+        ("/opt/examples/train.py", "/data/x", "/data/x"),
+        ("pkg/deep/train.py", "pkg/deep", "me/proj/pkg/deep"),
+        ("train.py", "src", "me/proj/src"),
+        (None, None, "me/proj"),
+        (None, "..", "me"),
+    ],
+)
+def test_the_root_is_found_from_the_script_or_the_current_directory(
+    tmp_path: Path, script: str | None, option: str | None, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    for path in (
+        *("pyproject.toml", "me/pyproject.toml", "me/proj/pkg/.ipexctlignore", "me/proj/pkg/near/ipexctl.toml"),
+        *("me/proj/pkg/deep/pyproject.toml/no-file", "me/big/pyproject.toml", "me/big/repository/.git/x"),
+        *("me/big/marked/.git/x", "me/big/marked/pyproject.toml"),
+    ):
+        put(tmp_path, path)
+    found = find_root(Path(script) if script else None, Path(option) if option else None, tmp_path / "me/proj")
+    assert found == tmp_path / root
+
+
+def test_project_files_in_a_sticky_shared_directory_are_ignored(tmp_path: Path) -> None:
+    put(tmp_path, "shared/pyproject.toml")
+    put(tmp_path, "shared/mine/train.py")
+    (tmp_path / "shared").chmod(0o777)
+    assert find_root(Path("train.py"), None, tmp_path / "shared/mine") == tmp_path / "shared"
+    (tmp_path / "shared").chmod(0o1777)
+    assert find_root(Path("train.py"), None, tmp_path / "shared/mine") == tmp_path / "shared/mine"
+
+
+def test_tree_name_differs_by_project_account_and_machine() -> None:
+    names = {tree_name(Path(root), owner) for root in ("/a/proj", "/b/proj") for owner in ("me@x", "me@y", "you@x")}
+    assert len(names) == 6
+    assert all(name.startswith("proj-") for name in names)
+    assert tree_name(Path("/a/proj"), "me@x") == tree_name(Path("/a/proj"), "me@x")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a b", "-x", "é'\n", "x" * 200, ".hidden", "bad\udcff"])
+def test_tree_name_is_short_plain_ascii(name: str) -> None:
+    found = tree_name(Path("/a") / name, "me@x")
+    assert found.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    assert found.isascii()
+    assert not found.startswith((".", "-"))
+    assert len(found) < 60
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_of_a_name_are_preserved_in_a_manifest(name: bytes) -> None:
+    entry = ManifestEntry(decode_name(name), "f", 0o644, 0, "0" * 64)
+    again = unpacked(Manifest.of([entry]).packed).entries[0]
+    assert encode_name(again.path) == name
+    assert again == entry
+
+
+def test_manifest_digest_differs_with_any_change() -> None:
+    entry = ManifestEntry("a", "f", 0o644, 1, "0" * 64)
+    others = [
+        ManifestEntry("b", "f", 0o644, 1, "0" * 64),
+        ManifestEntry("a", "f", 0o755, 1, "0" * 64),
+        ManifestEntry("a", "f", 0o644, 1, "1" * 64),
+        ManifestEntry("a", "l", 0o644, 1, "0" * 64),
+    ]
+    digests = {Manifest.of([each]).digest for each in (entry, *others)}
+    assert len(digests) == 5
+    assert Manifest.of([entry, others[0]]).digest == Manifest.of([others[0], entry]).digest
+
+
+def test_files_are_read_again_only_if_their_stat_changed(tmp_path: Path) -> None:
+    cache = tmp_path / "cache.json"
+    root = tmp_path / "root"
+
+    def read() -> tuple[int, str]:
+        hashes = Hashes(cache)
+        digest = manifest_of(walk.scan_project(root), hashes).digest
+        return hashes.read, digest
+
+    old, fresh = put(root, "old", "1"), put(root, "fresh", "1")
+    assert read()[0] == 2
+    assert read()[0] == 2, "whoever wrote just now may write again within the clock's grain"
+    data: dict[str, Any] = json.loads(cache.read_text()) if cache.exists() else {"schema": 1, "files": {}}
+    for place in (old, fresh):
+        looks = place.stat()
+        row = [looks.st_size, looks.st_mtime_ns, looks.st_ctime_ns, looks.st_ino, looks.st_dev, "a" * 64]
+        data["files"][place.name] = row
+    cache.write_text(json.dumps(data))
+    assert read()[0] == 0
+    before = read()[1]
+    stamp = fresh.stat()
+    fresh.write_text("2")
+    os.utime(fresh, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    count, digest = read()
+    assert count == 1, "same size and time of writing, but the time of its status tells"
+    assert digest != before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "files": 3}', '{"schema": 1, "files": {"a": 7}}'])
+def test_invalid_hash_cache_is_ignored(tmp_path: Path, text: str) -> None:
+    put(tmp_path, "root/a", "1")
+    cache = put(tmp_path, "cache", text)
+    hashes = Hashes(cache)
+    manifest_of(walk.scan_project(tmp_path / "root"), hashes)
+    assert hashes.read == 1
+
+
+def test_missing_project_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        walk.scan_project(tmp_path / "nothing")
+    assert "nothing" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "out"),
+    [
+        ("l", "a", False),
+        ("d/l", "../a", False),
+        ("d/l", "./x/../y", False),
+        ("l", "../a", True),
+        ("d/l", "../../a", True),
+        ("l", "a/../..", True),
+        ("l", "/a", True),
+    ],
+)
+def test_links_out_of_the_project_are_detected_by_their_target(path: str, target: str, out: bool) -> None:
+    assert leads_out(path, target) is out
+
+
+def test_heaviest_lists_the_largest_directories_and_files() -> None:
+    files = [(f"data/imagenet/train/{i}", 10) for i in range(90)] + [("data/readme", 1), ("ckpt/last.pt", 300)]
+    files += [("src/a.py", 1), ("b.bin", 50)]
+    assert [(heavy.path, heavy.files) for heavy in heaviest(files)] == [
+        ("data/imagenet/train", 90),
+        ("ckpt/last.pt", 1),
+        ("b.bin", 1),
+    ]
+    assert next(iter(heaviest(files, by_count=True))).path == "data/imagenet/train"
+    assert heaviest([]) == ()
+
+
+def test_data_directories_in_the_project_are_left_out(tmp_path: Path) -> None:
+    put(tmp_path, "data/x")
+    put(tmp_path, "sub/data/x")
+    patterns = data_patterns(tmp_path, [Path("data"), Path("/elsewhere"), tmp_path / "sub/data", tmp_path])
+    assert {found.path for found in walk.scan_project(tmp_path, patterns).found} == {"sub"}
+
+
+def generation(number: int = 1, *, whole: bool = False, held: tuple[str, ...] = (), **more: object) -> Generation:
+    ended = more.get("ended", ())
+    return Generation(number, f"/t{number}", "d" * 64, whole, held, ended, (), ())  # type: ignore[arg-type]
+
+
+_OWN_STORES = itertools.count()
+
+
+def answer(*generations: Generation, store: str = "") -> TreeState:
+    return TreeState("/home", store or f"alone:{next(_OWN_STORES)}", "python3", generations)
+
+
+A, B, C = (Host(name, name) for name in "abc")
+
+
+def test_plan_uses_the_first_generation_without_a_lease_on_all_hosts() -> None:
+    decision = make_sync_plan((A, B), {"a": answer(generation(whole=True)), "b": answer(generation(held=("r1",)))})
+    assert (decision.generation, decision.whole, decision.users) == (2, (), ("r1",))
+    decision = make_sync_plan(
+        (A, B), {"a": answer(generation(whole=True, held=("r1",))), "b": answer(generation(whole=True))}
+    )
+    assert (decision.generation, decision.whole, decision.leaders) == (1, (A, B), ())
+
+
+def test_ended_run_holds_no_generation_on_any_host() -> None:
+    decision = make_sync_plan((A, B), {"a": answer(generation(ended=("r1",))), "b": answer(generation(held=("r1",)))})
+    assert (decision.generation, decision.ended) == (1, ("r1",))
+
+
+def test_hosts_with_a_shared_home_have_one_leader() -> None:
+    answers = {"a": answer(store="s"), "b": answer(store="s"), "c": answer()}
+    decision = make_sync_plan((A, B, C), answers)
+    assert (decision.leaders, decision.followers) == ((A, C), ((B, A),))
+    answers["a"] = answer(generation(whole=True), store="s")
+    decision = make_sync_plan((A, B, C), answers)
+    assert (decision.whole, decision.leaders, decision.followers) == ((A,), (C,), ((B, A),))
+
+
+def test_follower_of_a_shared_tree_refers_to_the_host_that_changed_it() -> None:
+    seen, changed = (answer(generation(whole=True), store="s") for _ in "ab")
+    answers = {"a": seen, "b": changed._replace(updated=SyncResult(B, "changed")), "c": answer(store="s")}
+    decision = make_sync_plan((A, B, C), answers)
+    assert (decision.whole, decision.leaders, decision.followers) == ((A, B), (), ((C, B),))
+
+
+def test_json_document_has_the_documented_fields() -> None:
+    done = SyncResult(A, "changed", "", "", 0.5, "/h/code/p-1", 1, 10, 2, 1, ("ck\udcff",))
+    report = SyncReport((done,), 0.5, Path("/p"), "p-1", "d", 3, 30, "/h/code/p-1", 1)
+    data = json.loads(json.dumps(as_json(report), ensure_ascii=False).encode("utf-8"))
+    assert data["schema"] == "ipexctl.sync/1"
+    promised = "name status reason fix path generation sent_bytes files_sent files_deleted seconds"
+    assert set(promised.split()) <= set(data["hosts"][0])
+    assert data["summary"] == {"changed": 1, "ok": 0, "failed": 0, "unreachable": 0}
