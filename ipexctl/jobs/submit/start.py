@@ -21,15 +21,8 @@ from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.launch.plan import RANK_NAMES, LaunchPlan
-from ipexctl.node.common.job import (
-    ConnectivityRecord,
-    JobRecord,
-    Master,
-    RankJob,
-    StartRequest,
-    SupervisorRequest,
-    as_json,
-)
+from ipexctl.node.common.job import ConnectivityRecord, JobRecord, Master, RankJob, StartRequest, SupervisorRequest
+from ipexctl.node.common.json_records import as_json
 from ipexctl.node.common.records import FINAL
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command

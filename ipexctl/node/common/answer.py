@@ -11,11 +11,14 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator
 
+from ipexctl.node.common.json_records import as_json
+
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import CompressedFrameWriter
 
 Json = Dict[str, Any]
-Action = Callable[[Json, BinaryIO], Json]
+Action = Callable[[Any, BinaryIO], object]
+"""Takes the request and what follows it on stdin; returns a dict or a record."""
 _write_lock = threading.Lock()
 
 
@@ -76,5 +79,5 @@ def answer(action: Action, stdin: BinaryIO | None = None) -> int:
 
         emit_failure(explain_os_error(error, request.get("home", ""), "see: ipexctl doctor"))
         return 1
-    emit("done", **result)
+    emit("done", **as_json(result))
     return 0

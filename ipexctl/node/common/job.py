@@ -5,17 +5,15 @@ It is apart from the other records because each rank imports it, and theirs take
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, TypeVar
+from typing import TYPE_CHECKING, Mapping, NamedTuple, Optional
+
+from ipexctl.node.common.json_records import decode
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 Variables = Mapping[str, Optional[str]]
 """Name → value, or None for a variable to unset."""
-Value = TypeVar("Value")
-Number = TypeVar("Number", int, float)
-_MAX_NUMBER = (1 << 63) - 1
 
 
 class Master(NamedTuple):
@@ -140,99 +138,9 @@ class StartRequest(NamedTuple):
         return f"StartRequest({self.world_size} ranks)"  # no secrets in logs
 
 
-def as_json(value: Any) -> Any:
-    """A record, or a value of one, for JSON: the records in it become objects, also those in a tuple."""
-    if hasattr(value, "_asdict"):
-        return {name: as_json(item) for name, item in value._asdict().items()}
-    is_of_records = isinstance(value, tuple) and value and isinstance(value[0], tuple)
-    return [as_json(item) for item in value] if is_of_records else value
-
-
 def read_job(document: object) -> JobRecord:
-    """Raises a ValueError for a document that is no job, like the functions below."""
-    job = read_record(JobRecord, document, "the job")
+    """Raises a ValueError for a document that is no job."""
+    job = decode(JobRecord, document, "the job")
     if not (job.id and job.rundir and job.token):
         raise ValueError("the job has no id, rundir or token")
     return job
-
-
-@lru_cache(maxsize=None)
-def field_types(kind: Any) -> dict[str, str]:
-    """The fields of a named tuple, and their types as they are written."""
-    return {name: getattr(type_, "__forward_arg__", type_) for name, type_ in kind.__annotations__.items()}
-
-
-def read_record(
-    kind: Callable[..., Value],
-    document: object,
-    name: str,
-    readers: Mapping[str, Callable[[Any, str], Any]] | None = None,
-) -> Value:
-    """A named tuple. A field that is missing or null has its default; `readers` are for types that `READERS` lacks."""
-    if not isinstance(document, dict):
-        raise ValueError(f"{name} is not a JSON object")
-    readers = readers or READERS
-    types = field_types(kind).items()
-    values = {
-        field: readers[type_](document[field], field) for field, type_ in types if document.get(field) is not None
-    }
-    try:
-        return kind(**values)
-    except TypeError as error:  # a field without a default is missing
-        raise ValueError(f"{name}: {error}") from None
-
-
-def check_type(kind: type[Value], value: object, field: str) -> Value:
-    if type(value) is not kind:
-        raise ValueError(f"{field} is not of type {kind.__name__}")
-    return value
-
-
-def _integer(value: object, field: str) -> int:
-    return _in_range(check_type(int, value, field), field)
-
-
-def _float(value: object, field: str) -> float:
-    return float(_in_range(value if type(value) is int else check_type(float, value, field), field))
-
-
-def _in_range(number: Number, field: str) -> Number:
-    if not 0 <= number <= _MAX_NUMBER:  # as for NaN
-        raise ValueError(f"{field} is out of range")
-    return number
-
-
-def tuple_of(read: Callable[[Any, str], Value], value: object, field: str) -> tuple[Value, ...]:
-    return tuple(read(item, f"an item of {field}") for item in check_type(list, value, field))
-
-
-def _variables(value: object, field: str) -> Variables:
-    variables = check_type(dict, value, field)
-    if not all(item is None or isinstance(item, str) for item in variables.values()):
-        raise ValueError(f"a value of {field} is not of type str")
-    return variables
-
-
-def _ranks(value: object, field: str) -> dict[int, RankJob]:
-    plans = check_type(dict, value, field)
-    return {int(rank): read_record(RankJob, plan, f"rank {rank}") for rank, plan in plans.items()}
-
-
-_string = partial(check_type, str)
-READERS: dict[str, Callable[[Any, str], Any]] = {
-    "bool": partial(check_type, bool),
-    "float": _float,
-    "float | None": _float,
-    "int": _integer,
-    "int | None": _integer,
-    "str": _string,
-    "str | None": _string,
-    "tuple[int, ...]": partial(tuple_of, _integer),
-    "tuple[str, ...]": partial(tuple_of, _string),
-    "tuple[RankPlacement, ...]": partial(tuple_of, partial(read_record, RankPlacement)),
-    "Mapping[str, str | None]": _variables,
-    "Mapping[int, RankJob]": _ranks,
-    "Master": partial(read_record, Master),
-    "ConnectivityRecord | None": partial(read_record, ConnectivityRecord),
-}
-"""The type of a field → the function that checks its value."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from ipexctl.node.common.job import Master, as_json, field_types
+from ipexctl.node.common.job import Master
+from ipexctl.node.common.json_records import Reader, as_json, check_type, decode_valid
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ STATES: frozenset[str] = frozenset(("starting", "running", "ok", "failed", "stop
 FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
 """The states of a run or a rank that has ended."""
 SCHEMA = "ipexctl.status/1"
-Value = TypeVar("Value")
 
 
 class OutOfMemory(NamedTuple):
@@ -168,40 +167,27 @@ def read_status(document: object) -> RunStatus:
     record = as_dict(document)
     nodes, supervisor = record.get("nodes"), as_dict(record.get("supervisor"))
     nodes = len(nodes) if isinstance(nodes, list) else nodes
-    status = _read(RunStatus, {**record, "nodes": nodes, "node0": supervisor.get("host")})
+    status = decode_valid(RunStatus, {**record, "nodes": nodes, "node0": supervisor.get("host")})
     return status._replace(nodes=status.nodes or 1, world_size=status.world_size or len(status.ranks))
 
 
-def read_state(value: object) -> State:
+def _state(value: object, _field: str) -> State:
     """An unknown value, as of a newer version, becomes `unknown`."""
     return cast("State", value) if isinstance(value, str) and value in STATES else "unknown"
 
 
-def read_oom(document: object) -> OutOfMemory | None:
-    return _read(OutOfMemory, document) if isinstance(document, dict) else None
-
-
-def _read(kind: Callable[..., Value], document: object) -> Value:
-    """A named tuple; a field that is missing or invalid is empty."""
-    record = as_dict(document)
-    return kind(**{name: _READERS[type_](record.get(name)) for name, type_ in field_types(kind).items()})
-
-
-def _rank(entry: Json) -> RankStatus:
+def _rank(value: object, field: str) -> RankStatus:
+    entry = check_type(dict, value, field)
     lines = as_dict(entry.get("lines"))
-    return _read(RankStatus, {**entry, "out_lines": lines.get("out"), "err_lines": lines.get("err")})
+    return decode_valid(RankStatus, {**entry, "out_lines": lines.get("out"), "err_lines": lines.get("err")})
 
 
-def _failure(document: object) -> Failure | None:
-    return _read(Failure, document) if isinstance(document, dict) else None
+def _silence(value: object, _field: str) -> Silence | None:
+    silence = decode_valid(Silence, value)
+    return silence if silence.since else None
 
 
-def _silence(document: object) -> Silence | None:
-    return None if as_number(as_dict(document).get("since")) is None else _read(Silence, document)
-
-
-def _list_of(read: Callable[[Json], Value], value: object) -> tuple[Value, ...]:
-    return tuple(read(entry) for entry in as_list(value) if isinstance(entry, dict))
+READERS: dict[str, Reader] = {"State": _state, "RankStatus": _rank, "Silence | None": _silence}
 
 
 def as_dict(value: object) -> Json:
@@ -217,46 +203,9 @@ def as_lines(value: object) -> tuple[str, ...]:
     return tuple(str(line) for line in as_list(value))
 
 
-def _text_or_empty(value: object) -> str:
-    """Any value as text; empty for none."""
-    return str(value) if value else ""
-
-
-def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
 def as_number(value: object) -> float | None:
     """A finite number, or None. Python's JSON may have NaN and Infinity."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value) if math.isfinite(value) else None
     return None
-
-
-def _integer(value: object) -> int | None:
-    number = as_number(value)
-    return None if number is None else int(number)
-
-
-_READERS: dict[str, Callable[[object], Any]] = {
-    "float": lambda value: as_number(value) or 0.0,
-    "float | None": as_number,
-    "int": lambda value: _integer(value) or 0,
-    "int | None": _integer,
-    "str": _text_or_empty,
-    "str | None": _text_or_none,
-    "tuple[int, ...]": lambda value: tuple(n for n in map(_integer, as_list(value)) if n is not None),
-    "tuple[str, ...]": as_lines,
-    "State": read_state,
-    "Master": partial(_read, Master),
-    "Mpirun": partial(_read, Mpirun),
-    "ProcessIdentity": partial(_read, ProcessIdentity),
-    "OutOfMemory | None": read_oom,
-    "Failure | None": _failure,
-    "Silence | None": _silence,
-    "tuple[Attempt, ...]": partial(_list_of, partial(_read, Attempt)),
-    "tuple[RankStatus, ...]": partial(_list_of, _rank),
-    "tuple[SilentRank, ...]": partial(_list_of, partial(_read, SilentRank)),
-}
-"""The type of a field → the function that reads its value."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple
 
-from ipexctl.node.common.job import read_record
+from ipexctl.node.common.json_records import Reader, decode, read_natural
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -19,6 +19,8 @@ MAX_FILES = 10_000
 _MAX_NAME = 4096
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
+
+READERS: dict[str, Reader] = {"int": read_natural}
 
 
 class Copy(NamedTuple):
@@ -134,7 +136,7 @@ def read_copies(rows: Any, top: str) -> dict[str, Copy]:
     """Copies in a message; raises a ValueError unless each is valid, like the functions below."""
     copies = {}
     for row in _rows(rows, len(Copy._fields)):
-        copy = read_record(Copy, dict(zip(Copy._fields, row)), "a file")
+        copy = decode(Copy, dict(zip(Copy._fields, row)), "a file")
         _hash(copy.sha256)
         copies[check_name(copy.name, top)] = copy
     return copies

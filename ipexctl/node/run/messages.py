@@ -5,12 +5,11 @@ Each is a named tuple of the fields of its JSON, which `rank.py` sends; `MESSAGE
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Mapping, NamedTuple, TypeVar, Union
+from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, Union
 
 from ipexctl.node.common.frames import FrameError, decode_json
-from ipexctl.node.common.job import READERS, check_type, read_record, tuple_of
-from ipexctl.node.common.records import OutOfMemory, read_oom
+from ipexctl.node.common.json_records import Reader, check_type, decode, read_natural
+from ipexctl.node.common.records import OutOfMemory  # noqa: TC001  # `decode` looks it up
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -142,7 +141,7 @@ def read_message(payload: bytes) -> Message:
 
 def _read(kind: Callable[..., Value], fields: Json) -> Value:
     try:
-        return read_record(kind, fields, "a message", _READERS)
+        return decode(kind, fields, "a message")
     except ValueError as error:
         raise FrameError(f"a message that is malformed: {error}") from None
 
@@ -160,16 +159,7 @@ def _signal(value: object, field: str) -> int:
 
 def _ends(value: object, field: str) -> Ends:
     ends = check_type(dict, value, field)
-    return {name: READERS["int"](ends.get(name, 0), name) for name in ("out", "err")}
+    return {name: read_natural(ends.get(name, 0), name) for name in ("out", "err")}
 
 
-_READERS: dict[str, Callable[[Any, str], Any]] = {
-    **READERS,
-    "str": _text,
-    "str | None": _text,
-    "Signal": _signal,
-    "Signal | None": _signal,
-    "Ends": _ends,
-    "tuple[Json, ...]": partial(tuple_of, partial(check_type, dict)),
-    "OutOfMemory | None": lambda value, _: read_oom(value),
-}
+READERS: dict[str, Reader] = {"str": _text, "int": read_natural, "Signal": _signal, "Ends": _ends}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Sequence
 
-from ipexctl.node.common.job import as_json
+from ipexctl.node.common.json_records import as_json
 from ipexctl.node.common.records import Silence, SilentRank
 
 if TYPE_CHECKING:

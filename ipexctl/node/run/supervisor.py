@@ -26,7 +26,8 @@ from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import Json, emit
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import remove_file, write_atomically, write_json_atomically
-from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest, read_record
+from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
+from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Mpirun
 from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
@@ -503,7 +504,7 @@ def reply_and_follow(reply: str, stdin: Any) -> int:
 
 def main(action: str) -> int:  # noqa: ARG001
     stdin = sys.stdin.buffer
-    request = read_record(SupervisorRequest, json.loads(stdin.readline()), "the request")
+    request = decode(SupervisorRequest, json.loads(stdin.readline()), "the request")
     allow_many_files(1 << 20)
     local = f"{sockets.LOCAL}ipexctl-{os.urandom(16).hex()}"
     try:
@@ -524,7 +525,7 @@ def main(action: str) -> int:  # noqa: ARG001
             listener.close()
         return reply_and_follow(send_reply, stdin)
     try:
-        start = read_record(StartRequest, json.loads(line), "the request")
+        start = decode(StartRequest, json.loads(line), "the request")
         start = start._replace(argv=(*start.argv, local, request.bind, str(port)))
         for name, text in (("job.json", start.job), ("plan.json", start.plan)):
             if text:

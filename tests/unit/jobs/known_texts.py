@@ -46,7 +46,7 @@ class Text:
 def _read(fields: dict[str, Any]) -> Text:
     """A row: the fields of `Text`, or only `ID: TEXT`."""
     values = fields if "id" in fields else dict(zip(("id", "text"), *fields.items(), strict=True))
-    number = {"signal": signal.Signals[values["signal"]]} if "signal" in values else {}
+    number = {"signal": signal.Signals[values["signal"]].value} if "signal" in values else {}
     pairs = {name: tuple(values[name]) for name in ("said_by", "share") if name in values}
     return Text(**{**values, **number, **pairs})
 

@@ -25,8 +25,8 @@ from ipexctl.node.common.job import (
     RankPlacement,
     StartRequest,
     read_job,
-    read_record,
 )
+from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
@@ -166,7 +166,7 @@ def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
     for node in pool.nodes.values():
         assert set(node.modes.values()) == {0o600}
         assert not any("s3cr3t" in script or token in script for script in node.scripts)
-    assert read_record(StartRequest, pool.nodes["a"].go, "the request").ranks == ((0, "a", "of a"), (1, "b", "of b"))
+    assert decode(StartRequest, pool.nodes["a"].go, "the request").ranks == ((0, "a", "of a"), (1, "b", "of b"))
     assert "token" not in pool.nodes["a"].go
     assert "s3cr3t" not in json.dumps(pool.nodes["a"].go)
 

@@ -1,0 +1,157 @@
+"""Records as JSON and back: what is valid for a field is the type that its class writes.
+
+A record is a named tuple, or on the control machine a dataclass. Its fields may be records, optional, and tuples or
+mappings of these. A module with types of its own has a dict `READERS` with the function that reads each.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache, partial
+from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
+
+Value = TypeVar("Value")
+Reader = Callable[[Any, str], Any]
+"""The value and the name of a field → the value to have; raises a ValueError for an invalid one."""
+_LARGEST = 1 << 63
+_EMPTY = {"bool": False, "float": 0.0, "int": 0, "str": "", "tuple": (), "dict": {}, "Mapping": {}}
+
+
+def as_json(value: Any) -> Any:
+    """A record, or a value of one, for JSON: the records in it become objects, also those in a tuple or a dict."""
+    if hasattr(value, "_asdict"):
+        return as_json(value._asdict())
+    if isinstance(value, dict):
+        return {name: as_json(item) for name, item in value.items()}
+    is_of_records = isinstance(value, tuple) and value and isinstance(value[0], tuple)
+    return [as_json(item) for item in value] if is_of_records else value
+
+
+def decode(kind: Callable[..., Value], document: object, name: str, given: Mapping[str, object] | None = None) -> Value:
+    """A record; raises a ValueError for an invalid one. A field that is missing or null has its default, if any.
+
+    `given` has the fields that are not read.
+    """
+    values = dict(given or {})
+    document = check_type(dict, document, name)
+    for field, type_, has_default in _fields(kind):
+        value = document.get(field)
+        if field not in values and not (value is None and has_default):
+            values[field] = reader_of(type_, kind.__module__)(value, field)
+    return kind(**values)
+
+
+def decode_valid(kind: Callable[..., Value], document: object) -> Value:
+    """A record from a file that any version may have written: a field that is missing or invalid is empty."""
+    document = document if isinstance(document, dict) else {}
+    values = {}
+    for field, type_, _ in _fields(kind):
+        try:
+            values[field] = reader_of(type_, kind.__module__, lenient=True)(document.get(field), field)
+        except ValueError:
+            values[field] = _empty(type_, kind.__module__)
+    return kind(**values)
+
+
+def check_type(kind: type[Value], value: object, field: str) -> Value:
+    if type(value) is kind:
+        return value
+    raise ValueError(f"{field} is missing" if value is None else f"{field} is not of type {kind.__name__}")
+
+
+@lru_cache(maxsize=None)
+def reader_of(type_: str, module: str = __name__, lenient: bool = False) -> Reader:
+    """The reader of a type as a record of that module writes it. A lenient one drops what is invalid in a value."""
+    names = vars(sys.modules[module])
+    own: Reader | None = names.get("READERS", _READERS).get(type_) or _READERS.get(type_)
+    if own is not None:
+        return own
+    if type_.endswith(" | None"):
+        return partial(_optional, reader_of(type_[: -len(" | None")], module, lenient))
+    outer, _, inner = type_[:-1].partition("[")
+    if outer == "tuple":
+        return partial(_tuple, reader_of(inner[: -len(", ...")], module, lenient), lenient)
+    if outer in ("dict", "Mapping"):
+        key, _, item = inner.partition(", ")
+        return partial(_mapping, int if key == "int" else str, reader_of(item, module, lenient), lenient)
+    kind: Callable[..., Any] = names[type_]
+    return partial(_lenient_record, kind) if lenient else partial(decode, kind)
+
+
+@lru_cache(maxsize=None)
+def _fields(kind: Any) -> tuple[tuple[str, str, bool], ...]:
+    """The name of each field, its type as it is written, and whether it has a default."""
+    if issubclass(kind, tuple):
+        types = {name: getattr(type_, "__forward_arg__", type_) for name, type_ in kind.__annotations__.items()}
+        return tuple((name, type_, name in kind._field_defaults) for name, type_ in types.items())
+    from dataclasses import MISSING, fields  # takes 10 ms, which no node has to wait for
+
+    return tuple((f.name, str(f.type), (f.default, f.default_factory) != (MISSING, MISSING)) for f in fields(kind))
+
+
+def _empty(type_: str, module: str) -> object:
+    outer = type_.partition("[")[0]
+    if type_.endswith(" | None"):
+        return None
+    return _EMPTY[outer] if outer in _EMPTY else decode_valid(vars(sys.modules[module])[type_], {})
+
+
+def _lenient_record(kind: Callable[..., Value], value: object, field: str) -> Value:
+    return decode_valid(kind, check_type(dict, value, field))
+
+
+def _optional(read: Reader, value: object, field: str) -> object:
+    return None if value is None else read(value, field)
+
+
+def _tuple(read: Reader, lenient: bool, value: object, field: str) -> tuple[Any, ...]:
+    items = check_type(list, value, field)
+    return tuple(item for _, item in _read_items(read, lenient, enumerate(items), field))
+
+
+def _mapping(key: Callable[[str], object], read: Reader, lenient: bool, value: object, field: str) -> dict[Any, Any]:
+    items = check_type(dict, value, field).items()
+    return dict(_read_items(read, lenient, ((key(name), item) for name, item in items), field))
+
+
+def _read_items(
+    read: Reader, lenient: bool, items: Iterable[tuple[object, object]], field: str
+) -> Iterator[tuple[object, Any]]:
+    field = f"an item of {field}"
+    for name, item in items:
+        try:
+            yield name, read(item, field)
+        except ValueError:
+            if not lenient:
+                raise
+
+
+def _integer(value: object, field: str) -> int:
+    number = check_type(int, value, field)
+    if not abs(number) < _LARGEST:
+        raise ValueError(f"{field} is out of range")
+    return number
+
+
+def read_natural(value: object, field: str) -> int:
+    """For `READERS` of a module whose integers are never negative."""
+    number = _integer(value, field)
+    if number < 0:
+        raise ValueError(f"{field} is out of range")
+    return number
+
+
+def _float(value: object, field: str) -> float:
+    number = _integer(value, field) if type(value) is int else check_type(float, value, field)
+    if not abs(number) < _LARGEST:  # as for NaN
+        raise ValueError(f"{field} is out of range")
+    return float(number)
+
+
+_READERS: dict[str, Reader] = {
+    "bool": partial(check_type, bool),
+    "float": _float,
+    "int": _integer,
+    "str": partial(check_type, str),
+    "Json": partial(check_type, dict),
+}
