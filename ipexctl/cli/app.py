@@ -47,7 +47,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "play": "Run a playbook of ipexctl tasks, files and commands on the hosts.",
     },
     "Other": {
-        "config": "Show the defaults of every option and where they come from.",
+        "config": "Show the value of every option and where it comes from.",
         "export": "Print the plan of a run for another launcher.",
         "uninstall": "Remove ipexctl from the hosts and the control machine.",
     },

@@ -71,7 +71,7 @@ def slurm(
     ),
     line: LaunchLine,
 ) -> None:
-    """Print an sbatch file that starts the same ranks in an allocation.
+    """Print an sbatch file that starts the same ranks.
 
     \b
     Example: ipexctl export slurm -H hostfile train.py > train.sbatch

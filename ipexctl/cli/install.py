@@ -23,7 +23,7 @@ def install_command(
     extra_index_url: list[str] | None = option("--extra-index-url URL", "Further package index; repeatable."),
     find_links: list[str] | None = option("--find-links DIR|URL", "Further directory or page of wheels; repeatable."),
     wheelhouse: str | None = option("--wheelhouse DIR|URL", "Wheels to prefer; the indexes serve what is missing."),
-    offline: bool = flag("--offline", "Use no index, only the directories on the command line."),
+    offline: bool = flag("--offline", "Use no index, only directories of wheels (--wheelhouse, --find-links)."),
     upgrade: bool = flag("--upgrade", "Resolve again, even if an environment for this request exists."),
     download_only: Path | None = option("--download-only DIR", "Download wheels to this directory; touch no host."),
     dry_run: bool = flag("--dry-run", "Print what would be installed; install nothing."),
@@ -31,11 +31,13 @@ def install_command(
     home: Home,
     output: Output,
 ) -> None:
-    """Install a matching stack of PyTorch, IPEX, oneCCL and MPI on every host.
+    """Install one matching PyTorch stack on every host.
 
-    The hosts need no root, only Python and sshd. Each wheel is uploaded
-    once and then distributed from host to host. An environment is
-    complete or absent, and each host verifies that it works.
+    A stack is PyTorch and MPI, with IPEX and oneCCL if it has them. The
+    default is the stack that is installed, else IPEX with oneCCL if the
+    indexes have all of it, else the newest PyTorch. The hosts need Python and
+    sshd, but no root and no internet: the first host gets each wheel once, and
+    the others copy it. Each host verifies that the environment works.
 
     \b
     Example: ipexctl install --hosts 'node[1-4]' --with transformers

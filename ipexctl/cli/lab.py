@@ -77,7 +77,9 @@ def down(
     remove_all: bool = flag("--all", "Remove all labs of this machine."),
     output: Output,
 ) -> None:
-    """Remove a lab and the remains of crashed ones; with several labs, --lab or --all says which.
+    """Remove a lab and the remains of crashed ones.
+
+    If there are several labs, --lab NAME or --all is needed.
 
     \b
     Example: ipexctl lab down --lab lab2

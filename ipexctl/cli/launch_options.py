@@ -105,13 +105,13 @@ def _own_option(argument: str) -> list[str]:
 class LaunchOptionsGroup:
     """Options of the launch."""
 
-    n: int | None = option("-n N", "Ranks in total (default: --ppn ranks on every host).")
+    n: int | None = option("-n N", "Ranks in total, spread evenly over the hosts (default: --ppn on every host).")
     ppn: int | None = option("--ppn N", "Ranks per host (default: hostfile slots, else one per NUMA node).")
     env: str = option(
         "--env NAME", "Environment of the ranks (default: default).", "default", autocompletion=complete.environments
     )
     python: str | None = option("--python PATH", "Python on every host, in place of an environment.")
-    setup: str | None = option("--setup FILE", "File on every host to source in bash first.")
+    setup: str | None = option("--setup FILE", "File on every host to source in bash before mpirun and each rank.")
     stack: str | None = option("--stack NAME", "Stack to install with --install, such as ipex or torch-2.13.")
     torch: str | None = option("--torch V", "torch version to install with --install.")
     export: list[str] | None = option(

@@ -57,7 +57,9 @@ PACKAGES: Final = option("--with PKG", "Further package to install, such as 'pef
 REQUIREMENTS: Final = option(
     "--requirement -r FILE", "Requirements file of further packages; torch stays as it is. Repeatable."
 )
-TIMEOUT: Final = option("--timeout S", "Seconds a host may take for one step (default: the command's own).", min=0.1)
+TIMEOUT: Final = option(
+    "--timeout S", "Seconds a host may take for one step (default: depends on the command).", min=0.1
+)
 
 
 HostKeyPolicy: TypeAlias = Literal["strict", "accept-new", "off"]
@@ -71,7 +73,7 @@ class Targets:
     hostfile: Path | None = option(
         "--hostfile -H PATH",
         "Hostfile or Ansible inventory (default: $IPEXCTL_HOSTFILE, else a Slurm or PBS allocation, "
-        "else ./hostfile, else the control machine alone).",
+        "else ipexctl.toml, else ./hostfile, else the control machine alone).",
     )
     hosts: str | None = option(
         "--hosts SPEC",
@@ -192,10 +194,14 @@ class StackOptions:
     """Options that choose a stack."""
 
     torch: str | None = option("--torch V", "torch version, such as 2.8 or 2.8.0.")
-    stack: str | None = option("--stack NAME", "Stack such as ipex-2.8; ipex or torch takes the newest of its kind.")
+    stack: str | None = option(
+        "--stack NAME",
+        "Stack such as ipex-2.8; ipex or torch: the newest of its kind (default: IPEX with oneCCL if available, "
+        "else torch).",
+    )
     ipex: str | None = option("--ipex V", "IPEX version.")
     oneccl: str | None = option("--oneccl V", "Version of the oneCCL bindings (oneccl_bind_pt).")
-    python: str | None = option("--python V", "Python version, such as 3.11.")
+    python: str | None = option("--python V", "Python version (default: the newest that all hosts and the stack have).")
     require_oneccl: bool = flag("--require-oneccl", "Fail if the oneCCL bindings are not available.")
 
 

@@ -36,8 +36,9 @@ def ps_command(
 ) -> None:
     """List the runs started from the control machine and their states.
 
-    Logs are kept for 30 days and up to 2 GB on each node, and always for the
-    newest 10 runs; IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB change these limits.
+    A run's record (its output and status) stays on a node for 30 days, while
+    all records there take up to 2 GB; the newest 10 always stay. To change the
+    limits of run and --prune: IPEXCTL_KEEP_DAYS and IPEXCTL_KEEP_GB.
 
     \b
     Example: ipexctl ps

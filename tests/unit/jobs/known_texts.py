@@ -133,7 +133,8 @@ _HEAD = """\
 
 `ipexctl why RUN` names the rank that failed first, how it ended and its last lines. It searches for the texts below in
 the output of that rank and of mpirun, and in the output of the other ranks if that rank only reports a lost peer. Each
-section has the text, its meaning, and what to do. The ids are in `why --json` and do not change. In the examples rank 1
+section has the text, its meaning, and what to do. *Likely* and *possible* say how certain the meaning is:
+`why` prints `likely cause` or `possible cause`. The ids are in `why --json` and do not change. In the examples rank 1
 on node2 printed the text, and the hosts are node[1-3].
 
 For a run that hangs, `why` shows where its ranks wait; [run](run.md) has how that works and `--on-hang`.
