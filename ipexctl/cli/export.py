@@ -34,8 +34,8 @@ WITHOUT = {
     "--max-restarts": (("accelerate", "shell", "slurm"), "nothing begins it again"),
     "--checkpoint": (("accelerate", "mpijob", "shell", "slurm"), "only files on a shared disk are on all hosts"),
     "--time-limit": (("accelerate", "shell"), "nothing ends it"),
-    "--hang-after": (("accelerate", "mpijob", "shell", "slurm"), "nothing reports a stall"),
-    "--on-hang": (("accelerate", "mpijob", "shell", "slurm"), "nothing reports a stall"),
+    "--hang-after": (("accelerate", "mpijob", "shell", "slurm"), "nothing reports a hang"),
+    "--on-hang": (("accelerate", "mpijob", "shell", "slurm"), "nothing reports a hang"),
 }
 """Option → the exports that cannot express it, and the consequence."""
 SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}

@@ -144,11 +144,11 @@ class LaunchOptionsGroup:
         "File or directory; before each start, every host gets its newest copy (default: none).",
     )
     hang_after: float = option(
-        "--hang-after S", "Report a stall after S seconds without output, 0 for never (default: 600).", 600.0, min=0
+        "--hang-after S", "Report a hang after S seconds without output, 0 for never (default: 600).", 600.0, min=0
     )
     on_hang: Literal["report", "dump", "stop"] = option(
         "--on-hang",
-        "What to do at a stall: report it, dump all stacks, or dump them and stop (default: report).",
+        "What to do at a hang: report it, dump all stacks, or dump them and stop (default: report).",
         "report",
     )
     accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")

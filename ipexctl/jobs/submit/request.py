@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.accelerate_config import AccelerateConfig
 
 HANG_AFTER: Final = 600.0
-"""Seconds without output after which a stall is reported, unless the call says otherwise."""
+"""Seconds without output after which a hang is reported, unless the call says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RunRequest:
     checkpoint: str = ""
     """The path of a file or directory below the working directory of the ranks, without `..`."""
     hang_after: float = HANG_AFTER
-    """Seconds without output of any rank until a stall is reported; 0: never."""
+    """Seconds without output of any rank until a hang is reported; 0: never."""
     on_hang: str = "report"
     """Then also `dump` all stacks, or dump them and `stop` the run."""
     stack: str | None = None
