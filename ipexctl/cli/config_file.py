@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.user_directories import config_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,8 +50,7 @@ class ConfigFile(NamedTuple):
 
 
 def user_file() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "ipexctl", "config.toml")  # noqa: PTH111, PTH117  # Path.expanduser raises without a home
+    return config_directory() / "config.toml"
 
 
 def project_file() -> Path | None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import platformdirs
-
 from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.registry import RunRecord, RunRegistry
@@ -17,7 +15,7 @@ from ipexctl.lab.state import LABS, directories
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.text import expanded
-from ipexctl.user_directories import cache_directory, data_directory, state_directory
+from ipexctl.user_directories import cache_directory, config_directory, data_directory, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -111,7 +109,7 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
     if home.is_dir() and not any(map(is_this_machine, hosts)):
         fix = "this machine was a host of some calls; to remove it: ipexctl uninstall --hosts localhost"
         yield FileGroup("home", 1, disk_usage(home), str(home), fix)
-    config = Path(platformdirs.user_config_dir("ipexctl", appauthor=False))
+    config = config_directory()
     if config.is_dir():
         fix = f"you wrote it; to remove it: rm -r {shlex.quote(str(config))}"
         yield FileGroup("config", len(_files_below(config)), disk_usage(config), str(config), fix)

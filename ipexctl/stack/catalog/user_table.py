@@ -21,6 +21,7 @@ from ipexctl.hosts.source import SourceFile
 from ipexctl.stack.catalog.table import StackSpec, newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.text import expanded
+from ipexctl.user_directories import config_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -237,9 +238,7 @@ def rows_file(environ: Mapping[str, str]) -> Path | None:
     """The user's file: $IPEXCTL_ROWS, else rows.json in their configuration if it exists."""
     if named := environ.get(VARIABLE):
         return expanded(named)
-    import platformdirs
-
-    usual = Path(platformdirs.user_config_dir("ipexctl", appauthor=False)) / "rows.json"
+    usual = config_directory() / "rows.json"
     return usual if usual.is_file() else None
 
 
