@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 ENVIRONMENT: Final = "IPEXCTL_HOME"
 DEFAULT_HOME: Final = "~/.ipexctl"
+T = TypeVar("T", bound="Hashable")
 
 
 def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
@@ -47,3 +48,9 @@ def check_same_home(homes: Mapping[str, str], users: Sequence[str | None] = ()) 
         f"choose one for all hosts: --home /var/tmp/ipexctl-{owner}, or a directory of your scratch space",
         tuple(name for name, path in homes.items() if path != first[1]),
     )
+
+
+def find_leaders(hosts: Iterable[T], store_of: Callable[[T], Hashable]) -> dict[T, T]:
+    """For each host or its name, the first one with the same store, which does the work for all of them."""
+    first: dict[Hashable, T] = {}
+    return {host: first.setdefault(store_of(host), host) for host in hosts}

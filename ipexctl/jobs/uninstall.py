@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.gather import HostFacts, gather
+from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.jobs.registry import RunRegistry, abandoned_runs, starting_runs
@@ -103,13 +104,9 @@ class _Uninstall:
         """The hosts without an error, in the order of the call."""
         return [self.results[host.name] for host in self.hosts if not self.results[host.name].has_failed]
 
-    def leaders(self) -> dict[str, Host]:
+    def leaders(self) -> dict[Host, Host]:
         """For each host without an error, the first one with the same home."""
-        first: dict[str, Host] = {}
-        return {
-            result.host.name: first.setdefault(result.store or f"of {result.host.name}", result.host)
-            for result in self.working()
-        }
+        return find_leaders([result.host for result in self.working()], lambda host: self.results[host.name].store)
 
     def update(self, host: Host, error: HostError) -> None:
         self.results[host.name] = replace(
@@ -165,11 +162,11 @@ class _Uninstall:
 
     def follow_leaders(self) -> None:
         """Give hosts that share a home a result of their own: the files count on the first one."""
-        for name, leader in self.leaders().items():
-            if leader.name != name:
+        for host, leader in self.leaders().items():
+            if leader != host:
                 reason = f"shares the home of {leader.name}"
-                self.results[name] = replace(
-                    self.results[name], status="ok", reason=reason, found=(), left=(), logins=""
+                self.results[host.name] = replace(
+                    self.results[host.name], status="ok", reason=reason, found=(), left=(), logins=""
                 )
 
     def obstacles(self) -> dict[str, HostError]:
@@ -236,10 +233,11 @@ def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOption
 
 def _first_result(answer: HostFacts) -> UninstallResult:
     try:
-        _, home = answer.require_home()
+        facts, home = answer.require_home()
     except HostError as error:
         return UninstallResult(answer.host, error.status, error.reason, error.fix)
-    return UninstallResult(answer.host, "ok", home=home.path if home.exists else None, store=home.store)
+    store = facts.store_of(answer.host.name)
+    return UninstallResult(answer.host, "ok", home=home.path if home.exists else None, store=store)
 
 
 def _with_reply(before: UninstallResult, reply: Reply, selection: str) -> UninstallResult:

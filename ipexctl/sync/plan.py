@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ipexctl.hosts.home import find_leaders
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -38,18 +40,12 @@ def make_sync_plan(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> S
     whole = tuple(host for host in present if _has(answers[host.name], number))
     # A host that does not have it yet, unlike another one with the same home, answered while that one wrote it.
     changed_first = sorted(whole, key=lambda host: not answers[host.name].is_changed)
-    first_of = {answers[host.name].store: host for host in reversed(changed_first)}
-    leaders, followers = [], []
-    for host in present:
-        if host in whole:
-            continue
-        leader = first_of.setdefault(answers[host.name].store, host)
-        if leader is host:
-            leaders.append(host)
-        else:
-            followers.append((host, leader))
+    lacking = [host for host in present if host not in whole]
+    leader_of = find_leaders([*changed_first, *lacking], lambda host: answers[host.name].store)
+    leaders = tuple(host for host in lacking if leader_of[host] == host)
+    followers = tuple((host, leader_of[host]) for host in lacking if leader_of[host] != host)
     users = sorted({run for at, run in held if at < number})
-    return SyncPlan(number, whole, tuple(leaders), tuple(followers), tuple(sorted(ended)), tuple(users))
+    return SyncPlan(number, whole, leaders, followers, tuple(sorted(ended)), tuple(users))
 
 
 def _is_usable(generation: Generation | None, ended: set[str]) -> bool:

@@ -28,12 +28,6 @@ def _tidy(state: HostState) -> KeysEdit | None:
     return KeysEdit(state.keys, state.keys, tidy=True) if state.has_leftovers else None
 
 
-def stores(states: Mapping[str, HostState]) -> dict[str, str]:
-    """For each host, the first host with the same home; that is the host itself if its home isn't shared."""
-    firsts: dict[tuple[str, str], str] = {}
-    return {name: firsts.setdefault((host.store, host.home), name) for name, host in states.items()}
-
-
 def sources_of(node0: HostState, internal: str) -> tuple[str, ...]:
     """The source addresses of connections from node0: the internal one first, then all others."""
     addresses = [nic.address for nic in node0.nics if nic.joins_hosts]

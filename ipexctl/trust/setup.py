@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from ipexctl.hosts.home import DEFAULT_HOME
+from ipexctl.hosts.home import DEFAULT_HOME, find_leaders
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, HostResult, Report
@@ -22,7 +22,6 @@ from ipexctl.trust.plan import (
     keys_to_remove,
     nodes_for,
     sources_of,
-    stores,
 )
 
 if TYPE_CHECKING:
@@ -259,7 +258,9 @@ def _write_files(context: _TrustContext, node0_state: HostState, nodes: tuple[Ss
 def _edit_everywhere(context: _TrustContext, plan: Planner) -> None:
     """Edit each home once, through its first host; then the hosts that share it check the result."""
     states = context.states
-    first_of = stores({host.name: states[host.name] for host in context.reachable})
+    leader_of = find_leaders(
+        [host.name for host in context.reachable], lambda name: (states[name].store, states[name].home)
+    )
     edits: dict[str, KeysEdit] = {}
     for host in context.reachable:
         state = states[host.name]
@@ -268,7 +269,7 @@ def _edit_everywhere(context: _TrustContext, plan: Planner) -> None:
         elif edit := plan(state):
             edits[host.name] = edit
     for is_first_wave in (True, False):
-        hosts = [h for h in context.reachable if h.name in edits and (first_of[h.name] == h.name) is is_first_wave]
+        hosts = [h for h in context.reachable if h.name in edits and (leader_of[h.name] == h.name) is is_first_wave]
         done = (
             {host.name: is_first_wave for host in hosts}
             if context.options.dry_run
@@ -277,8 +278,8 @@ def _edit_everywhere(context: _TrustContext, plan: Planner) -> None:
         for name, changed in done.items():
             if changed:
                 context.changes[name].append(edits[name].summary)
-            elif first_of[name] != name:
-                context.notes_by_host[name] = f"shares the home of {first_of[name]}"
+            elif leader_of[name] != name:
+                context.notes_by_host[name] = f"shares the home of {leader_of[name]}"
 
 
 def _edit(context: _TrustContext, steps: HostSteps, edit: KeysEdit | None, plan: Planner) -> bool:

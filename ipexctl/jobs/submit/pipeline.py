@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
@@ -325,9 +326,7 @@ def _record(
     run: str, context: RunContext, plan: LaunchPlan, request: RunRequest, connect: ConnectOptions, host_options: str
 ) -> RunRecord:
     nodes = _nodes(context, plan)
-    first_of_store: dict[str, str] = {}
-    for host in nodes:
-        first_of_store.setdefault(context.stores[host.name], host.name)
+    leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
     return RunRecord(
         id=run,
         node0=nodes[0],
@@ -340,7 +339,7 @@ def _record(
         hosts=tuple(host.name for host in nodes),
         host_keys=connect.host_keys,
         connect_timeout=connect.connect_timeout,
-        stores=tuple(first_of_store.values()),
+        stores=tuple(dict.fromkeys(leaders.values())),
         nodes=nodes,
         ranks=tuple(rank.host for rank in plan.ranks),
         cwd=plan.cwd,
@@ -355,10 +354,11 @@ def _launch_spec(
     request: RunRequest,
     retention: RetentionLimits,
 ) -> LaunchSpec:
+    stores = context.stores
     start = StartRequest(
         argv=tuple(plan.argv),
         by_mpirun=plan.flavor != "none",
-        ranks=tuple(RankPlacement(rank.rank, rank.host, context.stores[rank.host]) for rank in plan.ranks),
+        ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host]) for rank in plan.ranks),
         world_size=plan.world_size,
         nodes=len(plan.hosts),
         master=Master(plan.master_addr, plan.master_port),
@@ -369,7 +369,7 @@ def _launch_spec(
         addresses=tuple(host.address for host in plan.hosts),
         time_limit=plan.time_limit,
         restarts=request.restarts,
-        checkpoint=request.checkpoint if len({context.stores[host.name] for host in plan.hosts}) > 1 else "",
+        checkpoint=request.checkpoint if len({stores[host.name] for host in plan.hosts}) > 1 else "",
         hang_after=request.hang_after,
         on_hang=request.on_hang,
     )
@@ -377,7 +377,7 @@ def _launch_spec(
         record=record,
         bind=plan.hosts[0].address,
         start=start,
-        stores=context.stores,
+        stores=stores,
         files=[File(file.name, file.text.encode(), file.mode) for file in plan.files],
         python_version=context.env.version,
         logind=context.facts[record.node0.name].logind,

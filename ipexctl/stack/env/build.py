@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.internal import addresses_among
+from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
@@ -92,7 +93,8 @@ class EnvInstaller:
             source = self._stage(locations, ready)
         if source is None:
             return
-        leaders = self._leaders(ready)
+        leader_of = find_leaders(ready, self._store)
+        leaders = list(dict.fromkeys(leader_of.values()))
 
         def moved(host: Host, done: int, total: int | None) -> None:
             context.watch(BytesMoved(host.name, "receiving", done, total))
@@ -119,7 +121,7 @@ class EnvInstaller:
                 if done.error is not None:
                     context.end(done.host, done.error, self.spec.name)
                     context.watch(HostFinished(done.host.name, done.error.reason, ok=False))
-        self._verify_followers(ready, leaders, built)
+        self._verify_followers(leader_of, built)
         self._drop_wheels([h for h in leaders if h.name in built and self._store(h) != self._store(source.host)])
 
     def _find_damaged(self, hosts: Sequence[Host]) -> None:
@@ -192,20 +194,19 @@ class EnvInstaller:
 
         used = {done.host.name for done in context.pool.each(hosts, is_used) if done.result is not False}
         used_stores = {self._store(host) for host in hosts if host.name in used}
-        leaders = [host for host in self._leaders(hosts) if self._store(host) not in used_stores]
-        for removed in context.pool.each(leaders, remove):
+        unused = [host for host in hosts if self._store(host) not in used_stores]
+        leaders = dict.fromkeys(find_leaders(unused, self._store).values())
+        for removed in context.pool.each(list(leaders), remove):
             if removed.error is not None:
                 context.notes.append(f"{removed.host.name} still has {name}: {removed.error.reason}")
         if used:
             where = fold(host.name for host in hosts if host.name in used)
             context.notes.append(f"{name} stays on {where}, where it is used; later: ipexctl envs --prune")
 
-    def _verify_followers(self, hosts: Sequence[Host], leaders: Sequence[Host], built: Collection[str]) -> None:
+    def _verify_followers(self, leader_of: Mapping[Host, Host], built: Collection[str]) -> None:
         """Verify on the hosts that share the home of a leader, which has built the environment."""
-        leader_of = {self._store(leader): leader for leader in leaders}
         followers = []
-        for host in hosts:
-            leader = leader_of[self._store(host)]
+        for host, leader in leader_of.items():
             if host != leader and leader.name in built:
                 followers.append(host)
             elif host != leader:
@@ -246,13 +247,6 @@ class EnvInstaller:
 
     def _store(self, host: Host) -> str:
         return self.context.facts[host.name].store_of(host.name)
-
-    def _leaders(self, hosts: Sequence[Host]) -> list[Host]:
-        """The first host of each shared home; it builds for the others."""
-        firsts: dict[str, Host] = {}
-        for host in hosts:
-            firsts.setdefault(self._store(host), host)
-        return list(firsts.values())
 
     def _store_locations(self) -> dict[str, StoreLocation]:
         context = self.context

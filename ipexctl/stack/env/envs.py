@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.gather import HostFacts, gather
+from ipexctl.hosts.home import find_leaders
 from ipexctl.remote.outcome import HostError, HostResult, Report, Status
 from ipexctl.stack.env.environment import EnvClient, EnvListing, machine_token, verify
 from ipexctl.stack.env.verify_errors import explain
@@ -161,14 +162,15 @@ def _on_hosts(
             targets[answer.host.name] = target
         else:
             done[answer.host.name] = target
-    leaders: dict[str, Host] = {}
-    for host in hosts:
-        if host.name in targets:
-            leaders.setdefault(targets[host.name].store if removed else host.name, host)
+    leader_of = find_leaders(
+        [host for host in hosts if host.name in targets],
+        lambda host: targets[host.name].store if removed else host.name,
+    )
     started = time.monotonic()
     if removed:
-        done |= {result.host.name: result for result in _ask_others(targets, pool, leaders, removed)}
-    for ended in pool.each(list(leaders.values()), lambda host, session: work(targets[host.name], session)):
+        done |= {result.host.name: result for result in _ask_others(targets, pool, leader_of, removed)}
+    leaders = list(dict.fromkeys(leader_of.values()))
+    for ended in pool.each(leaders, lambda host, session: work(targets[host.name], session)):
         seconds = time.monotonic() - started
         if ended.result is not None:
             done[ended.host.name] = replace(ended.result, seconds=seconds)
@@ -177,7 +179,7 @@ def _on_hosts(
             done[ended.host.name] = EnvsResult(ended.host, error.status, error.reason, error.fix, seconds)
     for name, target in targets.items():
         if name not in done:
-            leader = leaders[target.store]
+            leader = leader_of[target.host]
             outcome = done[leader.name]
             reason = outcome.reason or f"shares the home of {leader.name}"
             done[name] = EnvsResult(target.host, outcome.status, reason, outcome.fix)
@@ -187,12 +189,12 @@ def _on_hosts(
 def _ask_others(
     targets: dict[str, _Target],
     pool: SessionPool,
-    leaders: Mapping[str, Host],
+    leader_of: Mapping[Host, Host],
     removed: Callable[[_Target], Sequence[Env]],
 ) -> list[EnvsResult]:
     """Note in each leader what the other hosts of its home use; returns the results of hosts that did not answer."""
     failed = []
-    others = [target.host for target in targets.values() if leaders[target.store] != target.host and removed(target)]
+    others = [host for host, leader in leader_of.items() if leader != host and removed(targets[host.name])]
 
     def used(host: Host, session: Session) -> list[str]:
         client = targets[host.name].client(session, pool)
@@ -205,7 +207,7 @@ def _ask_others(
         if error is not None:
             found = {env.name: f"may be in use on {ended.host.name}, which did not answer" for env in removed(target)}
             failed.append(EnvsResult(ended.host, error.status, error.reason, error.fix))
-        leader = targets[leaders[target.store].name]
+        leader = targets[leader_of[target.host].name]
         targets[leader.host.name] = replace(leader, used={**leader.used, **found})
     return failed
 

@@ -6,7 +6,7 @@ import pytest
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Disk, HomeDirectory, Mount
-from ipexctl.hosts.home import check_same_home
+from ipexctl.hosts.home import check_same_home, find_leaders
 from ipexctl.stack.env.preflight import home_obstacle
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.text import readable
@@ -54,6 +54,11 @@ def test_homes_at_different_paths_are_refused_with_a_common_path() -> None:
     assert "/root/.ipexctl on a" in refusal.reason and "/home/me/.ipexctl on b" in refusal.reason
     assert "--home /var/tmp/ipexctl-me" in refusal.fix
     assert check_same_home({"a": "/h", "b": "/h"}, []) is None
+
+
+def test_first_host_of_a_store_works_for_the_others() -> None:
+    stores = {"a": "1", "b": "2", "c": "1"}
+    assert find_leaders(stores, stores.__getitem__) == {"a": "a", "b": "b", "c": "a"}
 
 
 @pytest.mark.parametrize(

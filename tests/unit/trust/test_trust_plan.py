@@ -13,7 +13,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.trust.authorized_keys import Owner, TrustLine
 from ipexctl.trust.config import Files, SshConfigNode, names_in, path_problem, render, ssh_names_for
 from ipexctl.trust.host_state import HostState, read_host_state
-from ipexctl.trust.plan import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of, stores
+from ipexctl.trust.plan import files_to_write, keys_to_add, keys_to_remove, nodes_for, sources_of
 from message_data import missing
 
 BLOB = base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + b"k" * 32).decode()
@@ -106,11 +106,6 @@ def test_sources_are_all_addresses_of_node0_except_bridges() -> None:
     assert sources_of(there, "10.9.0.1") == ("10.9.0.1", "10.0.0.1")
     assert sources_of(there, "a.name") == ("10.0.0.1", "10.9.0.1")
     assert sources_of(there, "172.17.0.1") == ("172.17.0.1", "10.0.0.1", "10.9.0.1")
-
-
-def test_hosts_with_a_shared_home_are_one_store() -> None:
-    other = replace(HOST_STATE, store="boot 1 3")
-    assert stores({"a": HOST_STATE, "b": other, "c": HOST_STATE}) == {"a": "a", "b": "b", "c": "a"}
 
 
 def test_existing_line_needs_no_edit() -> None:
