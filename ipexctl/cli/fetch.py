@@ -72,7 +72,7 @@ def fetch_command(
         except Cancelled:
             result = FetchResult(request.host, "failed", "stopped", "the same command resumes", dest=request.dest)
         except HostError as error:
-            result = FetchResult(request.host, error.status, error.reason, error.fix, dest=request.dest)
+            result = FetchResult.of_error(request.host, error, dest=request.dest)
     if output.json:
         show_json(result, request.other_hosts)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.facts.probe import probe_command
@@ -125,11 +126,8 @@ def gather(
         return HostFacts(host, status, reason, fix, seconds, facts, difference)
 
     for outcome in pool.each(hosts, work):
-        if outcome.result is not None:
-            yield outcome.result
-        elif outcome.error is not None:
-            error = outcome.error
-            yield HostFacts(outcome.host, error.status, error.reason, error.fix, time.monotonic() - started)
+        seconds = time.monotonic() - started
+        yield outcome.result_or(partial(HostFacts.of_error, seconds=seconds))
 
 
 def names_of(host: Host) -> tuple[str, ...]:

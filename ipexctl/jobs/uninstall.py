@@ -193,7 +193,7 @@ class _Uninstall:
             name = result.host.name
             self.update(result.host, obstacles.get(name) or HostError(f"not done, because of {', '.join(obstacles)}"))
         error = obstacles.get(CONTROL_MACHINE.name) or HostError("not done, because of the hosts")
-        return self.report(UninstallResult(CONTROL_MACHINE, "failed", error.reason, error.fix), is_survey=True)
+        return self.report(UninstallResult.of_error(CONTROL_MACHINE, error), is_survey=True)
 
 
 def survey(
@@ -235,7 +235,7 @@ def _first_result(answer: HostFacts) -> UninstallResult:
     try:
         facts, home = answer.require_home()
     except HostError as error:
-        return UninstallResult(answer.host, error.status, error.reason, error.fix)
+        return UninstallResult.of_error(answer.host, error)
     store = facts.store_of(answer.host.name)
     return UninstallResult(answer.host, "ok", home=home.path if home.exists else None, store=store)
 

@@ -52,14 +52,11 @@ def execute(
                 stdin = stdin_for() if stdin_for else None
                 ended = session.run(command, sink_for(host), stdin=stdin, timeout=timeout, cancel=cancel)
         except HostError as error:
-            return ExecResult(host, error.status, error.reason, error.fix, time.monotonic() - started)
+            return ExecResult.of_error(host, error, seconds=time.monotonic() - started)
         seconds = time.monotonic() - started
         if ended.ok:
             return ExecResult(host, "ok", seconds=seconds, rc=ended.code)
         return ExecResult(host, "failed", str(ended), command.hint(ended.code), seconds, ended.code)
 
     for outcome in fan_out(hosts, work, forks=forks, cancel=cancel):
-        if outcome.result is not None:
-            yield outcome.result
-        elif outcome.error is not None:
-            yield ExecResult(outcome.host, outcome.error.status, outcome.error.reason, outcome.error.fix)
+        yield outcome.result_or(ExecResult.of_error)

@@ -6,7 +6,7 @@ import queue
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from ipexctl.remote.outcome import Cancelled, HostError
 
@@ -31,6 +31,10 @@ class Outcome(Generic[Item, T]):
     @property
     def host(self: Outcome[Host, T]) -> Host:
         return self.item
+
+    def result_or(self, of_error: Callable[[Item, HostError], T]) -> T:
+        """The result of the work, or the one that is made of the error."""
+        return cast("T", self.result) if self.error is None else of_error(self.item, self.error)
 
 
 def fan_out(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,11 +60,17 @@ class HostResult:
     fix: str = ""
     seconds: float = 0.0
 
+    @classmethod
+    def of_error(cls: type[R], host: Host, error: HostError, **fields: Any) -> R:
+        """The result of a host that failed; `fields` are further ones of this class."""
+        return cls(host, error.status, error.reason, error.fix, **fields)
+
     @property
     def exit_code(self) -> int:
         return exit_code([self.status])
 
 
+R = TypeVar("R", bound=HostResult)
 AnyResult = TypeVar("AnyResult", bound=HostResult, covariant=True)
 
 

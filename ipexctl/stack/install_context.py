@@ -209,7 +209,7 @@ class InstallContext:
         self.done[host.name] = InstallResult(host, status, reason, fix, self.seconds, **details)
 
     def end(self, host: Host, error: HostError, env: str | None = None) -> None:
-        self.add_result(host, error.status, error.reason, error.fix, env=env)
+        self.done[host.name] = InstallResult.of_error(host, error, seconds=self.seconds, env=env)
 
     def report(
         self,

@@ -333,7 +333,7 @@ class ProjectSync:
         self.done[result.host.name] = replace(result, generation=generation, seconds=self._seconds)
 
     def _fail(self, host: Host, error: HostError) -> None:
-        self.done[host.name] = SyncResult(host, error.status, error.reason, error.fix, seconds=self._seconds)
+        self.done[host.name] = SyncResult.of_error(host, error, seconds=self._seconds)
 
     def _report(self, generation: int | None) -> SyncReport:
         hosts = tuple(self.done[host.name] for host in self.hosts if host.name in self.done)

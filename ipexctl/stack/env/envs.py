@@ -171,12 +171,7 @@ def _on_hosts(
         done |= {result.host.name: result for result in _ask_others(targets, pool, leader_of, removed)}
     leaders = list(dict.fromkeys(leader_of.values()))
     for ended in pool.each(leaders, lambda host, session: work(targets[host.name], session)):
-        seconds = time.monotonic() - started
-        if ended.result is not None:
-            done[ended.host.name] = replace(ended.result, seconds=seconds)
-        elif ended.error is not None:
-            error = ended.error
-            done[ended.host.name] = EnvsResult(ended.host, error.status, error.reason, error.fix, seconds)
+        done[ended.host.name] = replace(ended.result_or(EnvsResult.of_error), seconds=time.monotonic() - started)
     for name, target in targets.items():
         if name not in done:
             leader = leader_of[target.host]
@@ -206,7 +201,7 @@ def _ask_others(
         found = dict.fromkeys(ended.result or (), f"is in use on {ended.host.name}")
         if error is not None:
             found = {env.name: f"may be in use on {ended.host.name}, which did not answer" for env in removed(target)}
-            failed.append(EnvsResult(ended.host, error.status, error.reason, error.fix))
+            failed.append(EnvsResult.of_error(ended.host, error))
         leader = targets[leader_of[target.host].name]
         targets[leader.host.name] = replace(leader, used={**leader.used, **found})
     return failed
@@ -217,7 +212,7 @@ def _target_of(answer: HostFacts) -> _Target | EnvsResult:
     try:
         facts, home = answer.require_home()
     except HostError as error:
-        return EnvsResult(host, error.status, error.reason, error.fix, answer.seconds)
+        return EnvsResult.of_error(host, error, seconds=answer.seconds)
     pythons = usable_pythons(facts)
     if not pythons:
         return EnvsResult(host, "failed", "there is no Python 3.8 or newer", "list the Pythons: ipexctl doctor")
