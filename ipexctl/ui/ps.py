@@ -11,7 +11,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import host_json, value_json
-from ipexctl.ui.run.summary import duration, end_lines, how_it_ended
+from ipexctl.ui.run.summary import duration, end_lines
 from ipexctl.ui.table import output_width, print_lines, show_table, table_width
 
 if TYPE_CHECKING:
@@ -106,12 +106,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     took = duration((ended or now) - started) if ended or is_running else "?"
     ended_by = ""
     if status is not None and status.state in ("failed", "lost"):
-        first = status.first_failure
-        ended_by = (
-            f"rank {first.rank} on {first.host} {how_it_ended(first)}"
-            if first and first.rank is not None and first.kind in ("", "exit", "signal")
-            else printable(status.reason) or f"exit code {status.exit_code or 1}"
-        )
+        ended_by = printable(status.reason) or f"exit code {status.exit_code or 1}"
         ended_by = "its supervisor is gone" if status.state == "lost" else ended_by
     if run.pruned:
         ended_by = f"{ended_by}; logs pruned" if ended_by else "logs pruned"

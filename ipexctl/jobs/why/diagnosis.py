@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -13,11 +12,11 @@ from ipexctl.jobs.stall_report import describe_silent
 from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, raised, shortened
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.records import Failure, OutOfMemory, RankStatus, SilentRank
-from ipexctl.node.run.verdict import format_limit, signal_name
+from ipexctl.node.run.verdict import describe_exit, format_limit
 from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
 
@@ -104,19 +103,14 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
         has_started = any(row.pid for row in snapshot.status.ranks)
         command = f"ipexctl logs {run}" if has_started else "ipexctl doctor"
         return Diagnosis(run, "failed", headline, first, cause, lines, "mpirun on node0", others, notes, (command,))
-    has_reason = first.kind in _REASON_IS_HEADLINE or (first.kind == "signal" and len(first.ranks) > 1)
-    reason = snapshot.status.reason if has_reason else ""
-    headline = f"{failed}: {reason or f'rank {first.rank} on {first.host} {how_it_ended(first)}'}"
+    ended = f"rank {first.rank} on {first.host} {describe_exit(first.exit_code, first.signal, first.oom)}"
+    headline = f"{failed}: {snapshot.status.reason or ended}"
     lines, logs = last_lines(snapshot.output_of(first.rank)), f"ipexctl logs {run} -r {first.rank}"
     return Diagnosis(run, "failed", headline, first, cause, lines, f"rank {first.rank}", others, notes, (logs,))
 
 
 def _after(snapshot: RunSnapshot) -> str:
     return f" after {lasted(snapshot.took)}" if snapshot.took is not None else ""
-
-
-_REASON_IS_HEADLINE: Final = ("lost", "not-begun", "mpirun", "stuck")
-"""Kinds of failure for which the supervisor's reason is the headline."""
 
 
 def _is_over_time(snapshot: RunSnapshot, first: Failure | None) -> bool:
@@ -254,7 +248,7 @@ def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Fa
     if own is not None and _exception(output) == own:
         return "same", "printed the same"
     if row.state == "failed":
-        how = how_it_ended(row)
+        how = describe_exit(row.exit_code, row.signal, row.oom)
         why = f": {shortened(': '.join(output.exception), 100)}" if output.exception else ""
         return "failed", f"{how}{' after it' if first is not None else ''}{why}"
     if row.state == "ok":
@@ -311,16 +305,6 @@ def lasted(seconds: float) -> str:
 
 _MAX_RANKS: Final = 16
 """Other ranks whose output is searched for a better cause."""
-_SIGNALS: Final[Mapping[int, str]] = {
-    signal.SIGSEGV: "crashed (SIGSEGV, a segmentation fault)",
-    signal.SIGILL: "was ended by SIGILL, an illegal instruction",
-    signal.SIGBUS: "was ended by SIGBUS, a bus error",
-    signal.SIGABRT: "aborted itself (SIGABRT)",
-    signal.SIGFPE: "was ended by SIGFPE, an arithmetic error",
-    signal.SIGKILL: "was ended by SIGKILL, not sent by ipexctl",
-    signal.SIGTERM: "was ended by SIGTERM, not sent by ipexctl",
-    signal.SIGXCPU: "was ended by SIGXCPU: its processor time was used up",
-}
 
 
 def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
@@ -331,16 +315,6 @@ def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
     row = snapshot.row(first.rank)
     oom = first.oom or (row.oom if row else None) or (OutOfMemory("") if first.kind == "oom" else None)
     return first._replace(host=first.host or (row.host if row else ""), oom=oom)
-
-
-def how_it_ended(first: Failure | RankStatus) -> str:
-    if first.oom:
-        return "was killed by the kernel: out of memory"
-    if first.exit_code is None and first.signal is None:
-        return "stopped responding"
-    if first.signal:
-        return _SIGNALS.get(first.signal) or f"was ended by {signal_name(first.signal)}"
-    return f"ended with exit code {first.exit_code}"
 
 
 def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) -> Cause | None:

@@ -42,6 +42,16 @@ SILENCE_TOLERANCE = 7.0
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 """Kinds of failure after which a run may be restarted."""
+_SIGNALS = {
+    int(signal.SIGSEGV): "crashed (SIGSEGV, a segmentation fault)",
+    int(signal.SIGILL): "crashed (SIGILL, an illegal instruction)",
+    int(signal.SIGBUS): "crashed (SIGBUS, a bus error)",
+    int(signal.SIGFPE): "crashed (SIGFPE, an arithmetic error)",
+    int(signal.SIGABRT): "aborted itself (SIGABRT)",
+    int(signal.SIGKILL): "was killed by SIGKILL (not sent by ipexctl)",
+    int(signal.SIGTERM): "was ended by SIGTERM (not sent by ipexctl)",
+    int(signal.SIGXCPU): "was ended by SIGXCPU (its processor time was used up)",
+}
 
 
 class Verdict:
@@ -126,7 +136,7 @@ class Verdict:
             self.fail("lost", reason, ranks=[peer.rank])
         elif state == "failed" and (self.ending is None or message.is_own):
             kind = "oom" if oom else "signal" if by else "exit"
-            reason = f"rank {peer.rank} on {peer.host} failed: {describe_exit(code, by, oom)}"
+            reason = f"rank {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
             self.fail(kind, reason, peers=[peer], exit_code=code, signal=by, oom=oom)
 
     def on_outside_signal(self, peer: RankConnection, number: int) -> None:
@@ -247,11 +257,13 @@ def describe_loss(
     return on_first_host, f"{ranks_on_hosts(on_first_host)} stopped responding", True
 
 
-def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None = None) -> str:
-    """How a process ended, as text."""
+def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None) -> str:
+    """How a failed rank ended: the words of the reason of a run, and of `ipexctl why` for the other ranks."""
     if oom:
-        return "killed by the kernel: out of memory" + (f" (limit {format_limit(oom.limit)})" if oom.limit else "")
-    return f"ended by {signal_name(by)}" if by else f"exit code {exit_code}"
+        return "was killed by the kernel: out of memory" + (f" (limit {format_limit(oom.limit)})" if oom.limit else "")
+    if by:
+        return _SIGNALS.get(by) or f"was ended by {signal_name(by)}"
+    return "stopped responding" if exit_code is None else f"ended with exit code {exit_code}"
 
 
 def signal_name(number: int) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.ranks import describe_ranks
-from ipexctl.node.run.verdict import signal_name
 from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.records import Failure, RankStatus, RunStatus
+    from ipexctl.node.common.records import RankStatus, RunStatus
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
 """Exit codes of a call without a run: a wrong call, and an unreachable host."""
@@ -40,10 +39,7 @@ def _verdict(status: RunStatus, exit_code: int) -> list[str]:
             f"  output until then: ipexctl logs {printable(status.id)}",
         ]
     first, attempts = status.first_failure, f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
-    if first is not None and first.rank is not None and first.kind in ("", "exit", "signal"):
-        why = f": rank {first.rank} on {printable(first.host or '')} {how_it_ended(first)}"
-    else:
-        why = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
+    why = f": {printable(status.reason)}" if status.reason else f" with exit code {exit_code}: {size}"
     if first is None or first.rank is None:
         hint = f"  its output: ipexctl logs {printable(status.id)}"
     else:
@@ -52,15 +48,6 @@ def _verdict(status: RunStatus, exit_code: int) -> list[str]:
     if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
         lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
     return lines
-
-
-def how_it_ended(rank: Failure | RankStatus) -> str:
-    """`ended with exit code 3`, `was killed by SIGKILL`."""
-    if rank.signal:
-        return f"was killed by {signal_name(rank.signal)}"
-    if rank.exit_code is not None:
-        return f"ended with exit code {rank.exit_code}"
-    return "was lost"
 
 
 def left_text(run: str) -> str:

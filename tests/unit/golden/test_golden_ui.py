@@ -10,6 +10,7 @@ from test_run_screen import plain, status
 
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
+from ipexctl.node.run.verdict import describe_exit
 from ipexctl.refusal import Refusal
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.ui import install as install_ui
@@ -24,7 +25,7 @@ def ends() -> list[Case]:
         (failure, reason)
         for failure, reason, *_ in rows_of(summary.test_summary_of_a_failed_run_has_the_reason_and_the_logs_command)
     ]
-    failures.append((Failure(3, "node2", None, 9), ""))
+    failures.append((Failure(3, "node2", None, 9), f"rank 3 on node2 {describe_exit(None, 9, None)}"))
     ended = [
         RunStatus("run1", "failed", world_size=6, nodes=3, first_failure=each, reason=why) for each, why in failures
     ]

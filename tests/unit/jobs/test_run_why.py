@@ -338,7 +338,7 @@ def test_stopped_run_reports_its_silence(ended: dict[str, Any]) -> None:
 def notes_of_a_run() -> tuple[str, ...]:
     """Notes of a run that was restarted once, with lost output and events, and one rank on other cores."""
     rows = [(STOPPED, ""), ({**FAILED, "lost": 12345, "mismatch": ["only core 1 may be used here"]}, "")]
-    events = [{"event": "restart", "attempt": 1, "after": "rank 0 on node1 failed: exit code 3"}]
+    events = [{"event": "restart", "attempt": 1, "after": "rank 0 on node1 ended with exit code 3"}]
     return judged(rows, events=events, status={"unwritten_events": 2}).notes
 
 

@@ -27,9 +27,16 @@ def known_run(number: int, host: str, script: str) -> KnownRun:
     hosts = tuple(host.format(index) for index in range(1, 65))
     node0 = Host(name=hosts[0], address=hosts[0])
     record = RunRecord(f"{script}-1120-{172300 + number}-9f3a", node0, "/h", "python3", f"src/{script}.py", hosts=hosts)
-    first = Failure(3, hosts[1], 1)
+    first, reason = Failure(3, hosts[1], 1), f"rank 3 on {hosts[1]} ended with exit code 1"
     status = RunStatus(
-        record.id, "failed", started=1e9, ended=1e9 + 9e5, world_size=64, exit_code=1, first_failure=first
+        record.id,
+        "failed",
+        started=1e9,
+        ended=1e9 + 9e5,
+        world_size=64,
+        exit_code=1,
+        first_failure=first,
+        reason=reason,
     )
     return KnownRun(replace(record, world_size=64, started=1e9), status)
 

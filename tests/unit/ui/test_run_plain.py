@@ -34,7 +34,7 @@ def test_streams_are_separate_and_ipexctl_messages_have_no_rank(capfd: Captured)
 
 
 def test_ipexctl_messages_in_rank_output_are_shown_on_stderr(capfd: Captured) -> None:
-    restart = b"[ipexctl: restart 1 of 2 after: rank 1 on node2 failed: exit code 5]\n"
+    restart = b"[ipexctl: restart 1 of 2 after: rank 1 on node2 ended with exit code 5]\n"
     with PlainRun(Cancel()) as plain:
         for rank in (0, 1):
             plain.watch(Chunk(rank, "stdout", b'{"try": 0}\n' + restart[:20]))
@@ -47,7 +47,7 @@ def test_ipexctl_messages_in_rank_output_are_shown_on_stderr(capfd: Captured) ->
     each = ['[{}] {{"try": 0}}', "[{}] [ipexctl: mine]", "[{}] ipexctl: node1: mine"]
     assert out.splitlines() == [line.format(rank) for rank in (0, 1) for line in each] + ["[0] later"]
     assert err.splitlines() == [
-        "restart 1 of 2 after: rank 1 on node2 failed: exit code 5",
+        "restart 1 of 2 after: rank 1 on node2 ended with exit code 5",
         "rank 0, stdout: 7 bytes are missing here: there was no room for them on node2",
         "rank 1, stderr: node2: train: No such file or directory",
         "[1] sh: oops",
@@ -97,9 +97,9 @@ def test_invalid_utf8_and_escape_sequences_pass_unchanged(capfdbinary: pytest.Ca
 
 
 def test_summary_names_the_first_failure_and_the_logs_command(capfd: Captured) -> None:
-    failure = Failure(3, "node2", None, 9)
+    first, reason = Failure(3, "node2", None, 9), "rank 3 on node2 was killed by SIGKILL"
     status = RunStatus(
-        "r7", "failed", nodes=2, world_size=4, started=0.5, ended=62, exit_code=137, first_failure=failure
+        "r7", "failed", nodes=2, world_size=4, started=0.5, ended=62, exit_code=137, first_failure=first, reason=reason
     )
     with PlainRun(Cancel()) as plain:
         plain.watch(Chunk(3, "stdout", b"half a li"))

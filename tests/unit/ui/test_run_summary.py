@@ -12,7 +12,7 @@ from message_data import missing
 @pytest.mark.parametrize(
     ("failure", "reason", "data", "look"),
     [
-        (Failure(3, "node2", 7, kind="exit"), "", "3 node2 7", "run1 -r 3"),
+        (Failure(3, "node2", 7, kind="exit"), "rank 3 on node2 ended with exit code 7", "3 node2 7", "run1 -r 3"),
         (Failure(3, "node2", 137, 9, kind="oom"), "REASON", "REASON", "run1 -r 3"),
         (Failure(None, None, kind="lost"), "REASON", "REASON", "logs run1"),
         (None, "REASON", "REASON", "logs run1"),
