@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ipexctl.cli.interrupt import Interrupt
+    from ipexctl.facts.gather import HostFacts
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
@@ -85,9 +86,10 @@ def run_command(
         from ipexctl.jobs.submit.request import StartFailure
 
         reading = None
+        probed: Sequence[HostFacts] = ()
         if install and not dry_run:
             reading = pipeline.start_reading(request, launch_call.project, output.print_note)
-            outcome = _install_first(launch_call, pool, output, reading, packages or (), requirements or ())
+            outcome, probed = _install_first(launch_call, pool, output, reading, packages or (), requirements or ())
             if isinstance(outcome, StartFailure):
                 raise called.not_started(outcome.with_host_options(launch_call.host_options), interrupt)
             if outcome:
@@ -108,6 +110,7 @@ def run_command(
             notify=output.print_note,
             reading=reading,
             host_options=launch_call.host_options,
+            probed=probed,
         )
         if isinstance(submitted, StartFailure):
             raise called.not_started(submitted.with_host_options(launch_call.host_options), interrupt)
@@ -245,9 +248,10 @@ def _install_first(
     reading: Future[Project] | None,
     packages: Sequence[str],
     requirements: Sequence[Path],
-) -> StartFailure | int:
-    """Install the environment on hosts that lack it, as `ipexctl install` does; returns the exit code.
+) -> tuple[StartFailure | int, Sequence[HostFacts]]:
+    """Install the environment on hosts that lack it, as `ipexctl install` does.
 
+    Returns the exit code, and the facts of the hosts if they still hold, as nothing had to be installed.
     Without --stack and --torch the hosts get the environment that other hosts have.
     """
     from ipexctl.facts.gather import gather
@@ -266,20 +270,21 @@ def _install_first(
     stack = StackRequest(request.torch, request.stack)
     wanted = install_request(stack, packages, requirements, Sources(), request.env, os.environ)
     # All answers are read: an abandoned gather cancels the pool.
-    answers = tuple(gather(hosts, pool, home=request.home, timeout=request.timeout))
-    if is_everywhere(answers, request.env):
-        if wanted.env == EnvRequest(StackRequest()):
-            return 0
-    else:
-        checked = check_before_install(hosts, request, pool, launch_call.project, adds_packages=bool(wanted.env.extras))
+    probed = tuple(gather(hosts, pool, home=request.home, timeout=request.timeout))
+    is_there = is_everywhere(probed, request.env)
+    if is_there and wanted.env == EnvRequest(StackRequest()):
+        return 0, probed
+    if not is_there:
+        adds_packages = bool(wanted.env.extras)
+        checked = check_before_install(hosts, request, pool, launch_call.project, probed, adds_packages=adds_packages)
         if isinstance(checked, StartFailure):
-            return checked
+            return checked, ()
         if checked:
             output.print_note(f"note: {checked}")
     wanted = replace(wanted, home=request.home, iface=request.iface, timeout=request.timeout)
     with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-        report = install(hosts, wanted, pool, view.watch)
+        report = install(hosts, wanted, pool, view.watch, probed=() if is_there else probed)
     if report.exit_code or not all(host.status == "ok" for host in report.hosts):
         with redirect_stdout(sys.stderr):  # stdout has only the output of the ranks
             show(report, quiet=output.quiet, no_color=output.no_color)
-    return report.exit_code
+    return report.exit_code, ()

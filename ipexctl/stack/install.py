@@ -44,21 +44,30 @@ from ipexctl.stack.unchanged import find_intact
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.lock.pipeline import LockedStack
 
 
 def install(
-    hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch = ignore_event
+    hosts: Sequence[Host],
+    request: InstallRequest,
+    pool: SessionPool,
+    watch: Watch = ignore_event,
+    *,
+    probed: Sequence[HostFacts] = (),
 ) -> InstallReport:
-    """Install one stack on every host. Hosts fail independently; a second call completes the rest."""
+    """Install one stack on every host. Hosts fail independently; a second call completes the rest.
+
+    `probed` are the hosts' facts, if they were gathered just before and a host lacks the environment.
+    """
     context = InstallContext(hosts, request, pool, watch)
-    if not (request.upgrade or request.dry_run):
+    if not (request.upgrade or request.dry_run or probed):
         report = _find_unchanged(copy(context))  # its few facts do not count if there is more to do
         if report is not None:
             return report
-    inspect_hosts(context)
+    inspect_hosts(context, probed)
     if not context.pending:
         return context.report()
     if refusal := _check_homes(context):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.facts.gather import gather
+from ipexctl.facts.gather import HostFacts, gather
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
@@ -238,8 +238,8 @@ class InstallContext:
         )
 
 
-def inspect_hosts(context: InstallContext) -> None:
-    """Gather the facts of all hosts; a host without facts gets its result."""
+def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:
+    """Gather the facts of all hosts, unless they were gathered before; a host without facts gets its result."""
     if not context.hosts:
         return
     request = context.request
@@ -247,7 +247,8 @@ def inspect_hosts(context: InstallContext) -> None:
     def on_step(host: Host, step: str, seconds: float) -> None:
         context.watch(Timed(host.name, step, seconds))
 
-    for gathered in gather(context.hosts, context.pool, home=request.home, timeout=request.timeout, on_step=on_step):
+    pool, home, timeout = context.pool, request.home, request.timeout
+    for gathered in probed or gather(context.hosts, pool, home=home, timeout=timeout, on_step=on_step):
         try:
             context.facts[gathered.host.name], _ = gathered.require_home()
         except HostError as error:

@@ -33,6 +33,7 @@ def test_logins_and_imports_are_checked_before_the_install(cluster: Cluster) -> 
     assert "helper" not in no_module
     assert f"ipexctl install -H {cluster.lab.hostfile} --stack torch --with frobnicate" in no_module
     assert installed(cluster) == ["", ""]
-    late = cluster.refused("--install", "--stack", "torch", "plain.py", env=NO_INDEX_ENV)
+    late = cluster.refused("--install", "--stack", "torch", "-v", "plain.py", env=NO_INDEX_ENV)
     assert "frobnicate" not in late
     assert "ipexctl trust" not in late
+    assert [late.count(f"{name}: the probe (") for name in ("node1", "node2")] == [1, 1]

@@ -75,9 +75,11 @@ def gather(
     unsynced: str = "",
     dry_run: bool = False,
     before_install: bool = False,
+    probed: Sequence[HostFacts] = (),
 ) -> RunContext:
     """Ask all hosts at once. `unsynced` is a path that every host must have, because it is not synced.
 
+    `probed` are the hosts' facts, if they were gathered before and nothing was installed since.
     With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it. With
     `before_install`, the environment is only a Python that all hosts have, or none. Raises a StartFailure.
     """
@@ -86,7 +88,7 @@ def gather(
     node0_files = run_in_background(
         lambda: read_node0(pool.session(node0), request.home, pool.cancel) if others else Node0Files(), "node0"
     )
-    facts = complete_facts(hosts, gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
+    facts = complete_facts(hosts, probed or gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
     addresses = addresses_among(hosts, facts, request.iface) if others else {}
     if isinstance(addresses, Refusal):

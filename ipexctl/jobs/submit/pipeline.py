@@ -35,6 +35,7 @@ from ipexctl.remote.fanout import run_in_background
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.node.common.records import RunStatus
@@ -100,6 +101,7 @@ def submit_run(
     notify: Callable[[str], None],
     reading: Future[Project] | None = None,
     host_options: str = "",
+    probed: Sequence[HostFacts] = (),
 ) -> StartedRun | StartFailure:
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
 
@@ -108,7 +110,7 @@ def submit_run(
     the checks have passed; the job files; mpirun.
 
     `reading`: the project, if `start_reading` was called before. `host_options` select the same hosts on a command
-    line.
+    line. `probed`: the facts, if they were gathered just before.
     """
     run, registry, retention = new_id(request.script, time.time()), RunRegistry(), read_limits(os.environ)
     try:
@@ -119,7 +121,7 @@ def submit_run(
                 query = run_in_background(partial(_query_tree, hosts, request, pool, reading, lease=run), "tree")
                 on_failure.callback(_release_tree, hosts, request, pool, run, query)
 
-            context = gather(hosts, request, pool, unsynced=project.executed_path(request))
+            context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
             plan = make_plan(context, request, project, run)
             if request.restarts and not request.checkpoint and (note := restart_note(plan.hosts, context.stores)):
                 notify(f"note: {note}")
@@ -295,6 +297,7 @@ def _upload(
     sync = query.result()
     if sync.needs_upload and preflight is not None:
         preflight.result()
+    sync.facts.update(context.facts)
     report = sync.upload()
     failed = [host for host in report.hosts if host.status in ("failed", "unreachable")]
     if failed:

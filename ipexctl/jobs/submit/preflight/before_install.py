@@ -16,6 +16,7 @@ from ipexctl.refusal import Refusal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.remote.session_pool import SessionPool
@@ -39,15 +40,17 @@ def check_before_install(
     request: RunRequest,
     pool: SessionPool,
     project: ProjectLocation,
+    probed: Sequence[HostFacts],
     *,
     adds_packages: bool,
 ) -> StartFailure | str:
-    """Two round trips. Returns a note, or an empty text, if the environment may be installed.
+    """One round trip. Returns a note, or an empty text, if the environment may be installed.
 
     `adds_packages`: the modules of --with and -r are not known before the install.
     """
     try:
-        context = gather(hosts, request, pool, unsynced=project.executed_path(request), before_install=True)
+        unsynced = project.executed_path(request)
+        context = gather(hosts, request, pool, unsynced=unsynced, before_install=True, probed=probed)
         share = distribute_ranks(hosts, request.options.n, request.options.ppn, 1)
         nodes = hosts if isinstance(share, Refusal) else _nodes(hosts, share.counts)
         if context.env.python:
