@@ -21,6 +21,7 @@ from run_helpers import SLEEP_FOREVER, Run
 from agent_helpers import all_pythons, read_events
 from env_helpers import said, start
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameReader, CompressedFrameWriter
+from ipexctl.node.common.liveness import REPORT_LIMITS
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.run.follow import (
     CHUNK_SIZE,
@@ -33,7 +34,7 @@ from ipexctl.node.run.follow import (
 )
 from ipexctl.node.run.output_filter import OutputFilter
 from ipexctl.node.run.output_times import TimesReader
-from ipexctl.node.run.status_file import UNHEARD, WATCHED, read_status_file
+from ipexctl.node.run.status_file import WATCHED, read_status_file
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
@@ -276,7 +277,7 @@ def test_remote_supervisor_is_lost_if_its_status_is_old(tmp_path: Path) -> None:
     elsewhere = {"pid": 1, "start": 0, "machine": "login7"}
     path.write_text(json.dumps({"state": "running", "supervisor": elsewhere, "ranks": [{"state": "running"}]}))
     assert read_status_file(str(tmp_path)).status.state == "running"
-    os.utime(path, (0, time.time() - UNHEARD - 1))
+    os.utime(path, (0, time.time() - REPORT_LIMITS.remote - 1))
     written = path.read_bytes()
     assert read_status_file(str(tmp_path)).status.state == "lost"
     assert path.read_bytes() == written
@@ -330,7 +331,7 @@ def test_clock_of_another_machine_does_not_end_the_follower(
     assert {state(writes=True) for _ in range(500)} == {"running"}
     died = now
     while state(writes=False) == "running":
-        assert now - died < UNHEARD + 5
+        assert now - died < REPORT_LIMITS.remote + 5
     assert now - died >= WATCHED
 
 

@@ -26,14 +26,13 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_json_atomically,
 )
+from ipexctl.node.common.liveness import LEASE_LIMITS, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
 
 PATIENCE = 90.0
 """Seconds to wait for another sync: longer than `store_lock` takes to notice that another machine has died."""
 START_TIME = 600.0
-DAY = 86400.0
-UPLOAD_TIME = 20.0
 STATE_DIRECTORY = ".ipexctl"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 WORTH_READING = 64 << 20
@@ -153,34 +152,26 @@ def record_of(tree: ProjectTree, run: str) -> Json:
 
 
 def has_ended(tree: ProjectTree, run: str) -> bool:
-    """Whether a run has ended: by its status if that is on this host, else by its remaining files and processes.
+    """Whether a run has ended: by its status if that is on this host, else by its remaining files and processes."""
+    from ipexctl.node.common.records import read_status  # 5 ms, and most trees have no lease
 
-    A run on another machine with this home counts as ended after a day without a sign of it.
-    """
-    lease, status = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
+    lease, document = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
     rundir = tree.home + b"/runs/" + encode_name(run)
-    if status:
-        from ipexctl.node.common.records import read_status  # 5 ms, and most trees have no lease
-
-        known = read_status(status)
-        if known.state not in ("starting", "running"):
+    has_job = os.path.exists(rundir + b"/job.json")
+    is_elsewhere = lease.get("machine", os.uname().nodename) != os.uname().nodename
+    if not document:
+        if encode_name(run) in runs_with_programs():
+            return False
+        if has_job and not is_elsewhere and lease.get("boot") != boot_id():
             return True
-        if known.supervisor.is_of_this_machine:
-            return not known.supervisor.is_alive
-        written = lstat_or_none(rundir + b"/status.json")
-        return written is not None and tree.filesystem_time() - written.st_mtime > DAY
-    # The job file is removed once the ranks have started, or with the run. Older versions uploaded rank.py.
-    uploaded = lstat_or_none(rundir + b"/agent.zip") or lstat_or_none(rundir + b"/rank.py")
-    if uploaded is not None and lease.get("machine", os.uname().nodename) != os.uname().nodename:
-        # The home is shared, but not with node0: its ranks are on a machine whose processes can't be seen from here.
-        return tree.filesystem_time() - uploaded.st_ctime > DAY
-    if os.path.exists(rundir + b"/job.json"):
-        return bool(lease.get("boot") != boot_id())
-    if encode_name(run) in runs_with_programs():
-        return False
-    if uploaded is not None and tree.filesystem_time() - uploaded.st_ctime > UPLOAD_TIME:
-        return True
-    return time.time() - float(lease.get("made") or 0) > START_TIME
+    # Older versions uploaded rank.py.
+    names = (b"/status.json",) if document else (b"/agent.zip", b"/rank.py", b"/job.json")
+    newest = next(filter(None, (lstat_or_none(rundir + name) for name in names)), None)
+    if newest is None:
+        return time.time() - float(lease.get("made") or 0) > START_TIME
+    age, status = tree.filesystem_time() - newest.st_ctime, read_status(document) if document else None
+    liveness = liveness_of(status, age, LEASE_LIMITS, has_job=has_job, is_elsewhere=is_elsewhere)
+    return liveness not in ("live", "starting")
 
 
 @functools.lru_cache(maxsize=None)

@@ -28,8 +28,8 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_json_atomically,
 )
+from ipexctl.node.common.liveness import DAY
 from ipexctl.node.files.tree import (
-    DAY,
     SHA256,
     STATE_DIRECTORY,
     ProjectTree,

@@ -292,7 +292,7 @@ def forward_run(
     while True:
         now = time.monotonic()
         # The status is read before the files, so that with a final status all output is in the files.
-        (status, document), is_changed = statuses.poll(now)
+        (status, document, _), is_changed = statuses.poll(now)
         if is_changed:
             writer.send(encode_json({"status": document}))
         if status.silent is not None and status.silent.dump not in ("", sent_dump):

@@ -19,20 +19,13 @@ import time
 
 from ipexctl.node.common.answer import Json, answer
 from ipexctl.node.common.files import disk_usage, home_of, open_private, read_json, remove_file, write_atomically
+from ipexctl.node.common.liveness import DAY, RETENTION_LIMITS, liveness_of
 from ipexctl.node.common.processes import command_lines
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 
-YOUNG = 3600.0
-"""Seconds in which a run without a supervisor may still be starting."""
 PATIENCE = 90.0
 """Seconds to wait for another call that removes runs."""
-DAY = 86400.0
-SILENCE_LIMIT = 30 * DAY
-"""Seconds without a new status after which a run on another machine counts as ended.
-
-A supervisor writes its status every few seconds; ranks without one write nothing.
-"""
 REMEMBERED = 1000
 MAX_NAME = 256
 SUMMARY_FIELDS = (
@@ -67,18 +60,16 @@ class Run:
 
     def may_be_in_progress(self, now: float, active: set[str]) -> bool:
         """Whether the run may be in progress; true when that can't be known."""
-        if self.name in active:
+        if self.name in active or self.status.supervisor.is_alive:  # it may still close files after its last status
             return True
-        if not self.document:
-            # Nodes other than node0 have no status: only processes and the job file show that a run is in progress.
-            # Those of another host with this home can't be seen.
-            if self.machine not in ("", os.uname().nodename):
-                return now - self.at < SILENCE_LIMIT
-            within = DAY if os.path.exists(self.path + "/job.json") else YOUNG
-            return now - self.at < within
-        if self.status.supervisor.is_of_this_machine:
-            return self.status.supervisor.is_alive
-        return not self.status.is_over and now - last_write_in(self.path) < SILENCE_LIMIT
+        liveness = liveness_of(
+            self.status if self.document else None,
+            now - last_write_in(self.path),
+            RETENTION_LIMITS,
+            has_job=os.path.exists(self.path + "/job.json"),
+            is_elsewhere=self.machine not in ("", os.uname().nodename),
+        )
+        return liveness in ("live", "starting")
 
 
 def last_write_in(path: str) -> float:

@@ -118,8 +118,7 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
 
 def read(request: Json, _: object = None) -> Json:
     rundir, is_copy = rundir_of(request), bool(request.get("copy"))
-    status, document = read_status_file(rundir, is_copy=is_copy)
-    now = os.stat(os.path.join(rundir, "status.json")).st_mtime if is_copy else time.time()
+    status, document, written = read_status_file(rundir, is_copy=is_copy)
     stacks = os.path.join(rundir, "stacks")
     with emit_frames() as writer:
         ranks = send_output(rundir, status, writer)
@@ -127,7 +126,7 @@ def read(request: Json, _: object = None) -> Json:
             writer.send(frame)
     return {
         "status": document,
-        "now": now,
+        "now": written if is_copy else time.time(),
         "boot": None if is_copy else boot_time(),
         "plan": plan_of(os.path.join(rundir, "plan.json")),
         "mpirun": text_lines(os.path.join(rundir, "mpirun.log")),

@@ -10,14 +10,12 @@ from typing import NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.liveness import REPORT_LIMITS, liveness_of
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
 
-UNHEARD = 120.0
-"""Seconds without a new status until a supervisor on another machine with this home counts as dead.
-
-Only its file shows that it lives; it is written every few seconds."""
 WATCHED = 20.0
-"""Seconds without a new status that confirm this to a follower: the clocks of the machines may differ by minutes."""
+"""Seconds without a new status that confirm to a follower that a supervisor on another machine has died, if the status
+is old: the clocks of the machines may differ by minutes."""
 
 
 class NoRecord(AgentError):
@@ -28,6 +26,8 @@ class StoredStatus(NamedTuple):
     status: RunStatus
     document: Json
     """The content of the file, with fields of newer versions."""
+    written: float
+    """When the file was written, in seconds since the epoch."""
 
 
 def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float | None = None) -> StoredStatus:
@@ -37,26 +37,19 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
     """
     path = os.path.join(rundir, "status.json")
     stored = read_document(path)
-    if is_copy or stored.status.is_over or stored.status.supervisor.is_alive:
-        return stored
-    is_on_this_machine = stored.status.supervisor.is_of_this_machine
-    if not is_on_this_machine and not _is_unheard(time.time() - os.stat(path).st_mtime, unchanged_for):
+    age, limit = time.time() - stored.written, REPORT_LIMITS.remote
+    if unchanged_for is not None:  # it needs no clock of another machine
+        age = unchanged_for + (limit - WATCHED if age >= limit else 0.0)
+    if is_copy or liveness_of(stored.status, age, REPORT_LIMITS) != "dead":
         return stored
     stored = read_document(path)  # its last status may have been written between the two checks
     if stored.status.is_over:
         return stored
-    lost = as_lost(stored.document, os.stat(path).st_mtime)
-    if is_on_this_machine:
+    lost = as_lost(stored.document, stored.written)
+    if stored.status.supervisor.is_of_this_machine:
         with contextlib.suppress(OSError):  # a full disk leaves the old one
             write_json_atomically(path, lost, durable=False)
-    return StoredStatus(read_status(lost), lost)
-
-
-def _is_unheard(age: float, unchanged_for: float | None) -> bool:
-    """`age` compares the clocks of two machines. Pure."""
-    if unchanged_for is None:
-        return age >= UNHEARD
-    return unchanged_for >= (WATCHED if age >= UNHEARD else UNHEARD)
+    return stored._replace(status=read_status(lost), document=lost)
 
 
 def read_document(path: str) -> StoredStatus:
@@ -64,6 +57,7 @@ def read_document(path: str) -> StoredStatus:
     try:
         with open(path, encoding="utf-8") as file:
             document: Json = json.load(file)
+            written = os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         raise no_record(os.path.dirname(path)) from None
     except (OSError, ValueError, RecursionError) as error:
@@ -71,7 +65,7 @@ def read_document(path: str) -> StoredStatus:
     kinds = {"state": str, "supervisor": dict, "ranks": list}
     if not isinstance(document, dict) or not all(isinstance(document.get(name), kinds[name]) for name in kinds):
         raise AgentError(f"{path} can't be read: it is not the record of a run")
-    return StoredStatus(read_status(document), document)
+    return StoredStatus(read_status(document), document, written)
 
 
 def as_lost(document: Json, at: float) -> Json:

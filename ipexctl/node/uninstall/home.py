@@ -12,15 +12,17 @@ home. It does not remove the files of `trust`; `tune.before` stays, because it i
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shutil
 import time
 from pathlib import Path
-from typing import BinaryIO, Iterator, Literal
+from typing import BinaryIO, Iterator
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer
 from ipexctl.node.common.files import HOME_ENTRIES, check_owner, disk_usage, encode_name, home_of
+from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
@@ -28,12 +30,8 @@ from ipexctl.node.env.environments import list_directory
 from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import Plan
 from ipexctl.node.run.retention import runs_with_processes
-from ipexctl.node.run.status_file import UNHEARD, NoRecord, read_document
+from ipexctl.node.run.status_file import NoRecord, read_document
 
-RunState = Literal["live", "starting", "over", "unknown"]
-START_TIME = 60.0
-"""Seconds in which a run whose files have arrived may still start."""
-DAY = 86400.0
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 """The directories of a run with the output of its ranks."""
 STAYS = frozenset({"ssh", "tune.before"})
@@ -96,20 +94,16 @@ class RunPart(Part):
         self.name = name
         super().__init__(os.fsencode(f"{home}/runs/{name}"))
 
-    def state(self) -> RunState:
-        """The state by its files alone; processes on this host can show that it is in use."""
-        status = self.path + b"/status.json"
+    def liveness(self) -> Liveness:
+        """By its files alone; processes on this host can show that it is in use."""
         try:
-            stored = read_document(os.fsdecode(status))
+            stored = read_document(os.fsdecode(self.path + b"/status.json"))
         except NoRecord:  # a node other than node0, or before the start
-            files = ((b"/job.json", DAY), (b"/agent.zip", START_TIME))
-            return "starting" if any(age_of(self.path + name) < limit for name, limit in files) else "unknown"
+            job, agent = (age_of(self.path + name) for name in (b"/job.json", b"/agent.zip"))
+            return liveness_of(None, min(job, agent), REPORT_LIMITS, has_job=math.isfinite(job))
         except AgentError:
             return "unknown"
-        supervisor = stored.status.supervisor
-        if stored.status.is_over or supervisor.is_of_this_machine:
-            return "live" if not stored.status.is_over and supervisor.is_alive else "over"
-        return "live" if age_of(status) < UNHEARD else "over"
+        return liveness_of(stored.status, time.time() - stored.written, REPORT_LIMITS)
 
     def results(self) -> list[bytes]:
         """The output of its ranks."""
@@ -134,15 +128,15 @@ class HomeContents:
         entries = list_directory(Path(self.home, name))
         return [path for path in entries if is_directory(os.fsencode(path)) and not path.name.startswith(".")]
 
-    def run_states(self) -> dict[RunState, list[str]]:
+    def run_states(self) -> dict[Liveness, list[str]]:
         """The names of the runs in each state. `ended` of the request wins over `starting`."""
         active = runs_with_processes(f"{self.home}/runs") if self.runs else set()
-        states = {run.name: "live" if run.name in active else run.state() for run in self.runs}
+        states: dict[str, Liveness] = {run.name: "live" if run.name in active else run.liveness() for run in self.runs}
         ended = self.request["ended"]
         for tree in self.trees:
             for name in tree.tree.active_runs(None, ended):
                 states[name] = "live" if states.get(name) == "live" else "starting"
-        names: dict[RunState, list[str]] = {"live": [], "starting": [], "over": [], "unknown": []}
+        names: dict[Liveness, list[str]] = {"live": [], "starting": [], "dead": [], "over": [], "unknown": []}
         for name, state in sorted(states.items()):
             names["unknown" if state == "starting" and name in ended else state].append(name)
         return names
@@ -164,7 +158,7 @@ class HomeContents:
             "logins": os.path.isdir(f"{self.home}/ssh"),
             "live": states["live"],
             "starting": states["starting"],
-            "over": states["over"],
+            "over": sorted(states["over"] + states["dead"]),
             "busy": [] if states["live"] else self.busy(),
             "found": [entry for entry in self.found() if entry["count"]],
             "left": list(self.left()),
@@ -268,7 +262,7 @@ def age_of(path: bytes) -> float:
     try:
         return time.time() - os.stat(path).st_mtime
     except OSError:
-        return float("inf")
+        return math.inf
 
 
 def remove(request: Json, _: BinaryIO) -> Json:

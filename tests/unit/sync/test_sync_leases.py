@@ -115,12 +115,16 @@ def test_ranks_hold_the_tree_until_they_end_on_nodes_without_a_run_record(place:
     rank = subprocess.Popen([sys.executable, "-I", rundir / name, *command, rundir / "job.json"])
     try:
         assert next_generation(place) == 2, "an hour later its rank still runs here"
+        with _patched_agent({"common.liveness": ("remote=DAY, job", "remote=-1.0, job")}):
+            change_lease(place, machine="node2")
+            assert next_generation(place) == 2, "node2, which shares the home, has made the lease long ago"
+            change_lease(place, machine=os.uname().nodename)
     finally:
         rank.kill()
         rank.wait()
     change_lease(place, made=time.time())
     assert next_generation(place) == 2, "it may be about to start"
-    with _patched_agent({"files.tree": ("UPLOAD_TIME = 20.0", "UPLOAD_TIME = -1.0")}):
+    with _patched_agent({"common.liveness": ("files=20.0", "files=-1.0")}):
         assert next_generation(place) == 1, "its rank has come and gone"
 
 
