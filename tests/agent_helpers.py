@@ -13,9 +13,10 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ipexctl.node.common.frames import Chunk, CompressedFrameReader, decode_chunk, decode_json
+from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.node_call import agent_zip
 
 
@@ -58,6 +59,24 @@ def patched_zip(rooms: str, patches: Mapping[str, tuple[str, str]]) -> bytes:
     for module, (old, new) in patches.items():
         packed = _patched(packed, f"ipexctl/node/{module.replace('.', '/')}.py", old, new)
     return packed
+
+
+def follow_request(home: Path | str, run: str, **changes: Any) -> FollowRequest:
+    """A request for all output of a run."""
+    request: FollowRequest = {
+        "home": str(home),
+        "id": run,
+        "copy": False,
+        "offsets": {},
+        "ranks": None,
+        "streams": ["out", "err"],
+        "follow": True,
+        "tail": None,
+        "grep": "",
+        "exact": False,
+        "figures": 0.0,
+    }
+    return cast("FollowRequest", {**request, **changes})
 
 
 @functools.cache

@@ -118,7 +118,7 @@ class Home:
 def start(
     command: str,
     action: str,
-    request: dict[str, Any],
+    request: Mapping[str, Any],
     *,
     python: str = PYTHON,
     env: dict[str, str] | None = None,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.smoke.speed import HostRequest, ServeRequest, SmokeRequest
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -234,7 +235,7 @@ class _Smoke:
         self._sessions = sessions
         self._tokens = {name: secrets.token_hex(8) for name in sessions}
 
-    def _start(self, dialog: ScriptDialog, name: str, action: str, timeout: float, **request: object) -> None:
+    def _start(self, dialog: ScriptDialog, name: str, action: str, timeout: float, request: SmokeRequest) -> None:
         """Start the agent with the Python of an environment with torch if there is one, else with one of the system."""
         software = self._facts.get(name, Facts()).software
         pythons = [f"{env.path}/bin/python" for env in software.envs if env.runs and env.torch]
@@ -250,7 +251,8 @@ class _Smoke:
         left = max(0.2, until - time.monotonic())
         for name in self._sessions:
             cores = self._facts.get(name, Facts()).cpu.allowed or 1
-            self._start(dialog, name, "host", left, cores=cores, seconds=left * 0.8, life=left + 3)
+            request: HostRequest = {"cores": cores, "seconds": left * 0.8, "life": int(left) + 3}
+            self._start(dialog, name, "host", left, request)
         while (received := dialog.receive(until)) is not None:
             name, line = received
             if isinstance(line, HostError):
@@ -272,7 +274,8 @@ class _Smoke:
             if name in self._sessions and name in self._internal:
                 action = "connect" if name == self._names[0] else "serve"
                 address, token = self._internal[name], self._tokens[name]
-                self._start(dialog, name, action, budget, address=address, token=token, life=round(budget) + 2)
+                request: ServeRequest = {"address": address, "token": token, "life": round(budget) + 2}
+                self._start(dialog, name, action, budget, request)
 
     def measure_links(self, dialog: ScriptDialog, until: float) -> tuple[LinkSmoke, ...]:
         node0, *others = self._names

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import Frame
+    from ipexctl.node.run.runs import DumpRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -235,9 +236,11 @@ def dump(
         nonlocal found
         found = receiver.add(decode_json(frame[1])) or found
 
-    more = {"ranks": ranks, "wait": WAIT}
-    answer = call_on_node0(session, record, "run.runs", "dump", more, timeout=timeout, on_frame=on_frame, cancel=cancel)
-    status = read_status(answer["status"])
+    request: DumpRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": WAIT}
+    reply = call_on_node0(
+        session, record, "run.runs", "dump", request, timeout=timeout, on_frame=on_frame, cancel=cancel
+    )
+    status = read_status(reply["status"])
     if found is None and not status.is_over:
         raise HostError("it sent no stacks, or not all of them", f"once more: ipexctl dump {record.id}")
     return found or status

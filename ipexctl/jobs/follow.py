@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.dump import DumpReceiver
     from ipexctl.jobs.local_copy import LocalCopy
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.run.follow import FollowRequest
     from ipexctl.remote.session import Session
 
 MOST_SILENCE: Final = 30.0
@@ -62,7 +63,7 @@ class LineChoice:
 ALL_LINES: Final = LineChoice()
 Event = Chunk | RunStatus | Notice | RunEnded
 Watch = Callable[[Event], None]
-FollowCall = Callable[[Mapping[str, Any], Callable[[Frame], None], Cancel], Reply]
+FollowCall = Callable[["FollowRequest", Callable[[Frame], None], Cancel], Reply]
 """Sends the request to node0 and returns its last event; frames go to the callback."""
 
 
@@ -144,7 +145,7 @@ class Follower:
             if self.status is not None:
                 self._watch(Notice(f"{self._record.node0.name} is reached again"))
             self._dump = None
-            request = {
+            request: FollowRequest = {
                 "home": self._record.home,
                 "id": self._record.id,
                 "offsets": self.offsets,
@@ -164,7 +165,7 @@ class Follower:
             self._watch(Notice("\n".join(["the last lines of mpirun.log:", *tail]), True))
         return RunEnded(run_exit_code(status), status)
 
-    def _call(self, session: Session, request: Mapping[str, Any]) -> Reply:
+    def _call(self, session: Session, request: FollowRequest) -> Reply:
         silence = Deadline(MOST_SILENCE)
 
         def on_frame(frame: Frame) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.files import RunReference
     from ipexctl.node.common.frames import Frame
+    from ipexctl.node.run.runs import ListRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
@@ -26,7 +28,7 @@ def call_on_node0(
     record: RunRecord,
     command: str,
     action: str,
-    more: Mapping[str, Any],
+    request: RunReference | ListRequest,
     *,
     timeout: float | None = None,
     on_frame: Callable[[Frame], None] | None = None,
@@ -36,7 +38,7 @@ def call_on_node0(
         session,
         command,
         action,
-        {"home": record.home, "id": record.id, **more},
+        request,
         python=record.python,
         home=record.home,
         label=f"{action} the run",

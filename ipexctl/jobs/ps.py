@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.run.runs import ListRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
@@ -54,9 +55,10 @@ def query_runs(
         places.setdefault((record.node0, record.home), []).append(record)
 
     def query(group: list[RunRecord]) -> dict[str, Reply]:
-        newest, more = group[-1], {"ids": [record.id for record in group]}
+        newest = group[-1]
+        request: ListRequest = {"home": newest.home, "ids": [record.id for record in group]}
         with closing(open_session(newest)) as session:
-            reply = call_on_node0(session, newest, "run.runs", "list", more, timeout=timeout, cancel=cancel)
+            reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout, cancel=cancel)
         runs = reply.record("runs")
         return {name: runs.record(name) for name, document in runs.items() if document is not None}
 

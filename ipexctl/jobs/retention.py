@@ -11,7 +11,7 @@ import math
 import shlex
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.jobs.local_copy import read_final_status, remove_copy
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord, RunRegistry
+    from ipexctl.node.run.retention import PruneRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -42,9 +43,8 @@ class RetentionLimits:
     gb: float = 2.0
     newest: int = 10
 
-    def request(self, home: str, *, mine: str | None = None, dry_run: bool = False) -> dict[str, Any]:
-        limits = {"days": self.days, "gb": self.gb, "keep": self.newest}
-        return {"home": home, **limits, "mine": mine, "dry_run": dry_run}
+    def request(self, home: str, *, mine: str | None = None, dry_run: bool = False) -> PruneRequest:
+        return {"home": home, "days": self.days, "gb": self.gb, "keep": self.newest, "mine": mine, "dry_run": dry_run}
 
 
 def read_limits(environ: Mapping[str, str]) -> RetentionLimits:

@@ -11,6 +11,7 @@ from ipexctl.node.common.records import RunStatus, State, read_status
 
 if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.run.runs import StopRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -36,11 +37,11 @@ def stop(
     record: RunRecord,
     *,
     number: int = signal.SIGTERM,
+    wait: float = WAIT,
     timeout: float = ANSWER_TIMEOUT,
     cancel: Cancel | None = None,
 ) -> StopResult:
     """Signal the supervisor, and wait until the run has ended. Raises a HostError."""
-    more = {"wait": WAIT, "signal": number}
-    answer = call_on_node0(session, record, "run.runs", "stop", more, timeout=timeout, cancel=cancel)
-    was = read_status({"state": answer["was"]}).state
-    return StopResult(read_status(answer["status"]), was)
+    request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number}
+    reply = call_on_node0(session, record, "run.runs", "stop", request, timeout=timeout, cancel=cancel)
+    return StopResult(read_status(reply["status"]), read_status({"state": reply["was"]}).state)

@@ -18,6 +18,7 @@ from ipexctl.trust.setup import TrustOptions, revoke
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ipexctl.node.uninstall.home import UninstallRequest
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -126,13 +127,14 @@ class _Uninstall:
 
         def work(host: Host, session: Session) -> UninstallResult:
             before = self.results[host.name]
-            request = {"home": before.home, "results": self._options.with_results, "ended": ended}
+            home = before.home or ""
+            request: UninstallRequest = {"home": home, "results": self._options.with_results, "ended": ended}
             reply = call(
                 session,
                 "uninstall.home",
                 action,
                 request,
-                home=before.home or "",
+                home=home,
                 label=f"{action} the files of ipexctl",
                 timeout=self._options.timeout,
                 cancel=self._pool.cancel,

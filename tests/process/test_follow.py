@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from run_helpers import SLEEP_FOREVER, Run
 
-from agent_helpers import all_pythons, read_events
+from agent_helpers import all_pythons, follow_request, read_events
 from env_helpers import said, start
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameReader, CompressedFrameWriter
 from ipexctl.node.common.liveness import REPORT_LIMITS
@@ -47,8 +47,7 @@ SLOW = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n   
 class Follow:
     def __init__(self, run: Run, python: str = sys.executable, **more: Any) -> None:
         self.events: list[Chunk | dict[str, Any]] = []
-        request = {"home": str(run.home), "id": run.id, "follow": True, **more}
-        self.process = start("run.follow", "follow", request, python=python)
+        self.process = start("run.follow", "follow", follow_request(run.home, run.id, **more), python=python)
 
     def collect(self, until: Callable[[Follow], bool] = lambda _: False) -> Follow:
         """Collect events to the end, or until `until` is true; then kill the process as a lost connection does."""
@@ -102,8 +101,7 @@ def test_start_process_can_follow_its_run(make: Callable[..., Run]) -> None:
     run.send_go(leave=False)
     assert run.process.stdin is not None
     assert run.process.stdout is not None
-    request = {"home": str(run.home), "id": run.id, "follow": True}
-    run.process.stdin.write(json.dumps(request).encode() + b"\n")
+    run.process.stdin.write(json.dumps(follow_request(run.home, run.id)).encode() + b"\n")
     run.process.stdin.close()
     *events, last = read_events(run.process.stdout.fileno())
     chunks = [event for event in events if isinstance(event, Chunk)]
@@ -343,7 +341,7 @@ def test_unknown_run_is_reported(make: Callable[..., Run]) -> None:
 
 
 def on_runs(run: Run, action: str, **more: Any) -> dict[str, Any]:
-    return said(start("run.runs", action, {"home": str(run.home), "id": run.id, **more}))
+    return said(start("run.runs", action, {"home": str(run.home), "id": run.id, "signal": signal.SIGTERM, **more}))
 
 
 def test_list_and_stop_report_the_state_of_runs(make: Callable[..., Run]) -> None:
@@ -359,7 +357,7 @@ def test_list_and_stop_report_the_state_of_runs(make: Callable[..., Run]) -> Non
     assert on.left() == []
     again = on_runs(on, "stop", wait=15)
     assert (again["was"], again["status"]["state"]) == ("stopped", "stopped")
-    assert on_runs(over, "stop")["was"] == "ok"
+    assert on_runs(over, "stop", wait=15)["was"] == "ok"
 
 
 def test_process_with_pid_of_a_remote_supervisor_is_not_signalled(tmp_path: Path) -> None:
@@ -383,7 +381,7 @@ def test_unreadable_record_is_reported(text: str, make: Callable[..., Run]) -> N
     listed = on_runs(run, "list", ids=[run.id, "never"])["runs"]
     assert f"{run.id}/status.json can't be read: " in listed[run.id]["unreadable"]
     assert listed["never"] is None
-    assert "status.json can't be read: " in on_runs(run, "stop")["reason"]
+    assert "status.json can't be read: " in on_runs(run, "stop", wait=15)["reason"]
 
 
 def ended_run(tmp_path: Path, size: int) -> Path:
@@ -401,9 +399,8 @@ def ended_run(tmp_path: Path, size: int) -> Path:
 
 def followed_with(tmp_path: Path, soft: int, hard: int) -> tuple[set[tuple[int, str]], dict[str, Any]]:
     """The streams that were sent with this limit of open files, and the last event."""
-    request = {"home": str(tmp_path), "id": "r1", "follow": True}
     limits: dict[str, Any] = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))}
-    with start("run.follow", "follow", request, **limits) as process:
+    with start("run.follow", "follow", follow_request(tmp_path, "r1"), **limits) as process:
         assert process.stdout is not None
         *events, last = read_events(process.stdout.fileno())
     assert isinstance(last, dict)

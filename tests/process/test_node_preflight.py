@@ -34,7 +34,7 @@ def check(tmp_path: Path, **addresses: str) -> dict[str, Any]:
         "python": sys.executable,
         "ssh": [str(ssh)],
         "probe": login_line(Command.argv(sys.executable, "-I", "-S", "-c", script_text("network.ports")), "nonce"),
-        "nodes": [{"word": word, "address": address} for word, address in addresses.items()],
+        "nodes": [{"ssh_name": word, "address": address} for word, address in addresses.items()],
         "seconds": 5,
         "record": str(tmp_path / "record"),
     }

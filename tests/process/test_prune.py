@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from run_helpers import HERE
 
-from agent_helpers import agent_file, other_pythons, wait_until
+from agent_helpers import agent_file, follow_request, other_pythons, wait_until
 from cli_helpers import ipexctl
 from env_helpers import said, start
 from ipexctl.errors import UserError
@@ -71,7 +71,7 @@ class Runs:
         return rundir
 
     def prune(self, *, days: float = 30, gb: float = 2, keep: int = 0, **more: Any) -> dict[str, Any]:
-        request = {"home": str(self.home), "days": days, "gb": gb, "keep": keep, "mine": None, **more}
+        request = {"home": str(self.home), "days": days, "gb": gb, "keep": keep, "mine": None, "dry_run": False, **more}
         return said(start("run.retention", "prune", request))
 
     @property
@@ -98,7 +98,7 @@ def test_old_runs_are_pruned_but_the_newest_are_kept(runs: Runs) -> None:
 @pytest.mark.parametrize("python", other_pythons())
 def test_every_python_of_a_node_can_prune(runs: Runs, python: str) -> None:
     runs.make("r", 99)
-    request = {"home": str(runs.home), "days": 1, "gb": 1, "keep": 0, "mine": None}
+    request = RetentionLimits(days=1, newest=0).request(str(runs.home))
     assert said(start("run.retention", "prune", request, python=python))["pruned"][0]["id"] == "r"
 
 
@@ -199,7 +199,7 @@ def test_pruned_run_is_listed_with_its_result(runs: Runs) -> None:
     assert answer["runs"]["never"] is None
     everything = said(start("run.runs", "list", {"home": str(runs.home), "ids": None}))
     assert list(everything["runs"]) == ["whole"]
-    followed = said(start("run.follow", "follow", {"home": str(runs.home), "id": "r", "ranks": None}))
+    followed = said(start("run.follow", "follow", follow_request(runs.home, "r")))
     assert followed["reason"] == f"its logs were pruned on {time.strftime('%Y-%m-%d')}: older than 30 days"
     assert "IPEXCTL_KEEP_DAYS" in followed["fix"]
 

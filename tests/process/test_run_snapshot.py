@@ -26,7 +26,9 @@ from message_data import missing
 
 
 def ask(home: Path, run: str, python: str = sys.executable, **more: Any) -> tuple[dict[str, Any], list[Chunk]]:
-    with start("run.run_snapshot", "read", {"home": str(home), "id": run, **more}, python=python) as process:
+    with start(
+        "run.run_snapshot", "read", {"home": str(home), "id": run, "copy": False, **more}, python=python
+    ) as process:
         assert process.stdout is not None
         *chunks, answer = read_events(process.stdout.fileno())
     assert isinstance(answer, dict)

@@ -173,10 +173,11 @@ def test_run_without_record_has_ended_if_its_node0_reports_it(home: Path) -> Non
 
 
 def test_processes_of_a_run_prevent_removal(home: Path) -> None:
-    env = {**os.environ, "IPEXCTL_RUN": "old-run"}
+    make_run(home, "with-process", {"state": "ok", "supervisor": DEAD})  # other tests see the process, too
+    env = {**os.environ, "IPEXCTL_RUN": "with-process"}
     with subprocess.Popen(["sleep", "60"], env=env) as rank:
         try:
-            assert agent("list", home)["live"] == ["old-run"]
+            assert agent("list", home)["live"] == ["with-process"]
         finally:
             rank.kill()
 

@@ -17,13 +17,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.jobs.retention import RetentionLimits, background_prune
+from ipexctl.jobs.stop import stop
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.launch.plan import RANK_NAMES, LaunchPlan
 from ipexctl.node.common.job import ConnectivityRecord, JobRecord, Master, RankJob, StartRequest, SupervisorRequest
 from ipexctl.node.common.json_records import as_json
-from ipexctl.node.common.records import FINAL
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import Frame
+    from ipexctl.node.run.follow import FollowRequest
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session_pool import SessionPool
 
@@ -169,7 +169,7 @@ class Launch:
         self._send(as_json(start))
         self._wait_for(self._started)
 
-    def follow(self, request: Mapping[str, Any], on_frame: Callable[[Frame], None], cancel: Cancel) -> Reply:
+    def follow(self, request: FollowRequest, on_frame: Callable[[Frame], None], cancel: Cancel) -> Reply:
         """Follow the started run to its end, by the process that has started it. Its connection must stay open."""
         self._on_frame = on_frame
         self._send(request)
@@ -180,7 +180,7 @@ class Launch:
         """End the supervisor's call; the started run continues on its own."""
         self._stdin.end()
 
-    def _send(self, request: Mapping[str, Any]) -> None:
+    def _send(self, request: object) -> None:
         self._stdin.send(json.dumps(request).encode() + b"\n")
 
     def abandon(self) -> None:
@@ -266,8 +266,7 @@ class Launch:
                 if time.monotonic() > until:  # the supervisor has not received the command to start
                     return True
                 time.sleep(0.3)
-            answer = call_on_node0(session, record, "run.runs", "stop", {"wait": 10}, timeout=15)
-            return answer.record("status").text("state") in FINAL
+            return stop(session, record, wait=10, timeout=15).status.is_over
         except HostError:
             return False
 

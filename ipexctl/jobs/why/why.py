@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.registry import FailedCall, RunRecord
     from ipexctl.known_errors.match import Cause
+    from ipexctl.node.run.run_snapshot import SnapshotRequest
     from ipexctl.remote.session import Session
 
 QUERY_TIMEOUT: Final = 60.0
@@ -118,8 +119,9 @@ def _read_snapshot(
         else:
             output.append(decode_chunk(kind, payload))
 
+    request: SnapshotRequest = {"home": record.home, "id": record.id, "copy": copy}
     reply = call_on_node0(
-        session, record, "run.run_snapshot", "read", {"copy": copy}, timeout=timeout, on_frame=on_frame, cancel=cancel
+        session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
     return read_snapshot(reply, output, record.node0.name, newest_dump)
 

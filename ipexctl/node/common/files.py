@@ -9,7 +9,7 @@ import contextlib
 import errno
 import json
 import os
-from typing import Callable, Union
+from typing import Any, Callable, Mapping, TypedDict, Union
 
 from ipexctl.node.common.answer import AgentError, Json
 
@@ -90,16 +90,22 @@ def sha256_of(path: AnyPath, on_read: Callable[[int], None] | None = None) -> st
     return digest.hexdigest()
 
 
-def home_of(request: Json) -> str:
+class RunReference(TypedDict):
+    """Names a run of a host."""
+
+    home: str
+    id: str
+
+
+def home_of(request: Mapping[str, Any]) -> str:
     """The home that a request names; raises an AgentError unless it is an absolute path."""
-    home = os.path.expanduser(str(request["home"]))
+    home: str = os.path.expanduser(request["home"])
     if not os.path.isabs(home):
         raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
     return home
 
 
-def rundir_of(request: Json) -> str:
-    """The directory of the run that a request names."""
+def rundir_of(request: RunReference) -> str:
     return os.path.join(home_of(request), "runs", request["id"])
 
 

@@ -1,14 +1,6 @@
 """Checks from node0 that the nodes of a run can connect: ssh from node0 to each node, and TCP in both directions.
 
 All nodes are checked at once, as mpirun would connect to them.
-
-    {"address": node0's own, "python", "ssh": [word, …], "probe": the command line that starts `ports` on a node,
-     "nodes": [{"word", "address"}, …], "seconds", "record": the file of a check that passed, which is removed}
-        → {"event": "done", "nodes": {word: {"kind": "ok" | "login" | "back" | "there", "text"}},
-           "began": in seconds since the boot}
-
-`login`: ssh from node0 fails. `back`: the node can't connect to a port of node0. `there`: node0 can't connect to a port
-of the node.
 """
 
 from __future__ import annotations
@@ -20,11 +12,12 @@ import secrets
 import shutil
 import subprocess
 import threading
-from typing import Any, Iterator, NamedTuple
+from typing import BinaryIO, Iterable, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import remove_file
 from ipexctl.node.network import ports
+from ipexctl.node.network.replies import NodeResult
 
 _PROBLEMS = {
     "timeout": "no answer",
@@ -36,21 +29,41 @@ _PROBLEMS = {
 }
 
 
-class NodeResult(NamedTuple):
-    kind: str
-    text: str = ""
+class NodeAddress(TypedDict):
+    ssh_name: str
+    """The name for ssh on node0."""
+    address: str
+
+
+class Connections(TypedDict):
+    """What a check depends on."""
+
+    address: str
+    """Node0's own."""
+    python: str
+    ssh: Sequence[str]
+    nodes: Sequence[NodeAddress]
+    seconds: float
+    """For one connection; a login gets three times as long."""
+    record: str
+    """The file of a check that passed, which is removed."""
+
+
+class CheckRequest(Connections):
+    probe: str
+    """The command line that starts `ports` on a node."""
 
 
 class NodeCheck:
     """The check of one node by the program that doctor uses too: `ports`, started there by ssh."""
 
-    def __init__(self, request: Json, node: Json, port: int, token: str) -> None:
+    def __init__(self, request: CheckRequest, node: NodeAddress, port: int, token: str) -> None:
         self.request, self.node, self.port, self.token = request, node, port, token
         self.result = NodeResult("login")
 
     def run(self) -> None:
-        seconds = float(self.request["seconds"])
-        argv = [*self.request["ssh"], "--", self.node["word"], self.request["probe"]]
+        seconds = self.request["seconds"]
+        argv = [*self.request["ssh"], "--", self.node["ssh_name"], self.request["probe"]]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             timer = threading.Timer(3 * seconds, process.kill)
             timer.start()
@@ -91,7 +104,7 @@ class NodeCheck:
         return NodeResult(direction, f"{_PROBLEMS.get(result) or text} on port {port}")
 
 
-def read_events(stdout: Any) -> Iterator[Json]:
+def read_events(stdout: Iterable[bytes]) -> Iterator[Json]:
     """The events of the agent on a node; other output comes from its login shell."""
     for line in stdout:
         try:
@@ -102,7 +115,7 @@ def read_events(stdout: Any) -> Iterator[Json]:
             yield event
 
 
-def check_nodes(request: Json) -> dict[str, NodeResult]:
+def check_nodes(request: CheckRequest) -> dict[str, NodeResult]:
     token = secrets.token_hex(8)
     port, reason = ports.listen(request["address"], token)
     if port is None:
@@ -113,10 +126,11 @@ def check_nodes(request: Json) -> dict[str, NodeResult]:
         thread.start()
     for thread in threads:
         thread.join()
-    return {check.node["word"]: check.result for check in checks}
+    return {check.node["ssh_name"]: check.result for check in checks}
 
 
-def check_request(request: Json, _: object) -> Json:
+def check_connections(request: CheckRequest, _: BinaryIO) -> Json:
+    """The result of each node by its name for ssh; `began` is in seconds since the boot."""
     if shutil.which(request["python"]) is None:  # another Python runs this, and would check the wrong one
         raise AgentError(f"{request['python']} is not there")
     with open("/proc/uptime", encoding="ascii") as file:
@@ -125,9 +139,9 @@ def check_request(request: Json, _: object) -> Json:
     if shutil.which(request["ssh"][0]) is not None:
         results = check_nodes(request)
     else:
-        results = {node["word"]: NodeResult("login", "there is no ssh on it") for node in request["nodes"]}
-    return {"nodes": {word: result._asdict() for word, result in results.items()}, "began": began}
+        results = {node["ssh_name"]: NodeResult("login", "there is no ssh on it") for node in request["nodes"]}
+    return {"nodes": {name: result._asdict() for name, result in results.items()}, "began": began}
 
 
 def main(action: str) -> int:
-    return answer({"try": check_request}[action])
+    return answer({"try": check_connections}[action])

@@ -1,14 +1,8 @@
 """Follows a run until it has ended: its output in order of time, by offset, and its status.
 
-    follow  {home, id, copy, offsets: {"0.out": N, …} or null, ranks: [N, …] or null, streams, follow,
-             tail: lines or null, grep: regular expression or null, exact,
-             figures: seconds between two statuses where only figures change}
-        → frames: chunks of output, and the messages {"status"}, {"at": the time of the chunks that follow}, the
-          dump that --on-hang has taken (`stack_dumps.encode_dump`) and {}, which only shows that the run is followed
-        → {"event": "done", "status"}
-
-With `copy` the directory is an earlier copy from node0. With `exact` the order of the output is exact, however much
-there is. It only reads the run's directory: the run does not know its followers.
+A FollowRequest is answered with frames: chunks of output, and the messages {"status"}, {"at": the time of the chunks
+that follow}, the dump that --on-hang has taken (`stack_dumps.encode_dump`) and {}, which only shows that the run is
+followed; then {"event": "done", "status"}. It only reads the run's directory: the run does not know its followers.
 """
 
 from __future__ import annotations
@@ -19,10 +13,10 @@ import math
 import os
 import signal
 import time
-from typing import BinaryIO, Iterable, Iterator
+from typing import BinaryIO, Iterable, Iterator, Mapping, Sequence
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
-from ipexctl.node.common.files import rundir_of
+from ipexctl.node.common.files import RunReference, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk, encode_json
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
@@ -53,6 +47,25 @@ STATUS_INTERVAL = 2.0
 RANK_INTERVAL = 0.005
 LONGEST_RANK_INTERVAL = 1.0
 """Seconds for each rank, and at most, between two statuses with new states of ranks alone: each names all ranks."""
+
+
+class FollowRequest(RunReference):
+    copy: bool
+    """The directory is an earlier copy from node0."""
+    offsets: Mapping[str, int]
+    """`0.out` → the bytes that the caller has."""
+    ranks: Sequence[int] | None
+    """None for all."""
+    streams: Sequence[str]
+    follow: bool
+    tail: int | None
+    """This many lines, the last ones."""
+    grep: str
+    """A regular expression; empty for all lines."""
+    exact: bool
+    """The order of the output is exact, however much there is."""
+    figures: float
+    """Seconds between two statuses where only figures change."""
 
 
 class FollowedFile:
@@ -113,19 +126,18 @@ class OutputReader:
             yield from file.new_chunks(latest)
 
 
-def files_of(request: Json, rundir: str, world_size: int) -> dict[OutputKey, FollowedFile]:
-    offsets = request.get("offsets") or {}
-    ranks = request.get("ranks")
-    tail = None if request.get("grep") else request.get("tail")
+def files_of(request: FollowRequest, rundir: str, world_size: int) -> dict[OutputKey, FollowedFile]:
+    ranks = request["ranks"]
+    tail = None if request["grep"] else request["tail"]
     files: dict[OutputKey, FollowedFile] = {}
     for rank in range(world_size) if ranks is None else ranks:
         for stream, suffix in SUFFIXES.items():
-            if suffix not in (request.get("streams") or SUFFIXES.values()):
+            if suffix not in request["streams"]:
                 continue
             path = os.path.join(rundir, "ranks", f"{rank:04}.{suffix}")
-            offset = offsets.get(f"{rank}.{suffix}")
+            offset = request["offsets"].get(f"{rank}.{suffix}")
             if offset is None:
-                offset = 0 if tail is None else start_of_last_lines(path, int(tail))
+                offset = 0 if tail is None else start_of_last_lines(path, tail)
             files[rank, stream] = FollowedFile(path, rank, stream, offset)
     return files
 
@@ -257,25 +269,23 @@ class OutputSender:
             self._writer.send(encode_chunk(chunk))
 
 
-def follow(request: Json, _: object = None) -> Json:
+def follow(request: FollowRequest, _: object) -> Json:
     allow_many_files()  # each rank has two files
-    rundir = rundir_of(request)
-    is_copy = bool(request.get("copy"))
+    rundir, is_copy = rundir_of(request), request["copy"]
     first = read_status_file(rundir, is_copy=is_copy)
     files = files_of(request, rundir, first.status.world_size)
-    times = TimesReader(os.path.join(rundir, "output.times"), len(files), exact=bool(request.get("exact")))
+    times = TimesReader(os.path.join(rundir, "output.times"), len(files), exact=request["exact"])
     output = OutputReader(files, times, is_live=not (is_copy or first.status.is_over))
-    tail = request.get("tail")
-    chosen = OutputFilter(str(request.get("grep") or ""), tail)
+    chosen = OutputFilter(request["grep"], request["tail"])
     with emit_frames() as writer:
         sender = OutputSender(output, chosen, writer)
-        if is_copy or not request.get("follow", True):
+        if is_copy or not request["follow"]:
             writer.send(encode_json({"status": first.document}))
             sender.send_all(is_final=True)
             return {"status": first.document}
-        if tail is not None:
+        if request["tail"] is not None:
             sender.send_all(is_final=False)
-        statuses = StatusWatcher(rundir, float(request.get("figures") or 0.0))
+        statuses = StatusWatcher(rundir, request["figures"])
         changes = ChangeSignal(rundir, is_local=first.status.supervisor.is_of_this_machine)
         return {"status": forward_run(output, sender, statuses, changes, writer)}
 

@@ -1,8 +1,5 @@
 """Removes old runs of this host by age and size, but never a run in progress, and never the newest.
 
-    prune  {home, days, gb, keep, mine: id or null, dry_run}
-        → {"event": "done", "pruned": [{"id", "bytes", "why"}, …], "kept": runs, "bytes": of those}
-
 A summary of each pruned run stays as a line of `runs/.pruned.jsonl`.
 """
 
@@ -16,6 +13,7 @@ import os
 import re
 import shutil
 import time
+from typing import TypedDict
 
 from ipexctl.node.common.answer import Json, answer
 from ipexctl.node.common.files import disk_usage, home_of, open_private, read_json, remove_file, write_atomically
@@ -41,6 +39,19 @@ SUMMARY_FIELDS = (
     "env",
     "reason",
 )
+
+
+class PruneRequest(TypedDict):
+    home: str
+    days: float
+    """Older runs are pruned."""
+    gb: float
+    """The oldest runs are pruned until all of them take no more."""
+    keep: int
+    """The number of newest runs that stay."""
+    mine: str | None
+    """The run of the caller, which stays."""
+    dry_run: bool
 
 
 class Run:
@@ -88,14 +99,14 @@ def runs_with_processes(runs_directory: str) -> set[str]:
     return {os.fsdecode(run) for runs in found for run in runs}
 
 
-def choose_runs(runs: list[Run], request: Json, active: set[str], now: float) -> list[tuple[Run, str]]:
+def choose_runs(runs: list[Run], request: PruneRequest, active: set[str], now: float) -> list[tuple[Run, str]]:
     """The runs to remove, with reasons: the newest stay, and the oldest go first. No run in progress is among them."""
-    days, max_bytes = float(request["days"]), float(request["gb"]) * 1e9
+    days, max_bytes = request["days"], request["gb"] * 1e9
     ordered = sorted(runs, key=lambda run: run.at, reverse=True)
     removable = [
         run
-        for run in ordered[int(request["keep"]) :]
-        if run.name != request.get("mine") and not run.may_be_in_progress(now, active)
+        for run in ordered[request["keep"] :]
+        if run.name != request["mine"] and not run.may_be_in_progress(now, active)
     ]
     total = sum(run.bytes for run in runs)
     removed: list[tuple[Run, str]] = []
@@ -103,7 +114,7 @@ def choose_runs(runs: list[Run], request: Json, active: set[str], now: float) ->
         if now - run.at > days * DAY:
             removed.append((run, f"older than {days:g} days"))
         elif total > max_bytes:
-            removed.append((run, f"all runs took more than {float(request['gb']):g} GB"))
+            removed.append((run, f"all runs took more than {request['gb']:g} GB"))
         else:
             continue
         total -= run.bytes
@@ -160,7 +171,7 @@ def clean_up(runs_directory: str) -> None:
             write_atomically(path, "".join(lines[-REMEMBERED:]).encode(), durable=False)
 
 
-def prune(request: Json) -> Json:
+def prune(request: PruneRequest) -> Json:
     runs_directory, now = os.path.join(home_of(request), "runs"), time.time()
     try:
         names = [entry.name for entry in os.scandir(runs_directory) if entry.is_dir(follow_symlinks=False)]
@@ -169,7 +180,7 @@ def prune(request: Json) -> Json:
     with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PATIENCE):
         runs = [Run(runs_directory, name) for name in names if not name.startswith(".")]
         to_remove = choose_runs(runs, request, runs_with_processes(runs_directory), now)
-        if not request.get("dry_run"):
+        if not request["dry_run"]:
             clean_up(runs_directory)
             to_remove = [(run, why) for run, why in to_remove if remove(runs_directory, run, why, now)]
     removed = {run.name for run, _ in to_remove}

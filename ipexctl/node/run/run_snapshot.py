@@ -1,10 +1,9 @@
 """Reads the record of a run on node0: status, events, the last lines of every rank and of mpirun.
 
-    read  {home, id, copy} → frames: chunks, the last lines of a rank's stdout or stderr; the newest stack dump
-                           → {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …],
-                              "supervise": [line, …], "events": [{…}, …], "ranks": {"5": {"out": N, "err": N}, …}}
+A SnapshotRequest is answered with frames: chunks, the last lines of a rank's stdout or stderr; the newest stack dump;
+then {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …], "supervise": [line, …],
+"events": [{…}, …], "ranks": {"5": {"out": N, "err": N}, …}}.
 
-With `copy` the directory is an earlier copy from node0: its status is not checked, and `now` is when it was written.
 Equal output of several ranks is sent once, as that of rank N. A line is as a terminal would show it in the end; a long
 line is shortened.
 """
@@ -18,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import Json, answer, emit_frames
-from ipexctl.node.common.files import last_lines, read_json, rundir_of
+from ipexctl.node.common.files import RunReference, last_lines, read_json, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk, last_state
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
@@ -40,6 +39,11 @@ MAX_LINE = 2000
 MAX_EVENTS = 400
 PLAN_FIELDS = ("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install")
 FAILED_STATES = ("failed", "lost")
+
+
+class SnapshotRequest(RunReference):
+    copy: bool
+    """The directory is an earlier copy from node0: its status is not checked, and `now` is when it was written."""
 
 
 def shorten(line: bytes) -> bytes:
@@ -116,8 +120,8 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
     return sent_as
 
 
-def read(request: Json, _: object = None) -> Json:
-    rundir, is_copy = rundir_of(request), bool(request.get("copy"))
+def read(request: SnapshotRequest, _: object) -> Json:
+    rundir, is_copy = rundir_of(request), request["copy"]
     status, document, written = read_status_file(rundir, is_copy=is_copy)
     stacks = os.path.join(rundir, "stacks")
     with emit_frames() as writer:

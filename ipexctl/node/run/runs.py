@@ -1,27 +1,40 @@
-"""Lists and stops the runs recorded on node0, and requests stack dumps.
-
-list   {home, ids: [id, …] or null}              → {"event": "done", "runs": {id: status, or null,
-                                                    or {"unreadable": why}}}
-stop   {home, id, wait: seconds, signal}         → {"event": "done", "status", "was": its state before}
-dump   {home, id, ranks: [N, …] or null, wait}   → frames of `stack_dumps.encode_dump`, none when the run has ended,
-                                                    and {"event": "done", "status"}
-"""
+"""Lists and stops the runs recorded on node0, and requests stack dumps."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from typing import Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
-from ipexctl.node.common.files import home_of, rundir_of, write_json_atomically
+from ipexctl.node.common.files import RunReference, home_of, rundir_of, write_json_atomically
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.run.stack_dumps import dump_path, encode_dump, new_dump_id
 from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
 
 
-def list_runs(request: Json) -> Json:
-    runs_directory, ids = os.path.join(home_of(request), "runs"), request.get("ids")
+class ListRequest(TypedDict):
+    home: str
+    ids: Sequence[str] | None
+    """None for all runs there."""
+
+
+class StopRequest(RunReference):
+    wait: float
+    """Seconds for the supervisor to exit."""
+    signal: int
+
+
+class DumpRequest(RunReference):
+    ranks: Sequence[int] | None
+    """None for all."""
+    wait: float
+
+
+def list_runs(request: ListRequest) -> Json:
+    """The status of each run: None without a record, {"unreadable": why} for a damaged one."""
+    runs_directory, ids = os.path.join(home_of(request), "runs"), request["ids"]
     if ids is None:
         names = sorted(os.listdir(runs_directory)) if os.path.isdir(runs_directory) else []
         ids = [name for name in names if not name.startswith(".")]
@@ -40,21 +53,22 @@ def list_runs(request: Json) -> Json:
     return {"runs": statuses}
 
 
-def stop(request: Json) -> Json:
+def stop(request: StopRequest) -> Json:
+    """Signal the supervisor; `was` is the state before."""
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     state_before, supervisor = stored.status.state, stored.status.supervisor
-    until = time.monotonic() + float(request.get("wait", 20))
+    until = time.monotonic() + request["wait"]
     if not stored.status.is_over:
-        send_signal(supervisor, int(request.get("signal", signal.SIGTERM)))
+        send_signal(supervisor, request["signal"])
         while time.monotonic() < until and supervisor.is_alive:
             time.sleep(0.05)
         stored = read_status_file(rundir)
     return {"status": stored.document, "was": state_before}
 
 
-def dump(request: Json) -> Json:
-    """Request all ranks' stacks from the supervisor, and wait for them; other calls may do the same."""
+def dump(request: DumpRequest) -> Json:
+    """Request stacks from the supervisor, wait for them, and send them as frames; other calls may do the same."""
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     supervisor = stored.status.supervisor
@@ -66,15 +80,15 @@ def dump(request: Json) -> Json:
     directory, dump_id = os.path.join(rundir, "stacks"), new_dump_id()
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        dump_request = {"ranks": request.get("ranks")}
-        write_json_atomically(os.path.join(directory, f"ask-{dump_id}.json"), dump_request, durable=False)
+        path = os.path.join(directory, f"ask-{dump_id}.json")
+        write_json_atomically(path, {"ranks": request["ranks"]}, durable=False)
     except PermissionError:
         raise AgentError("the run belongs to another account") from None
     except OSError as error:
         raise AgentError(f"it can't be asked: {error.strerror}") from None
     send_signal(supervisor, signal.SIGUSR1)
     path = dump_path(directory, dump_id)
-    until = time.monotonic() + float(request.get("wait", 10))
+    until = time.monotonic() + request["wait"]
     while not os.path.exists(path):
         if not supervisor.is_alive:
             return {"status": read_status_file(rundir).document}

@@ -61,8 +61,8 @@ def encode_dump(directory: str, dump_id: str) -> Iterator[bytes]:
         yield frame
 
 
-class DumpRequest:
-    """A request in progress."""
+class PendingDump:
+    """A dump whose ranks have not all replied."""
 
     def __init__(self, id: str, requested: list[RankConnection], on_written: Callable[[str], None]) -> None:  # noqa: A002
         self.id = id
@@ -81,7 +81,7 @@ class StackDumps:
     def __init__(self, directory: str, connections: RankConnections) -> None:
         self._directory = directory
         self._connections = connections
-        self._open: list[DumpRequest] = []
+        self._open: list[PendingDump] = []
 
     @property
     def is_busy(self) -> bool:
@@ -101,14 +101,14 @@ class StackDumps:
             except OSError:
                 continue
             requested = [peer for peer in self._connections.all.values() if ranks is None or peer.rank in ranks]
-            self._send(DumpRequest(name[len("ask-") : -len(".json")], requested, lambda _: None))
+            self._send(PendingDump(name[len("ask-") : -len(".json")], requested, lambda _: None))
 
     def take(self, on_written: Callable[[str], None]) -> None:
         """Request the stacks of all ranks; `on_written` gets the id of the dump once it is written."""
         make_private_directory(self._directory)
-        self._send(DumpRequest(new_dump_id(), list(self._connections.all.values()), on_written))
+        self._send(PendingDump(new_dump_id(), list(self._connections.all.values()), on_written))
 
-    def _send(self, dump: DumpRequest) -> None:
+    def _send(self, dump: PendingDump) -> None:
         for rank, row in dump.rows.items():
             peer = self._connections.all[rank]
             if row["state"] == "starting":
@@ -140,7 +140,7 @@ class StackDumps:
             self._write(dump)
             dump.on_written(dump.id)
 
-    def _write(self, dump: DumpRequest) -> None:
+    def _write(self, dump: PendingDump) -> None:
         path = dump_path(self._directory, dump.id)
         document = {"at": time.time(), "ranks": [row for _, row in sorted(dump.rows.items())]}
         with contextlib.suppress(OSError):

@@ -1,11 +1,10 @@
 """Measures how fast this host computes, and how fast its links to other hosts are, to a few percent.
 
-host     {"cores", "seconds", "life": seconds}
-    → {"event": "figure", "kind": "memory" | "fp32" | "bf16", "value": per second, "how"}, or
-      {"event": "none", "reason"}, one per measurement
-serve    {"address", "token", "life"} → {"event": "ready", "port": N or null, "reason"}; until the end of stdin
-connect  {"life"}, then lines of SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …
-    → {"event": "result", "number", "round_trip": seconds, "bits": per second} or with "reason", one per target
+host     → {"event": "figure", "kind": "memory" | "fp32" | "bf16", "value": per second, "how"}, or
+           {"event": "none", "reason"}, one per measurement
+serve    → {"event": "ready", "port": N or null, "reason"}; until the end of stdin
+connect  reads lines of SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …
+         → {"event": "result", "number", "round_trip": seconds, "bits": per second} or with "reason", one per target
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from typing import Any, BinaryIO, Callable
+from typing import Any, BinaryIO, Callable, TypedDict
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import Action, Json, answer, emit
@@ -30,14 +29,31 @@ _PING, _STREAM = b"ping..!\n", b"stream!\n"
 _MOST_BYTES = 256 << 20
 
 
-def limit_life(request: Json) -> None:
+class SmokeRequest(TypedDict):
+    """Of `connect`, and the part that all requests share."""
+
+    life: int
+    """Seconds after which this process is ended."""
+
+
+class HostRequest(SmokeRequest):
+    cores: int
+    seconds: float
+
+
+class ServeRequest(SmokeRequest):
+    address: str
+    token: str
+
+
+def limit_life(request: SmokeRequest) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(int(request["life"]))
+    signal.alarm(request["life"])
 
 
-def measure_host(request: Json, _: BinaryIO) -> Json:
+def measure_host(request: HostRequest, _: BinaryIO) -> Json:
     limit_life(request)
-    cores, deadline = int(request["cores"]), time.monotonic() + float(request["seconds"])
+    cores, deadline = request["cores"], time.monotonic() + request["seconds"]
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(cores)
     speed, workers = copy_speed(cores)
@@ -134,7 +150,7 @@ def emit_product(kind: str, how: str, make: Callable[[int], Any], deadline: floa
     emit("figure", kind=kind, value=2 * size**3 / took, how=how)
 
 
-def serve(request: Json, stdin: BinaryIO) -> Json:
+def serve(request: ServeRequest, stdin: BinaryIO) -> Json:
     limit_life(request)
     try:
         listener = sockets.listen(request["address"])
@@ -198,7 +214,7 @@ def round_trip(conn: socket.socket, stream: BinaryIO, word: bytes) -> float:
     return time.perf_counter() - started
 
 
-def measure_links(request: Json, stdin: BinaryIO) -> Json:
+def measure_links(request: SmokeRequest, stdin: BinaryIO) -> Json:
     limit_life(request)
     for line in stdin:
         whole, targets = parse_order(line)

@@ -1,6 +1,5 @@
 """Lists and removes what ipexctl put into a home of this host; files that runs wrote stay unless they are requested.
 
-list, remove  {home, results: whether files that runs wrote go too, ended: runs that have ended or were never started}
     → {"event": "done", "logins": whether `trust` put files there, "live": [run, …], "starting": [run, …],
        "over": [run, …], "busy": [reason, …], "found": [{"kind", "count", "bytes"}, …],
        "left": [{"kind", "path", "count", "bytes"}, …]}
@@ -18,7 +17,7 @@ import re
 import shutil
 import time
 from pathlib import Path
-from typing import BinaryIO, Iterator
+from typing import BinaryIO, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer
 from ipexctl.node.common.files import HOME_ENTRIES, check_owner, disk_usage, encode_name, home_of
@@ -36,6 +35,16 @@ OUTPUT_DIRECTORIES = ("ranks", "spill")
 """The directories of a run with the output of its ranks."""
 STAYS = frozenset({"ssh", "tune.before"})
 _TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?")
+
+
+class UninstallRequest(TypedDict):
+    """Of `list` and `remove`."""
+
+    home: str
+    results: bool
+    """Whether files that runs wrote go too."""
+    ended: Sequence[str]
+    """Runs that have ended or were never started."""
 
 
 class Part:
@@ -114,10 +123,9 @@ class RunPart(Part):
 class HomeContents:
     """The home of a request, as it is. Reading it changes nothing."""
 
-    def __init__(self, request: Json) -> None:
-        self.request = request
+    def __init__(self, request: UninstallRequest) -> None:
         self.home = home_of(request)
-        self.takes_results = bool(request["results"])
+        self.takes_results, self.ended = request["results"], list(request["ended"])
         check_owner(self.home)
         self.runs = [RunPart(self.home, path.name) for path in self._directories("runs")]
         self.trees = [
@@ -132,13 +140,12 @@ class HomeContents:
         """The names of the runs in each state. `ended` of the request wins over `starting`."""
         active = runs_with_processes(f"{self.home}/runs") if self.runs else set()
         states: dict[str, Liveness] = {run.name: "live" if run.name in active else run.liveness() for run in self.runs}
-        ended = self.request["ended"]
         for tree in self.trees:
-            for name in tree.tree.active_runs(None, ended):
+            for name in tree.tree.active_runs(None, self.ended):
                 states[name] = "live" if states.get(name) == "live" else "starting"
         names: dict[Liveness, list[str]] = {"live": [], "starting": [], "dead": [], "over": [], "unknown": []}
         for name, state in sorted(states.items()):
-            names["unknown" if state == "starting" and name in ended else state].append(name)
+            names["unknown" if state == "starting" and name in self.ended else state].append(name)
         return names
 
     def busy(self) -> list[str]:
@@ -166,7 +173,7 @@ class HomeContents:
 
     def found(self) -> Iterator[Json]:
         """The entries that `remove` removes."""
-        envs = environments.list_environments(self.request)
+        envs = environments.list_environments({"home": self.home})
         yield entry("environments", len(envs["envs"]), sum(env["bytes"] for env in envs["envs"]))
         for kind, parts in self.parts().items():
             files = [part.files(with_results=self.takes_results) for part in parts]
@@ -196,8 +203,8 @@ class HomeContents:
                 yield {**entry("other", 1, disk_usage(path)), "path": str(path)}
 
     def remove(self) -> None:
-        names = [env["name"] for env in environments.list_environments(self.request)["envs"]]
-        for name, reason in environments.remove({**self.request, "names": names})["failed"].items():
+        names = [env["name"] for env in environments.list_environments({"home": self.home})["envs"]]
+        for name, reason in environments.remove({"home": self.home, "names": names})["failed"].items():
             raise AgentError(f"{name} was not removed: {reason}")
         for part in (*self.trees, *self.runs):
             part.remove(with_results=self.takes_results)
@@ -265,7 +272,7 @@ def age_of(path: bytes) -> float:
         return math.inf
 
 
-def remove(request: Json, _: BinaryIO) -> Json:
+def remove(request: UninstallRequest, _: BinaryIO) -> Json:
     contents = HomeContents(request)
     description = contents.describe()
     for run in (*description["live"], *description["starting"]):

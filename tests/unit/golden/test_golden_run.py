@@ -28,6 +28,7 @@ from ipexctl.jobs.submit.preflight.imports import (
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.common.records import Silence, SilentRank
+from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.reply import Reply
 
 
@@ -38,7 +39,7 @@ def refused(name: str, call: Callable[..., object], *arguments: Any) -> Case:
 
 
 def between_hosts() -> list[Case]:
-    login, back, there = ({"kind": kind, "text": "TEXT"} for kind in ("login", "back", "there"))
+    login, back, there = (NodeResult(kind, "TEXT") for kind in ("login", "back", "there"))
     lacking = rows_of(refusals.test_missing_or_different_files_are_reported_with_their_host)
     return [
         refused("connectivity: login", connectivity.evaluate_connectivity, "a", ADDRESSES, {"b": OK, "c": login}),

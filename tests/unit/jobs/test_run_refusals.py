@@ -20,11 +20,13 @@ from ipexctl.jobs.submit.preflight import paths as places
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
 from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.network.connectivity import Connections
+from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.reply import MalformedReply
 from message_data import missing
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
-OK = {"kind": "ok", "text": ""}
+OK = NodeResult("ok")
 
 
 def found(**more: Any) -> str:
@@ -67,7 +69,7 @@ def test_open_connections_are_no_failure() -> None:
 
 
 def test_failed_login_is_reported_before_ports_with_trust_as_fix() -> None:
-    results = {"b": {"kind": "back", "text": "x"}, "c": {"kind": "login", "text": "denied"}}
+    results = {"b": NodeResult("back", "x"), "c": NodeResult("login", "denied")}
     with pytest.raises(StartFailure) as caught:
         ways.evaluate_connectivity("a", ADDRESSES, results)
     assert caught.value.hosts == ("c",)
@@ -107,7 +109,15 @@ def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
         context = RunContext(
             tuple(hosts), facts, ADDRESSES, "/h", RankEnv(python), node0=ways.Node0Files(ssh_config=config)
         )
-        return ways.connectivity_key(hosts, {"python": python}, context)
+        connections: Connections = {
+            "address": "10.0.0.1",
+            "python": python,
+            "ssh": ["ssh"],
+            "nodes": [],
+            "seconds": 6.0,
+            "record": "/h/runs/record",
+        }
+        return ways.connectivity_key(hosts, connections, context)
 
     assert key() == key() != ""
     changed = [

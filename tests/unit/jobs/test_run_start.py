@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_helpers import follow_request
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
@@ -241,9 +242,10 @@ def test_the_call_that_has_started_the_run_follows_it() -> None:
     launch.upload_jobs(job, "{}")
     launch.start_mpirun(None)
     pool.cancel.throw()  # the run continues
-    reply = launch.follow({"id": "r"}, lambda _: None, Cancel())
+    request = follow_request("/h", "r")
+    reply = launch.follow(request, lambda _: None, Cancel())
     assert reply.record("status").text("state") == "ok"
-    assert pool.nodes["a"].followed == {"id": "r"}
+    assert pool.nodes["a"].followed == request
 
 
 def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:

@@ -7,11 +7,12 @@ import json
 import secrets
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
+from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.command import Command, login_line
 from ipexctl.remote.node_call import call, script_text
 from ipexctl.remote.outcome import HostError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
+    from ipexctl.node.network.connectivity import CheckRequest, Connections
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session_pool import SessionPool
 
@@ -80,20 +82,20 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
         return None
     names = {context.ssh_names[host.name]: host.name for host in others}
     config = ("-F", context.ssh_config) if context.ssh_config else ()
-    request: dict[str, Any] = {
+    connections: Connections = {
         "address": context.addresses.get(node0.name, ""),
         "python": context.env.python,
         "ssh": ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SECONDS:.0f}"],
-        "nodes": [{"word": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
+        "nodes": [{"ssh_name": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
         "seconds": _SECONDS,
         "record": f"{context.home}/runs/{CONNECTIVITY_FILE}",
     }
-    key = connectivity_key(hosts, request, context)
+    key = connectivity_key(hosts, connections, context)
     passed = context.node0.connectivity
     if key and passed is not None and passed.key == key:
         return passed
     program = Command.argv(context.env.python, "-I", "-S", "-c", script_text("network.ports"))
-    request["probe"] = login_line(program, secrets.token_hex(8))
+    request: CheckRequest = {**connections, "probe": login_line(program, secrets.token_hex(8))}
     try:
         reply = call(
             pool.session(node0),
@@ -107,15 +109,15 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
         )
         nodes = reply.record("nodes")
         answers = {name: nodes.record(ssh_name) for ssh_name, name in names.items()}
-        results = {name: {"kind": node.text("kind"), "text": node.text("text")} for name, node in answers.items()}
-        record = ConnectivityRecord(key, float(reply.number("began"))) if key else None
+        results = {name: NodeResult(node.text("kind"), node.text("text")) for name, node in answers.items()}
+        record = ConnectivityRecord(key, reply.number("began")) if key else None
     except HostError as error:
         raise StartFailure.of_host(node0.name, error) from None
     evaluate_connectivity(node0.name, context.addresses, results)
     return record
 
 
-def connectivity_key(hosts: Sequence[Host], request: Mapping[str, Any], context: RunContext) -> str:
+def connectivity_key(hosts: Sequence[Host], connections: Connections, context: RunContext) -> str:
     """A digest of everything that a check depends on, as far as it is known; empty if a host is not identified. Pure.
 
     A host that has rebooted, or whose interfaces, addresses or firewall have changed, gives another digest.
@@ -127,17 +129,17 @@ def connectivity_key(hosts: Sequence[Host], request: Mapping[str, Any], context:
             return ""
         nics = sorted(map(repr, facts.network.nics))
         machines.append([host.name, facts.machine, facts.account.user, nics, sorted(facts.security.firewall)])
-    document = json.dumps([request, context.node0.ssh_config, machines])
+    document = json.dumps([connections, context.node0.ssh_config, machines])
     return hashlib.sha256(document.encode(errors="surrogatepass")).hexdigest()
 
 
-def evaluate_connectivity(node0: str, addresses: Mapping[str, str], results: Mapping[str, Mapping[str, Any]]) -> None:
+def evaluate_connectivity(node0: str, addresses: Mapping[str, str], results: Mapping[str, NodeResult]) -> None:
     """Raises a StartFailure, for logins first: the ports of a node without a login are unknown. Pure."""
     for kind in ("login", "back", "there"):
-        failed = tuple(name for name, result in results.items() if result["kind"] == kind)
+        failed = tuple(name for name, result in results.items() if result.kind == kind)
         if not failed:
             continue
-        text = str(results[failed[0]]["text"])
+        text = results[failed[0]].text
         if kind == "login":
             raise StartFailure(
                 f"node0 ({node0}) cannot log into {fold(failed)}, where mpirun starts ranks by ssh"
