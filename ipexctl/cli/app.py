@@ -68,11 +68,11 @@ def load_command(name: str) -> Any:
 class _Commands(TyperGroup):
     _only_named = False
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: object) -> list[str]:
         del ctx
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: object, cmd_name: str) -> Any:
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -112,7 +112,7 @@ class _Commands(TyperGroup):
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: object, formatter: Any) -> None:
         del ctx
         width = max(map(len, COMMANDS))
         for group, commands in GROUPS.items():

@@ -114,7 +114,7 @@ def _given(ctx: typer.Context) -> dict[str, Any]:
     return {key: param for key, param in {**targets, **home}.items() if is_on_command_line(ctx, param.name)}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A value for JSON and TOML; a URL without user and password."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
@@ -166,7 +166,7 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
     return 3 if report.exit_code == 3 else 0
 
 
-def _text(given: Mapping[str, Any], report: DoctorReport, root: Path) -> str:
+def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
     """The file: the given options, and as comments what doctor recommends."""
     from ipexctl.hosts.nodeset import fold
     from ipexctl.text import printable, tilde_path

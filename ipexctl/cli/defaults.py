@@ -21,7 +21,7 @@ from ipexctl.text import expanded, printable, tilde_path
 class ConfiguredValue(NamedTuple):
     """The value of an option, and where it comes from."""
 
-    value: Any
+    value: object
     source: str
     """A file, such as `ipexctl.toml`, or a variable, such as `$IPEXCTL_HOME`."""
     line: int = 0
@@ -112,12 +112,12 @@ class ConfiguredCommand(TyperCommand):
         return super().invoke(ctx)
 
 
-def defaults_of(ctx: Any) -> Defaults:
+def defaults_of(ctx: typer.Context) -> Defaults:
     defaults: Defaults = ctx.meta.get(_META, {})
     return defaults
 
 
-def _apply(command: TyperCommand, ctx: Any, args: list[str]) -> None:
+def _apply(command: TyperCommand, ctx: typer.Context, args: list[str]) -> None:
     spec = CommandSpec.of(command, ctx)
     if spec is None or ctx.find_root().params.get("no_config") or (not args and command.no_args_is_help):
         return
@@ -131,7 +131,7 @@ def _apply(command: TyperCommand, ctx: Any, args: list[str]) -> None:
         ctx.default_map[CLUSTER] = settings[CLUSTER].value
 
 
-def _origins(command: TyperCommand, ctx: Any) -> str:
+def _origins(command: TyperCommand, ctx: typer.Context) -> str:
     """The files that set options of this call, in one line."""
     by_source: dict[str, list[str]] = {}
     keys = {param.name: key for key, param in _keys(command.params).items()}
@@ -164,7 +164,7 @@ class CommandSpec(NamedTuple):
         return cls.in_table(names[-1], command, siblings)
 
     @classmethod
-    def in_table(cls, table: str, command: Any, siblings: Iterable[Any]) -> CommandSpec:
+    def in_table(cls, table: str, command: TyperCommand, siblings: Iterable[TyperCommand]) -> CommandSpec:
         table_params = {key: param for other in (command, *siblings) for key, param in _keys(other.params).items()}
         return cls(table, _keys(command.params), table_params)
 
@@ -406,7 +406,7 @@ def _refusal_fix(param: Param, table: str) -> str:
     )
 
 
-def _resolved(param: Param, value: Any, base: Path) -> Any:
+def _resolved(param: Param, value: Any, base: Path) -> object:
     """The value, with paths of this machine relative to the file's directory."""
     is_local = param.type.name == "path" and param.name != "home"  # --home is on the nodes
     if not is_local or value == "none":  # --ssh-config none

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
@@ -38,7 +38,7 @@ WITHOUT = {
     "--on-hang": (("accelerate", "mpijob", "shell", "slurm"), "nothing reports a hang"),
 }
 """Option → the exports that cannot express it, and the consequence."""
-SETTINGS: dict[str, Any] = {"allow_interspersed_args": False}
+SETTINGS: Final = {"allow_interspersed_args": False}
 
 
 @subcommand(export_command, "accelerate", cls=ScriptCommand, context_settings=SETTINGS)

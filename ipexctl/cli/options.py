@@ -156,7 +156,7 @@ class Output:
     no_color: bool = flag("--no-color", "Disable colors (also off with NO_COLOR, TERM=dumb or a pipe).")
 
     def print_report(
-        self, report: Report, as_json: Callable[[Report], dict[str, Any]], show: Callable[..., None], **more: Any
+        self, report: Report, as_json: Callable[[Report], dict[str, Any]], show: Callable[..., None], **more: object
     ) -> None:
         """Print the report as JSON with --json, else with `show`, which gets the options of the output and `more`."""
         from ipexctl.ui.results import print_json
@@ -273,7 +273,7 @@ def grouped(command: Command) -> Command:
     }
 
     @functools.wraps(command)
-    def call(**values: Any) -> None:
+    def call(**values: object) -> None:
         command(**{name: _value(name, annotation, values) for name, annotation in types.items()})
 
     call.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]
@@ -281,7 +281,7 @@ def grouped(command: Command) -> Command:
     return call  # type: ignore[return-value]
 
 
-def _options(name: str, annotation: Any, default: Any) -> Iterator[inspect.Parameter]:
+def _options(name: str, annotation: object, default: object) -> Iterator[inspect.Parameter]:
     """The parameters of typer for a parameter or field: its option, or those of its group."""
     if dataclasses.is_dataclass(annotation):
         hints = _type_hints(annotation)
@@ -292,7 +292,7 @@ def _options(name: str, annotation: Any, default: Any) -> Iterator[inspect.Param
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
 
 
-def _value(name: str, annotation: Any, values: dict[str, Any]) -> Any:
+def _value(name: str, annotation: object, values: dict[str, Any]) -> Any:
     if annotation == Defaults:
         return defaults_of(values["ctx"])
     if not dataclasses.is_dataclass(annotation):

@@ -18,6 +18,8 @@ from ipexctl.text import expanded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.playbook.templater import Templater
+
 
 @command(no_args_is_help=True)
 def play_command(
@@ -144,7 +146,7 @@ def _split_names(values: Sequence[str] | None) -> frozenset[str]:
     return frozenset(word.strip() for value in values or () for word in value.split(",") if word.strip())
 
 
-def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Any) -> list[dict[str, Any]]:
+def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) -> list[dict[str, Any]]:
     """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones override earlier ones."""
     import json
 

@@ -45,8 +45,8 @@ def to_ansible(hosts: Sequence[Host]) -> Exported:
     return Exported("\n".join(lines), tuple(notes))
 
 
-def _variables(host: Host) -> dict[str, Any]:
-    variables: dict[str, Any] = {}
+def _variables(host: Host) -> dict[str, str | int]:
+    variables: dict[str, str | int] = {}
     if host.address == "localhost":
         variables["ansible_connection"] = "local"
     elif host.address != host.name:

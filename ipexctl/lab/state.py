@@ -132,7 +132,7 @@ def to_json(lab: Lab) -> str:
     return json.dumps({"format": _FORMAT, **asdict(lab, dict_factory=_on_disk)}, indent=1) + "\n"
 
 
-def _on_disk(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _on_disk(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return {"costume" if name == "cpu_profile" else name: value for name, value in pairs}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.ansible_names import ANSIBLE_FACTS
 from ipexctl.playbook.masks import masked, shown
@@ -119,7 +119,7 @@ class Engine:
 
     def _uses_facts(self, play: Play) -> bool:
         options = self.context.options
-        values: list[Any] = [play.vars, play.file_vars, options.extra, *options.vars_dirs.values()]
+        values: list[object] = [play.vars, play.file_vars, options.extra, *options.vars_dirs.values()]
         for task in play.all_tasks:
             if id(task) in self._ready.tasks:
                 values += task.values

@@ -98,7 +98,7 @@ def shown(result: Result, secrets: set[str], *, no_log: bool) -> Result:
 
 def secrets_in(result: Result, loop_var: str = "item") -> set[str]:
     """The values of a task with no_log: its output and each line of it, the variables it set, the items of its loop."""
-    values: list[Any] = []
+    values: list[object] = []
     items = result.data.get("results")
     for data in (result.data, *(items if isinstance(items, list) else ())):
         values += [data.get(name) for name in ("stdout", "stderr", "msg", "cmd", "ansible_facts", loop_var)]
@@ -106,7 +106,7 @@ def secrets_in(result: Result, loop_var: str = "item") -> set[str]:
     return {text for text in texts if len(text) >= SHORTEST}
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         yield str(value)
     elif isinstance(value, dict):

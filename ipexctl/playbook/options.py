@@ -116,7 +116,7 @@ def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
     return options
 
 
-def filled_environment(layers: Sequence[Any]) -> dict[str, str]:
+def filled_environment(layers: Sequence[object]) -> dict[str, str]:
     """The variables of `environment` after templates are filled; later mappings win. Raises BadOption."""
     variables: dict[str, str] = {}
     for layer in layers:

@@ -81,7 +81,7 @@ class Call:
 _ORDER: tuple[Status, ...] = ("skipped", "ok", "changed", "failed", "unreachable")
 
 
-def combine_items(results: Sequence[Result], items: Sequence[Any], var: str) -> Result:
+def combine_items(results: Sequence[Result], items: Sequence[object], var: str) -> Result:
     """The result of a loop: its worst status, and all results."""
     worst: Status = max((result.status for result in results), key=_ORDER.index, default=_ORDER[0])
     failure = next((result for result in results if result.status == worst and result.is_failure), None)
@@ -105,7 +105,7 @@ def unified_diff(old: str, new: str, name: str, *, is_new: bool = False, context
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
-def failed(reason: str, fix: str = "", **data: Any) -> Result:
+def failed(reason: str, fix: str = "", **data: object) -> Result:
     return Result("failed", reason, fix, data)
 
 
@@ -113,7 +113,7 @@ def failed_by(error: UserError) -> Result:
     return failed(error.message, error.fix)
 
 
-def host_result(done: HostResult, **data: Any) -> Result:
+def host_result(done: HostResult, **data: object) -> Result:
     """The result that a command had on a host."""
     return Result(done.status, done.reason, done.fix, data)
 

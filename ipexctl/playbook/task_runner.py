@@ -47,7 +47,7 @@ class _WorkItem:
     """The task on one host, or one item of its loop."""
 
     host: Host
-    item: Any = None
+    item: object = None
     index: int = 0
     label: str = ""
     call: Call | None = None
@@ -181,7 +181,7 @@ class TaskRunner:
             timeout=inherited.timeout or context.timeout,
         )
 
-    def _target(self, host: Host, delegate: Any) -> Host | Result:
+    def _target(self, host: Host, delegate: object) -> Host | Result:
         if delegate is None or self._task.spec.where == "control":
             return host
         if delegate == "node0":
@@ -373,7 +373,7 @@ class TaskRunner:
                 self._templater.add(f"own:{host}", facts)
 
 
-def _label(item: Any) -> str:
+def _label(item: object) -> str:
     if isinstance(item, dict) and isinstance(item.get("name"), str):
         return str(item["name"])
     return item if isinstance(item, str) else json.dumps(item)[:80]

@@ -125,7 +125,7 @@ class Templater:
             for template, use in self._problems("names", suspects, names=list(hints))
         ]
 
-    def _problems(self, op: str, templates: Sequence[Templated], **more: Any) -> Iterator[tuple[Templated, Any]]:
+    def _problems(self, op: str, templates: Sequence[Templated], **more: object) -> Iterator[tuple[Templated, Any]]:
         """The templates in which the process finds a problem."""
         if not templates:
             return
@@ -167,7 +167,7 @@ class Templater:
             return [self._packed(item) for item in value]
         return value
 
-    def _send(self, key: tuple[str, str], message: Mapping[str, Any]) -> None:
+    def _send(self, key: tuple[str, str], message: Mapping[str, object]) -> None:
         line = _encode(message)
         if self._sent.get(key) == line:
             return
@@ -183,7 +183,7 @@ class Templater:
             process.stdin.write(line)
             process.stdin.flush()
 
-    def _ask(self, message: Mapping[str, Any]) -> Any:
+    def _ask(self, message: Mapping[str, object]) -> Any:
         """The reply of the process; None if it took too long or has ended, and it is started anew for the next."""
         self.start()
         self._write(_encode(message))
@@ -212,5 +212,5 @@ def _templates_of(job: Job) -> list[Templated]:
     return templates_in([job.when, dict(job.truths), dict(job.values)])
 
 
-def _encode(message: Mapping[str, Any]) -> bytes:
+def _encode(message: Mapping[str, object]) -> bytes:
     return json.dumps(message).encode() + b"\n"

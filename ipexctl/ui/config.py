@@ -19,7 +19,7 @@ _SCHEMA = "ipexctl.config/1"
 class OptionValue(NamedTuple):
     command: str
     key: str
-    value: Any
+    value: object
     source: str
     line: int
     """0 if the source is no file."""

@@ -114,7 +114,7 @@ class PlayView:
             self._line(names, item.result, f" ({printable(item.label)})" if item.label else "")
         hosts_with_items = {item.host for item in items}
 
-        def key_of(host: str) -> tuple[Any, ...]:
+        def key_of(host: str) -> tuple[object, ...]:
             result = report.hosts[host]
             shown = (result.status, result.reason, result.fix, result.message, host in report.ignored)
             return (*shown, host in hosts_with_items, _output_of(result) if self._verbose else "")
@@ -195,7 +195,7 @@ class PlayView:
 
 def _folded(items: Sequence[ItemDone]) -> list[tuple[str, ItemDone]]:
     """Items of a loop with their hosts; items that failed equally on several hosts are one line."""
-    alike: dict[tuple[Any, ...], list[ItemDone]] = {}
+    alike: dict[tuple[object, ...], list[ItemDone]] = {}
     for number, item in enumerate(items):
         key = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
         alike.setdefault(key if item.result.is_failure else (number,), []).append(item)

@@ -40,7 +40,7 @@ def report_json(command: str, report: Report[Any], *, without: Collection[str] =
     return {**document, **fields, **others, "seconds": round(report.seconds, 3)}
 
 
-def value_json(value: Any, *, without: Collection[str] = ()) -> Any:
+def value_json(value: object, *, without: Collection[str] = ()) -> Any:
     """A dataclass or another value, and what it holds, as JSON values with printable texts."""
     if dataclasses.is_dataclass(value):
         names = (field.name for field in dataclasses.fields(value) if field.name not in without)

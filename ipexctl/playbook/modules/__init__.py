@@ -22,6 +22,6 @@ def runner(name: str) -> Callable[..., Any]:
     `control`: (context, call) -> Result; `host`: (context, call, session) -> Result;
     `all`: (context, call, hosts) -> Result for all hosts, or a mapping from the host's name.
     """
-    file: Any = import_module(f"ipexctl.playbook.modules.{_FILES[name]}")
+    file = import_module(f"ipexctl.playbook.modules.{_FILES[name]}")
     function: Callable[..., Any] = file.RUNNERS[name]
     return function

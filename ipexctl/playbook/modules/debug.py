@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.options import OMIT
 from ipexctl.playbook.playbook_file import Templated
@@ -42,7 +42,7 @@ def _set_fact(_: PlayContext, call: Call) -> Result:
     return Result("ok", data={"ansible_facts": facts})
 
 
-def _to_text(value: Any) -> str:
+def _to_text(value: object) -> str:
     return json.dumps(value, indent=2 if isinstance(value, dict | list) else None, ensure_ascii=False)
 
 

@@ -18,6 +18,7 @@ from ipexctl.sync.fetched import note_fetched
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ipexctl.jobs.fetch.fetch import FetchRequest
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.remote.session import Session
 
@@ -126,7 +127,7 @@ def _fetch_from_run(context: PlayContext, call: Call) -> Result:
     return _fetch_order(context, order)
 
 
-def _fetch_order(context: PlayContext, order: Any) -> Result:
+def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
     from ipexctl.jobs.fetch.fetch import fetch
 
     done = fetch(order, lambda: context.lend_session(order.host, context.cancel), lambda _: None, context.cancel)

@@ -7,7 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.result import Call, Result, failed
 from ipexctl.remote.command import Command, encode_for_printf
@@ -55,7 +55,7 @@ class Completed:
         lines = self.stderr.decode(errors="replace").strip().splitlines()
         return _SH_PREFIX.sub("", lines[-1].strip()) if lines else ""
 
-    def failure(self, **data: Any) -> Result:
+    def failure(self, **data: object) -> Result:
         """The failed result of a script: its last error line as the reason, and a fix if the cause is known."""
         error = self.last_error
         fix = next((fix for text, fix in _FIXES.items() if text in error.lower()), "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.local_copy import LocalCopy
@@ -14,8 +14,8 @@ from ipexctl.jobs.stop import stop
 from ipexctl.jobs.submit import pipeline
 from ipexctl.jobs.submit.project import ProjectLocation, locate_project
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_request, run_request
-from ipexctl.launch.request import Export
-from ipexctl.node.common.frames import Chunk
+from ipexctl.launch.request import CommandKind, Export
+from ipexctl.node.common.frames import Chunk, Stream
 from ipexctl.playbook.masks import masked
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path, script_argv
@@ -75,7 +75,7 @@ def _run_request(context: PlayContext, call: Call) -> RunRequest:
     args, options = call.args, context.options
     extra_args = tuple(args["argv"] or ())
     argv: tuple[str, ...]
-    kind: Any
+    kind: CommandKind
     if args["script"] is not None:
         script, *rest = script_argv(call.task.base, args["script"])
         kind, argv = "script", (str(local_path(call.task.base, script)), *rest, *extra_args)
@@ -117,7 +117,7 @@ def _start(
         context.watch(Notice(f"note: {note}"))
     size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
     context.watch(Notice(f"run {record.id}: {size}, over {plan.backend}"))
-    data: dict[str, Any] = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
+    data = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if call.args["detach"]:
         return Result("changed", f"run {record.id} goes on by itself", data=data)
     code, reason, output = _follow(context, record, no_log=bool(call.task.inherited.no_log))
@@ -141,9 +141,9 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
     """Follow the run to its end; cancelling the call stops it. Returns exit code, reason, and the ranks' output."""
     output: dict[str, list[str]] = {"stdout": [], "stderr": []}
     sizes = {"stdout": 0, "stderr": 0}
-    open_lines: dict[tuple[int, str], bytes] = {}
+    open_lines: dict[tuple[int, Stream], bytes] = {}
 
-    def emit(rank: int, stream: Any, lines: bytes) -> None:
+    def emit(rank: int, stream: Stream, lines: bytes) -> None:
         text = lines.decode(errors="replace")
         if sizes[stream] < _MAX_KEPT:
             output[stream].append(text)
@@ -151,7 +151,7 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
         if not no_log:
             context.watch(RunOutput(rank, stream, masked(text, context.templater.secrets)))
 
-    def watch(event: Any) -> None:
+    def watch(event: object) -> None:
         if isinstance(event, Chunk):
             key = (event.rank, event.stream)
             complete, newline, remainder = (open_lines.pop(key, b"") + event.data).rpartition(b"\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.result import Call, Result, failed, failed_host, host_result
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
     from ipexctl.stack.install import install
 
-    def watch(event: Any) -> None:
+    def watch(event: object) -> None:
         if isinstance(event, Notice):
             context.watch(Notice(event.text))
 
@@ -35,7 +35,7 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
     for note in report.notes:
         context.watch(Notice(f"note: {note}"))
     stack = report.stack
-    stack_data: dict[str, Any] = {"path": report.path}
+    stack_data: dict[str, object] = {"path": report.path}
     if stack is not None:
         stack_data |= {"stack": stack.name, "torch": stack.torch, "ipex": stack.ipex, "mpi": stack.mpi}
     results = {

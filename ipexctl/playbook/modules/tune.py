@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.result import Call, Result, failed
@@ -106,7 +106,7 @@ def _requested_settings(call: Call) -> dict[str, str]:
     return settings
 
 
-def _outcome(outcomes: list[Any], call: Call) -> Result:
+def _outcome(outcomes: list[tuple[str, ...]], call: Call) -> Result:
     changed = [entry for entry in outcomes if entry[0] == "changed"]
     failures = [entry for entry in outcomes if entry[0] == "failed"]
     missing = [entry[1] for entry in outcomes if entry[0] == "missing"]
