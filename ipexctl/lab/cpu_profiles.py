@@ -107,11 +107,6 @@ class CpuProfile:
     def cpus(self) -> int:
         return self.sockets * self.cores * self.threads
 
-    @property
-    def layout(self) -> str:
-        """`2x56, 8 NUMA nodes`."""
-        return f"{self.sockets}x{self.cores}, {self.nodes} NUMA node{'s' if self.nodes > 1 else ''}"
-
 
 _WIDE = "52 bits physical, 57 bits virtual"
 CPU_PROFILES: Final = (

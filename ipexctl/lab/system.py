@@ -70,7 +70,7 @@ class CommandError(Exception):
     """A program of this machine failed; the message holds its output."""
 
 
-def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
+def run(argv: Sequence[str], *, stdin: str = "") -> str:
     """Run a program and return its stdout; raises CommandError if its exit code is not 0."""
     environment = {**os.environ, "LC_ALL": "C", "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}"}
     try:
@@ -80,7 +80,7 @@ def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=timeout,
+            timeout=30,
             env=environment,
             check=False,
         )
@@ -168,9 +168,9 @@ def innermost_pid(status: str) -> int | None:
     return None
 
 
-def kill_all(names: Collection[str], *, timeout: float = 15) -> bool:
-    """Kill all processes in these namespaces; True when none is left, False after the timeout."""
-    deadline = time.monotonic() + timeout
+def kill_all(names: Collection[str]) -> bool:
+    """Kill all processes in these namespaces; True when none is left, False after 15 seconds."""
+    deadline = time.monotonic() + 15
     while True:
         pids = [pid for group in in_namespaces(names).values() for pid in group]
         if not pids:
@@ -188,7 +188,7 @@ def kill_all(names: Collection[str], *, timeout: float = 15) -> bool:
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
+def in_host(host: LabHost, script: str, args: Sequence[str] = ()) -> str:
     """Run a script as root of the host; raises CommandError with its output if it fails."""
     pid = init_of(host.netns)
     if pid is None:
@@ -197,9 +197,9 @@ def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: fl
         )
     enter = ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-r", "-w", "--"]
     environment = ["env", "-i", _PATH, "LANG=C.UTF-8", "HOME=/root", f"LOGIN={host.user}", f"HOME_DIR={host.home}"]
-    return run([*enter, *environment, "/bin/sh", "-c", script, "sh", *args], timeout=timeout)
+    return run([*enter, *environment, "/bin/sh", "-c", script, "sh", *args])
 
 
-def at_switch(netns: str, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
+def at_switch(netns: str, script: str, args: Sequence[str] = ()) -> str:
     """Run a script in the switch's network namespace, with this machine's files."""
-    return run(["ip", "netns", "exec", netns, "/bin/sh", "-c", script, "sh", *args], timeout=timeout)
+    return run(["ip", "netns", "exec", netns, "/bin/sh", "-c", script, "sh", *args])

@@ -13,6 +13,7 @@ from ipexctl.lab import FAULTS, LabSpec
 from ipexctl.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.lab.faults import check_possible, find_fault, read_arguments, steps
 from ipexctl.lab.plan import make_plan
+from ipexctl.text import counted
 from message_data import missing
 
 HOST = make_plan(LabSpec(hosts=1, internal=True), "lab", 1).hosts[0]
@@ -116,7 +117,6 @@ def test_docs_list_every_fault_and_cpu_profile() -> None:
     for fault in FAULTS:
         assert f"| `{fault.usage}` | {fault.summary} |" in manual
     for cpu_profile in CPU_PROFILES:
-        assert (
-            f"| `{cpu_profile.name}` | {cpu_profile.model_name} | {cpu_profile.layout}, {cpu_profile.cpus} threads |"
-            in manual
-        )
+        nodes = counted(cpu_profile.nodes, "NUMA node")
+        layout = f"{cpu_profile.sockets}x{cpu_profile.cores}, {nodes}, {cpu_profile.cpus} threads"
+        assert f"| `{cpu_profile.name}` | {cpu_profile.model_name} | {layout} |" in manual
