@@ -187,7 +187,6 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
 def _refuse_ignored_options(
     line: LaunchLine, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
 ) -> None:
-    """Refuse options that would be ignored."""
     if line.output.json and not dry_run:
         raise UserError("run has no --json", fix="--summary FILE gets the outcome; --dry-run --json shows the plan")
     if summary is not None and detach:

@@ -68,7 +68,7 @@ def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node
 
 
 def login_findings(failed: Mapping[str, HostError]) -> tuple[Finding, ...]:
-    """One finding for all nodes."""
+    """One finding for all nodes, with their reasons."""
     if not failed:
         return ()
     grouped: dict[str, list[str]] = defaultdict(list)

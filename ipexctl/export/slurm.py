@@ -106,7 +106,6 @@ def _requirements(plan: LaunchPlan, cwd: str) -> str:
 
 
 def _sbatch_lines(plan: LaunchPlan, name: str) -> list[str]:
-    """The #SBATCH lines."""
     counts = {len(host.ranks) for host in plan.hosts}
     # If ranks have different numbers of cores, use the smallest: a job that asks for too many never starts.
     cores_per_rank = min((len(rank.cores) + len(rank.ccl_cores) for rank in plan.ranks), default=1) or 1

@@ -24,8 +24,6 @@ def minor_of(version: str | None) -> tuple[int, int] | None:
 
 
 class Python(NamedTuple):
-    """A Python interpreter on the host."""
-
     path: str
     version: str | None = None
     """`3.11.2`; None: it doesn't run."""
@@ -79,8 +77,6 @@ class Env(NamedTuple):
 
 
 class Mpi(NamedTuple):
-    """An `mpirun` on the host."""
-
     path: str
     flavor: Flavor = "unknown"
     version: str | None = None

@@ -1,18 +1,13 @@
 """Tokens that identify stores: hosts with equal tokens share one home. Pure.
 
-A file with a random name would identify it too, but the probe writes nothing on a host. So the token is made of:
+The probe writes no file to compare, so a token describes the parent of the home (it exists before the first install),
+or the home itself where it is a link or a mount:
 
-- On a filesystem of the network, the name the server gives it (`nfs1:/export/home`, without the server's domain,
-  which some machines mount by and some don't), and the directory below that. The server's address stays out:
-  large ones have many, and hand every client another.
-- Where that name is the guest's own word for it (9p, virtiofs), the directory's inode beside it.
-- On a disk of its own, the number the kernel gives to the filesystem and the directory within it, which mean
-  something to one kernel only: the boot id says to which. Cloned machines have the same filesystem ids, inodes
-  and birth times, and don't share a byte. Containers that have one directory of their machine mounted have one
-  boot id and one filesystem, and do share it.
-
-The directory is the parent of the ipexctl home, which exists before the first install and after it; the home itself
-where it is a link or a mount.
+- on a filesystem of the network, the server's name for it and the directory below that, without the server's domain
+  and address, which differ between clients: `nfs1:/export/home`; and the directory's inode where the name is the
+  guest's own (9p, virtiofs);
+- on a disk, the kernel's boot id, its number for the filesystem, and the directory. Cloned machines differ in the boot
+  id alone; containers on one machine have the same one, and do share a directory that is mounted into them.
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class System(NamedTuple):
-    """The operating system."""
-
     kernel_name: str | None = None
     """`Linux`, `Darwin`, `FreeBSD` …"""
     kernel: str | None = None
@@ -90,8 +88,6 @@ class Mount(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """Disk space at a path."""
-
     path: str
     total: int | None = None
     free: int | None = None
@@ -119,8 +115,6 @@ class HomeDirectory(NamedTuple):
 
 
 class Account(NamedTuple):
-    """The account of the login."""
-
     user: str | None = None
     uid: int | None = None
     home: str | None = None
@@ -147,12 +141,9 @@ class Security(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The batch system of the host."""
-
     schedulers: tuple[str, ...] = ()
     """slurm, pbs, lsf, sge."""
     job: str | None = None
-    """The current job."""
 
 
 class RunSupervisor(NamedTuple):

@@ -39,7 +39,6 @@ class Roster:
         self._entries = 0
 
     def add(self, host: Host, line: int) -> None:
-        """Add the host of one line."""
         self._entries += 1
         if self._entries > MAX_ENTRIES:
             raise RosterError(

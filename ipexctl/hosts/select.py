@@ -40,8 +40,6 @@ class HostRequest(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The hosts of a call."""
-
     hosts: tuple[Host, ...]
     source: str
     """Their source for messages: `./hostfile`, `Slurm job 123`, `this machine alone`."""

@@ -36,7 +36,6 @@ MAX_RANKS_PER_CORE: Final = 64
 
 
 def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
-    """The plan of a run on these hosts."""
     if (refusal := check_addresses(request)) is not None:
         return refusal
     options = request.options

@@ -174,7 +174,6 @@ PLAY: Final = frozenset([*_INHERITED, *_OF_PLAYS.split(), "strategy", "import_pl
 
 
 def advice(keyword: str, known: Collection[str]) -> str:
-    """Advice for an unknown keyword."""
     if keyword in UNSUPPORTED:
         return UNSUPPORTED[keyword]
     if keyword.startswith("with_"):

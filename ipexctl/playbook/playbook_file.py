@@ -76,7 +76,6 @@ Value = Any
 
 
 def templates_in(value: Value) -> list[Templated]:
-    """All templates in a value."""
     if isinstance(value, Templated):
         return [value]
     if isinstance(value, dict):

@@ -25,8 +25,6 @@ class Master(NamedTuple):
 
 
 class RankJob(NamedTuple):
-    """One rank's part of a job."""
-
     host: str
     local_rank: int
     local_size: int

@@ -32,7 +32,6 @@ def _stop(received: object, _: object) -> None:
 
 
 def emit_step(what: str) -> None:
-    """Report the current step."""
     try:
         emit("step", what=what)
     except BrokenPipeError:

@@ -1,1 +1,1 @@
-"""Files on a host: the content store, project trees, sending files."""
+"""Files on a host: the content store, project trees, checkpoints, sending files."""

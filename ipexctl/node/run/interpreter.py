@@ -1,7 +1,7 @@
 """Describes a Python of the user: its version, its environment, and the packages of a stack in it.
 
 It reads no request. Its output is
-`{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers"}`.
+`{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers", "libraries"}`.
 Its syntax also works with a Python that is too old for the rest, so that it can report its version.
 """
 

@@ -1,4 +1,4 @@
-"""The declarations of all modules: options, types, defaults. Data only."""
+"""The declarations of all modules: options, types, defaults, combinations that are refused."""
 
 from __future__ import annotations
 
