@@ -19,7 +19,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator, NoReturn
+from typing import Any, BinaryIO, Callable, Iterator, NoReturn, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit
 from ipexctl.node.common.files import (
@@ -41,6 +41,14 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _unfinished: set[Path] = set()
 Report = Callable[..., None]
 """Called with an event's name and its fields; `emit` writes them to stdout."""
+
+
+class StoreFile(TypedDict):
+    """A file of a store, as requests name it."""
+
+    sha256: str
+    name: str
+    size: int | None
 
 
 class HashMismatch(AgentError):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.files.store import StoreFile
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Readable, Session
@@ -43,7 +44,7 @@ class StoredFile:
     name: str
     size: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> StoreFile:
         return {"sha256": self.sha256, "name": self.name, "size": self.size}
 
 
