@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -42,6 +41,14 @@ def frame(content: bytes, name: str = "a-1.0-py3-none-any.whl", **more: Any) -> 
 END = b'{"end": true}\n'
 
 
+def receive(store: Path, stream: bytes, **options: Any) -> Said:
+    return run("store", "receive", {"store": str(store), "files": None}, stream, **options)
+
+
+def have(store: Path, files: list[dict[str, Any]], *, verify: bool = False) -> dict[str, Any]:
+    return run("store", "have", {"store": str(store), "files": files, "verify": verify}).last
+
+
 def first_line(request: dict[str, Any]) -> bytes:
     return json.dumps(request).encode() + b"\n"
 
@@ -52,10 +59,10 @@ def run(
     request: dict[str, Any],
     stdin: bytes = b"",
     *,
-    python: str = sys.executable,
     env: dict[str, str] | None = None,
+    **options: Any,
 ) -> Said:
-    process = start(script, action, request, python=python, env={**_BARE, **(env or {})}, cwd="/")
+    process = start(script, action, request, env={**_BARE, **(env or {})}, cwd="/", **options)
     out, err = process.communicate(stdin, timeout=60)
     stderr = err.decode()
     assert "Traceback" not in stderr, stderr

@@ -47,7 +47,7 @@ def receive(home: Path, *, python: str = sys.executable, cached: bool = True) ->
     """Have the agent store a file that follows the request; returns how many bytes were sent."""
     session = CountingSession(Host("localhost", "localhost"))
     stdin = io.BytesIO(frame(CONTENT) + END)
-    request = {"store": str(home / "wheels")}
+    request = {"store": str(home / "wheels"), "files": None}
     result = call(session, "files.store", "receive", request, python=python, home=str(home), cached=cached, stdin=stdin)
     assert result["got"] == [file_of(CONTENT)["sha256"]]
     return session.count
@@ -147,7 +147,7 @@ def test_broken_python_is_replaced_by_the_next_one(home: Path, tmp_path: Path, i
 def test_missing_home_is_not_created_for_a_copy(tmp_path: Path) -> None:
     home = tmp_path / "none"
     session = LocalSession(Host("localhost", "localhost"))
-    request = {"store": str(home / "wheels"), "files": []}
+    request = {"store": str(home / "wheels"), "files": [], "verify": False}
     assert call(session, "files.store", "have", request, home=str(home), cached=True)["have"] == []
     assert not home.exists()
 

@@ -162,17 +162,18 @@ def server() -> Iterator[str]:
 
 
 def item(url: str, mode: str, content: bytes = BODY, name: str = "a.whl", **more: Any) -> dict[str, Any]:
-    return {**file_of(content, name), "url": f"{url}/{mode}/{name}", **more}
+    return {**file_of(content, name), "url": f"{url}/{mode}/{name}", "headers": {}, **more}
 
 
-def fetch(store: Path, *items: dict[str, Any], env: dict[str, str] | None = None, **request: Any) -> dict[str, Any]:
-    said = run("download", "fetch", {"store": str(store), "files": list(items), **request}, env=env)
+def fetch(store: Path, *items: dict[str, Any], settings: Any = None, **options: Any) -> dict[str, Any]:
+    request = {"store": str(store), "files": list(items), "settings": settings or {}}
+    said = run("download", "fetch", request, **options)
     assert said.last["event"] == "done", said
     return said.last
 
 
-def failure_reason(store: Path, *items: dict[str, Any], env: dict[str, str] | None = None, **request: Any) -> str:
-    last = fetch(store, *items, env=env, **request)
+def failure_reason(store: Path, *items: dict[str, Any], **options: Any) -> str:
+    last = fetch(store, *items, **options)
     assert last["got"] == []
     assert content_of(store) == {}
     return str(last["failed"][0]["reason"])
@@ -208,9 +209,9 @@ def test_interrupted_download_is_resumed(server: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("python", all_pythons())
 def test_download_works_with_every_python(server: str, tmp_path: Path, python: str) -> None:
     (tmp_path / "b.whl").write_bytes(b"local")
-    files = [item(server, "dead-halfway"), {**file_of(b"local", "b.whl"), "url": f"file://{tmp_path}/b.whl"}]
-    said = run("download", "fetch", {"store": str(tmp_path / "store"), "files": files}, python=python)
-    assert sorted(content_of(tmp_path / "store").values()) == sorted([BODY, b"local"]), said
+    local = {**file_of(b"local", "b.whl"), "url": f"file://{tmp_path}/b.whl", "headers": {}}
+    last = fetch(tmp_path / "store", item(server, "dead-halfway"), local, python=python)
+    assert sorted(content_of(tmp_path / "store").values()) == sorted([BODY, b"local"]), last
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,8 @@ def test_failed_download_does_not_affect_others(server: str, tmp_path: Path) -> 
 
 
 def test_silent_server_is_a_timeout(server: str, tmp_path: Path) -> None:
-    assert "silent for 0.3 s" in failure_reason(tmp_path, item(server, "silent"), timeout=0.3)
+    patches = {"files.download": ("_TIMEOUT = 30.0", "_TIMEOUT = 0.3")}
+    assert "silent for 0.3 s" in failure_reason(tmp_path, item(server, "silent"), patches=patches)
 
 
 def test_connection_and_url_errors_are_reported(tmp_path: Path) -> None:
@@ -299,7 +301,7 @@ def test_certificates_are_verified_with_the_configured_authority(tmp_path: Path)
 
 def test_download_completes_after_sigkill(server: str, tmp_path: Path) -> None:
     files = [item(server, "slow", name=f"{index}.whl") for index in range(3)]
-    request = {"store": str(tmp_path), "files": files}
+    request = {"store": str(tmp_path), "files": files, "settings": {}}
     for _ in range(4):
         process = start("download", "fetch", request)
         time.sleep(random.uniform(0.1, 0.5))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_store_helpers import END, content_of, feed, file_of, first_line, frame, run, start
+from node_store_helpers import END, content_of, feed, file_of, first_line, frame, have, receive, run, start
 
 from agent_helpers import all_pythons, wait_until
 from ipexctl.remote.node_call import agent_command, agent_zip
@@ -31,10 +31,10 @@ def sha(content: bytes) -> str:
 
 def test_received_files_are_stored(tmp_path: Path) -> None:
     store = tmp_path / "home" / "wheels"
-    said = run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + frame(b"", "empty") + END)
+    said = receive(store, frame(ONE) + frame(TWO, "b.whl") + frame(b"", "empty") + END)
     assert said.last == {"event": "done", "got": [sha(ONE), sha(TWO), sha(b"")], "failed": []}
     files = [file_of(ONE), file_of(TWO, "b.whl"), file_of(b"not there"), file_of(b"", "empty")]
-    assert run("store", "have", {"store": str(store), "files": files}).last["have"] == [sha(ONE), sha(TWO), sha(b"")]
+    assert have(store, files)["have"] == [sha(ONE), sha(TWO), sha(b"")]
     assert content_of(store) == {
         f"{sha(ONE)}/a-1.0-py3-none-any.whl": ONE,
         f"{sha(TWO)}/b.whl": TWO,
@@ -45,15 +45,15 @@ def test_received_files_are_stored(tmp_path: Path) -> None:
 def test_queried_file_gets_a_new_mtime(tmp_path: Path) -> None:
     """A sync removes contents that were not queried for a day."""
     store = tmp_path / "home" / "tmp" / "sync"
-    run("store", "receive", {"store": str(store)}, frame(TWO) + END)
+    receive(store, frame(TWO) + END)
     os.utime(store / sha(TWO), (0, 0))
-    run("store", "have", {"store": str(store), "files": [file_of(TWO)]})
+    have(store, [file_of(TWO)])
     assert (store / sha(TWO)).stat().st_mtime > 0
 
 
 def test_store_is_private(tmp_path: Path) -> None:
     store = tmp_path / "wheels"
-    run("store", "receive", {"store": str(store)}, frame(TWO) + END)
+    receive(store, frame(TWO) + END)
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in [store, *store.rglob("*")]}
     assert sorted(modes.values()) == [0o600, 0o700, 0o700]
 
@@ -61,7 +61,7 @@ def test_store_is_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize("python", all_pythons())
 def test_files_are_sent_and_received_by_every_python(tmp_path: Path, python: str) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
-    run("store", "receive", {"store": str(here)}, frame(ONE) + frame(TWO, "b.whl") + END, python=python)
+    receive(here, frame(ONE) + frame(TWO, "b.whl") + END, python=python)
     files = [file_of(ONE), file_of(TWO, "b.whl")]
     sent = in_shell("send", python, agent_zip("files") + first_line({"store": str(here), "files": files}))
     request = first_line({"store": str(there), "files": files})
@@ -77,7 +77,7 @@ def in_shell(action: str, python: str, stdin: bytes, *, user: int | None = None)
 
 
 def test_file_with_wrong_hash_is_refused_and_others_are_stored(tmp_path: Path) -> None:
-    said = run("store", "receive", {"store": str(tmp_path)}, frame(b"evil", sha256=sha(ONE)) + frame(TWO) + END)
+    said = receive(tmp_path, frame(b"evil", sha256=sha(ONE)) + frame(TWO) + END)
     assert said.last["got"] == [sha(TWO)]
     (failed,) = said.last["failed"]
     assert (failed["sha256"], failed["kind"]) == (sha(ONE), "hash")
@@ -86,10 +86,10 @@ def test_file_with_wrong_hash_is_refused_and_others_are_stored(tmp_path: Path) -
 
 
 def test_truncated_stream_keeps_complete_files(tmp_path: Path) -> None:
-    said = run("store", "receive", {"store": str(tmp_path)}, frame(TWO) + frame(ONE)[:2_000_000])
+    said = receive(tmp_path, frame(TWO) + frame(ONE)[:2_000_000])
     assert "the stream broke off 1.0 MB before the end of a-1.0-py3-none-any.whl" in said.reason
     assert list(content_of(tmp_path).values()) == [TWO]
-    said = run("store", "receive", {"store": str(tmp_path)}, frame(TWO))
+    said = receive(tmp_path, frame(TWO))
     assert "broke off between two files" in said.reason
 
 
@@ -109,9 +109,11 @@ def test_repeated_file_is_refused(tmp_path: Path) -> None:
     assert list(content_of(tmp_path).values()) == [TWO]
 
 
-@pytest.mark.parametrize("stream", [b"", b"\n", b"[]\n", b"null\n", b"x" * 100_000, b'{"size": -1}\n'])
+@pytest.mark.parametrize(
+    "stream", [b"", b"\n", b"[]\n", b"null\n", b"x" * 100_000, b'{"size": -1}\n', frame(b"", sha256=None)]
+)
 def test_malformed_frames_are_refused(tmp_path: Path, stream: bytes) -> None:
-    assert run("store", "receive", {"store": str(tmp_path)}, stream).reason
+    assert receive(tmp_path, stream).reason
     assert content_of(tmp_path) == {}
 
 
@@ -119,39 +121,39 @@ def test_malformed_frames_are_refused(tmp_path: Path, stream: bytes) -> None:
     "wrong",
     [
         *({"name": name} for name in ("../x", ".x", "", "a/b", "a\0b", "x" * 300)),
-        *({"sha256": sha256} for sha256 in ("../../x", "ABC", "a" * 63, "a" * 64 + "\n", None)),
+        *({"sha256": sha256} for sha256 in ("../../x", "ABC", "a" * 63, "a" * 64 + "\n")),
     ],
 )
 @pytest.mark.parametrize("action", ["have", "receive"])
 def test_invalid_names_and_hashes_are_refused(tmp_path: Path, wrong: dict[str, Any], action: str) -> None:
     store = tmp_path / "store"
     (tmp_path / "x").write_bytes(b"mine")
-    request = {"store": str(store), "files": [{**file_of(b"mine"), **wrong}]}
+    request = {"store": str(store), "files": [{**file_of(b"mine"), **wrong}], "verify": False}
     stream = b""
     if action == "receive":
-        request, stream = {"store": str(store)}, frame(b"mine", **wrong) + END
+        request, stream = {"store": str(store), "files": None}, frame(b"mine", **wrong) + END
     assert "sha256" in (reason := run("store", action, request, stream).reason) or "name" in reason
     assert content_of(tmp_path) == {"x": b"mine"}
 
 
 def test_size_is_checked_always_and_content_with_verify(tmp_path: Path) -> None:
-    run("store", "receive", {"store": str(tmp_path)}, frame(ONE) + frame(TWO, "b.whl") + END)
+    receive(tmp_path, frame(ONE) + frame(TWO, "b.whl") + END)
     files = [file_of(ONE), file_of(TWO, "b.whl")]
     (tmp_path / sha(TWO) / "b.whl").write_bytes(b"other")
-    assert run("store", "have", {"store": str(tmp_path), "files": files}).last["have"] == [sha(ONE)]
+    assert have(tmp_path, files)["have"] == [sha(ONE)]
     (tmp_path / sha(TWO) / "b.whl").write_bytes(TWO[::-1])
-    assert run("store", "have", {"store": str(tmp_path), "files": files}).last["have"] == [sha(ONE), sha(TWO)]
-    last = run("store", "have", {"store": str(tmp_path), "files": files, "verify": True}).last
+    assert have(tmp_path, files)["have"] == [sha(ONE), sha(TWO)]
+    last = have(tmp_path, files, verify=True)
     assert (last["have"], last["damaged"]) == ([sha(ONE)], [sha(TWO)])
     assert list(content_of(tmp_path).values()) == [ONE]
 
 
 def test_missing_file_is_reported_in_its_frame(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
-    run("store", "receive", {"store": str(here)}, frame(TWO) + END)
+    receive(here, frame(TWO) + END)
     request = {"store": str(here), "files": [file_of(ONE), file_of(TWO)]}
     sent, _ = start("store", "send", request).communicate()
-    last = run("store", "receive", {"store": str(there)}, sent).last
+    last = receive(there, sent).last
     assert last["got"] == [sha(TWO)]
     assert "No such file" in last["failed"][0]["reason"]
 
@@ -160,7 +162,7 @@ def test_receive_completes_after_sigkill(tmp_path: Path) -> None:
     stream = b"".join(frame(ONE[: 300_000 + index], f"{index}.whl") for index in range(10)) + END
     wanted = {f"{sha(ONE[: 300_000 + index])}/{index}.whl" for index in range(10)}
     for _ in range(8):
-        process = start("store", "receive", {"store": str(tmp_path)})
+        process = start("store", "receive", {"store": str(tmp_path), "files": None})
         feed(process, stream[: random.randrange(len(stream) - 100)])
         time.sleep(random.uniform(0, 0.15))
         process.kill()
@@ -168,13 +170,13 @@ def test_receive_completes_after_sigkill(tmp_path: Path) -> None:
         whole = {path for path in content_of(tmp_path) if not path.endswith(".part")}
         assert whole <= wanted
         assert all(sha(data) == path[:64] for path, data in content_of(tmp_path).items() if path in whole)
-    assert run("store", "receive", {"store": str(tmp_path)}, stream).rc == 0
+    assert receive(tmp_path, stream).rc == 0
     assert set(content_of(tmp_path)) == wanted
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_stopped_receive_leaves_no_partial_file(tmp_path: Path, number: signal.Signals) -> None:
-    process = start("store", "receive", {"store": str(tmp_path)})
+    process = start("store", "receive", {"store": str(tmp_path), "files": None})
     feed(process, frame(ONE)[:2_000_000])
     wait_until(lambda: any(tmp_path.glob("*.part")))
     process.send_signal(number)
@@ -184,7 +186,7 @@ def test_stopped_receive_leaves_no_partial_file(tmp_path: Path, number: signal.S
 
 
 def test_receive_ends_if_stdout_is_closed(tmp_path: Path) -> None:
-    process = start("store", "receive", {"store": str(tmp_path)})
+    process = start("store", "receive", {"store": str(tmp_path), "files": None})
     assert process.stdout is not None
     process.stdout.close()
     with contextlib.suppress(BrokenPipeError):
@@ -194,7 +196,7 @@ def test_receive_ends_if_stdout_is_closed(tmp_path: Path) -> None:
 
 
 def test_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
-    alive = start("store", "receive", {"store": str(tmp_path)})
+    alive = start("store", "receive", {"store": str(tmp_path), "files": None})
     feed(alive, frame(ONE)[:2_000_000])
     wait_until(lambda: any(tmp_path.glob("*.part")))
     (its,) = tmp_path.glob("*.part")
@@ -203,7 +205,7 @@ def test_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
     young.write_bytes(b"x")
     old.write_bytes(b"x")
     os.utime(old, (time.time() - 90_000,) * 2)
-    run("store", "receive", {"store": str(tmp_path)}, END)
+    receive(tmp_path, END)
     assert set(tmp_path.glob("*.part")) == {its, young}
     feed(alive, frame(ONE)[2_000_000:] + END)
     alive.communicate()
@@ -211,7 +213,7 @@ def test_partial_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
 
 
 def test_parallel_receives_of_the_same_files_succeed(tmp_path: Path) -> None:
-    both = [start("store", "receive", {"store": str(tmp_path)}) for _ in range(2)]
+    both = [start("store", "receive", {"store": str(tmp_path), "files": None}) for _ in range(2)]
     for process in both:
         feed(process, frame(ONE) + frame(TWO, "b.whl") + END)
     assert [process.wait(10) for process in both] == [0, 0]
@@ -220,7 +222,7 @@ def test_parallel_receives_of_the_same_files_succeed(tmp_path: Path) -> None:
 
 def test_full_disk_is_reported_with_missing_space(mounted: Callable[[str], Path]) -> None:
     point = mounted("size=2m")
-    said = run("store", "receive", {"store": str(point / "wheels")}, frame(TWO) + frame(ONE, "b.whl") + END)
+    said = receive(point / "wheels", frame(TWO) + frame(ONE, "b.whl") + END)
     assert "the disk is full: 3.0 MB more are needed, 2.1 MB are left" in said.reason
     assert "--home" in said.last["fix"]
     assert list(content_of(point).values()) == [TWO]
@@ -228,7 +230,7 @@ def test_full_disk_is_reported_with_missing_space(mounted: Callable[[str], Path]
 
 def test_disk_full_during_receive_leaves_no_partial_file(mounted: Callable[[str], Path]) -> None:
     point = mounted("size=4m")
-    process = start("store", "receive", {"store": str(point / "wheels")})
+    process = start("store", "receive", {"store": str(point / "wheels"), "files": None})
     feed(process, frame(ONE)[:1_000_000])
     wait_until(lambda: any((point / "wheels").glob("*.part")))
     (point / "filler").write_bytes(b"x" * 2_500_000)
@@ -239,13 +241,13 @@ def test_disk_full_during_receive_leaves_no_partial_file(mounted: Callable[[str]
 
 def test_read_only_filesystem_is_reported(mounted: Callable[[str], Path]) -> None:
     point = mounted("ro")
-    said = run("store", "receive", {"store": str(point / "wheels")}, frame(TWO) + END)
+    said = receive(point / "wheels", frame(TWO) + END)
     assert f"{point}/wheels: the filesystem is mounted read-only" in said.reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/usr/bin/python3"), reason="becomes another account")
 def test_directory_of_another_account_is_reported() -> None:
-    stdin = agent_zip("files") + first_line({"store": "/usr/wheels"}) + frame(TWO) + END
+    stdin = agent_zip("files") + first_line({"store": "/usr/wheels", "files": None}) + frame(TWO) + END
     done = in_shell("receive", "/usr/bin/python3", stdin, user=65534)
     reason = json.loads(done.stdout.splitlines()[-1])["reason"]
     assert "/usr belongs to another account (uid 0)" in reason
@@ -254,10 +256,10 @@ def test_directory_of_another_account_is_reported() -> None:
 def test_file_in_place_of_a_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "wheels").write_text("a file")
     for store in ("wheels", "wheels/below"):
-        said = run("store", "receive", {"store": str(tmp_path / store)}, frame(TWO) + END)
+        said = receive(tmp_path / store, frame(TWO) + END)
         assert "a file is where a directory is needed" in said.reason
     (tmp_path / "store" / sha(TWO) / "a-1.0-py3-none-any.whl").mkdir(parents=True)
-    said = run("store", "receive", {"store": str(tmp_path / "store")}, frame(TWO) + END)
+    said = receive(tmp_path / "store", frame(TWO) + END)
     assert "a directory is where a file is needed" in said.reason
 
 
@@ -267,6 +269,6 @@ def test_agent_runs_without_memfd_create(tmp_path: Path, python: str) -> None:
     line = agent_command("files.store", "receive", python=python).script
     bare = line.replace("import os, sys, time\n", 'import os, sys, time\nos.__dict__.pop("memfd_create", None)\n')
     assert bare != line
-    stdin = agent_zip("files") + first_line({"store": str(tmp_path / "store")}) + frame(TWO) + END
+    stdin = agent_zip("files") + first_line({"store": str(tmp_path / "store"), "files": None}) + frame(TWO) + END
     done = subprocess.run(["/bin/sh", "-c", bare], input=stdin, capture_output=True, timeout=60)
     assert json.loads(done.stdout.splitlines()[-1])["got"] == [sha(TWO)], done.stderr

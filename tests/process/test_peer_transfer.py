@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_store_helpers import END, content_of, file_of, frame, run, start
+from node_store_helpers import END, content_of, file_of, frame, receive, run, start
 
 from agent_helpers import all_pythons
 
@@ -26,7 +26,7 @@ TOKEN = "0123456789abcdef" * 4
 class Served:
     def __init__(self, store: Path, **more: Any) -> None:
         self.store = store
-        self.request = {"store": str(store), "bind": "127.0.0.1", "token": TOKEN, "idle": 30, **more}
+        self.request = {"store": str(store), "bind": "127.0.0.1", "token": TOKEN, "clients": 0, "idle": 30, **more}
         self.process = start("peer_transfer", "serve", self.request)
         assert self.process.stdout is not None
         self.port = int(json.loads(self.process.stdout.readline())["port"])
@@ -45,7 +45,7 @@ class Served:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     store = tmp_path / "here"
-    run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + END)
+    receive(store, frame(ONE) + frame(TWO, "b.whl") + END)
     server = Served(store, files=[file_of(ONE), file_of(TWO, "b.whl")])
     yield server
     server.close()
@@ -137,7 +137,7 @@ def test_client_refuses_a_server_without_the_token(tmp_path: Path) -> None:
 
 def test_only_listed_files_are_served(tmp_path: Path) -> None:
     store = tmp_path / "here"
-    run("store", "receive", {"store": str(store)}, frame(ONE) + frame(TWO, "b.whl") + END)
+    receive(store, frame(ONE) + frame(TWO, "b.whl") + END)
     served = Served(store, files=[file_of(TWO, "b.whl")])
     run("peer_transfer", "connect", wanted(served, tmp_path / "there"))
     assert list(content_of(tmp_path / "there").values()) == [TWO]
@@ -172,9 +172,8 @@ def test_connection_errors_are_reported_with_a_fix(tmp_path: Path) -> None:
     said = run("peer_transfer", "connect", request)
     assert "no connection to 127.0.0.1 port 1: Connection refused" in said.reason
     assert "firewall" in said.last["fix"]
-    serve = run(
-        "peer_transfer", "serve", {"store": str(tmp_path), "files": [], "bind": "10.255.255.1", "token": "", "idle": 1}
-    )
+    request = {"store": str(tmp_path), "files": [], "bind": "10.255.255.1", "token": "", "clients": 0, "idle": 1}
+    serve = run("peer_transfer", "serve", request)
     assert "nothing can listen on 10.255.255.1" in serve.reason
 
 

@@ -58,7 +58,9 @@ from ipexctl.node.files.peer_transfer import (
     HANDSHAKE_TIME,
     MALFORMED,
     MAX_REQUEST,
+    ConnectRequest,
     FileServer,
+    ServeRequest,
     connect,
     prove_to_server,
     read_line,
@@ -321,7 +323,7 @@ class Exchange:
     def _serve(self, order: Json, copies: list[Copy]) -> int:
         """Start a file server in a thread; returns its port."""
         self._files.offer(copies)
-        request = {
+        request: ServeRequest = {
             "store": self._files.outbox,
             "files": _as_store_files(copies),
             "bind": self._conn.getsockname()[0],
@@ -335,14 +337,19 @@ class Exchange:
         return server.port
 
     def _fetch(self, fetch: Json, copies: list[Copy]) -> None:
-        source = {"address": fetch["address"], "port": fetch["port"], "token": fetch["token"]}
-        request = {"store": self._files.inbox, "files": _as_store_files(copies), **source}
+        request: ConnectRequest = {
+            "store": self._files.inbox,
+            "files": _as_store_files(copies),
+            "address": fetch["address"],
+            "port": fetch["port"],
+            "token": fetch["token"],
+        }
         failed = connect(request, lambda *_, **__: None)["failed"]
         if failed:
             raise AgentError(f"a file changed while it was sent: {failed[0]['reason']}")
 
 
-def _as_store_files(copies: list[Copy]) -> list[Json]:
+def _as_store_files(copies: list[Copy]) -> list[store.StoreFile]:
     sizes = {copy.sha256: copy.size for copy in copies}
     return [{"sha256": sha256, "name": _IN_STORE, "size": size} for sha256, size in sizes.items()]
 

@@ -6,7 +6,7 @@ import time
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import BinaryIO
+from typing import Any, BinaryIO, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, explain, is_final, without_login
@@ -15,6 +15,7 @@ from ipexctl.node.files.store import (
     HashMismatch,
     PartialFile,
     Progress,
+    StoreFile,
     clear,
     emit_or_end,
     end_on_signals,
@@ -29,21 +30,32 @@ _PROGRESS_BYTES = 1 << 20
 _TIMEOUT = 30.0
 
 
+class RemoteFile(StoreFile):
+    url: str
+    headers: Mapping[str, str]
+
+
+class DownloadRequest(TypedDict):
+    store: str
+    files: list[RemoteFile]
+    settings: Mapping[str, Any]
+    """Those of `HttpClient`."""
+
+
 class FileDownload:
     """The download of one file from an index into the store."""
 
-    def __init__(self, store: str, item: Json, client: HttpClient, timeout: float, progress: Progress) -> None:
+    def __init__(self, store: str, file: RemoteFile, client: HttpClient, progress: Progress) -> None:
         self._store = store
-        self._item = item
+        self._file = file
         self._client = client
-        self._timeout = timeout
         self._progress = progress
-        self._display_url = without_login(item["url"])
+        self._display_url = without_login(file["url"])
 
     def run(self) -> None:
         """Raises an AgentError when the file can't be downloaded."""
         for is_last in (False, True):
-            with PartialFile(self._store, self._item) as part:
+            with PartialFile(self._store, self._file) as part:
                 parts = self._download(part)
                 try:
                     part.adopt()
@@ -68,16 +80,16 @@ class FileDownload:
                 parts += 1
                 tries = 0 if part.done - before >= _PROGRESS_BYTES else tries + 1
                 if tries >= _MAX_TRIES or is_final(error):
-                    raise AgentError(f"{self._display_url}: {explain(error, self._timeout)}") from None
+                    raise AgentError(f"{self._display_url}: {explain(error, _TIMEOUT)}") from None
             time.sleep(_PAUSE * tries)
 
     def _read_part(self, part: PartialFile) -> None:
         """Raises a ConnectionError when the next try may succeed."""
         start = part.done
-        headers = {"Accept-Encoding": "identity", **(self._item.get("headers") or {})}
+        headers = {"Accept-Encoding": "identity", **self._file["headers"]}
         if start:
             headers["Range"] = f"bytes={start}-"
-        with self._client.open(self._item["url"], timeout=self._timeout, headers=headers) as response:
+        with self._client.open(self._file["url"], timeout=_TIMEOUT, headers=headers) as response:
             partial = response.getcode() == 206
             if partial:
                 sent = response.headers.get("Content-Range", "")
@@ -101,34 +113,33 @@ class FileDownload:
         if part.size is not None and part.done + len(fresh) > part.size:
             raise AgentError(f"{self._display_url}: it has more than the {part.size} bytes that were expected")
         part.write(fresh)
-        self._progress.add(len(fresh), self._item["name"])
+        self._progress.add(len(fresh), self._file["name"])
 
 
-def fetch(request: Json, _: BinaryIO) -> Json:
+def fetch(request: DownloadRequest, _: BinaryIO) -> Json:
     """Download several files at once; a failure does not stop the others."""
-    files: list[Json] = request["files"]
-    timeout: float = request.get("timeout") or _TIMEOUT
+    files = request["files"]
     clear(request["store"])
-    client = HttpClient(request.get("settings") or {})
-    if any(item["url"].lower().startswith("https:") for item in files):
+    client = HttpClient(request["settings"])
+    if any(file["url"].lower().startswith("https:") for file in files):
         client.load_certificates()
     progress = Progress(total_of(files))
 
-    def download(item: Json) -> Json | None:
+    def download(file: RemoteFile) -> Json | None:
         """Returns a failure."""
         try:
-            FileDownload(request["store"], item, client, timeout, progress).run()
+            FileDownload(request["store"], file, client, progress).run()
         except AgentError as error:
             kind = "hash" if isinstance(error, HashMismatch) else "other"
-            return {"sha256": item["sha256"], "reason": error.reason, "fix": error.fix, "kind": kind}
-        emit_or_end("got", sha256=item["sha256"])
+            return {"sha256": file["sha256"], "reason": error.reason, "fix": error.fix, "kind": kind}
+        emit_or_end("got", sha256=file["sha256"])
         return None
 
     # The largest file first: it takes longest, and the others are downloaded beside it.
-    files = sorted(files, key=lambda item: -(item.get("size") or 0))
+    files = sorted(files, key=lambda file: -(file["size"] or 0))
     with ThreadPoolExecutor(_MAX_PARALLEL) as pool:
         failures = list(pool.map(download, files))
-    got = [item["sha256"] for item, failure in zip(files, failures) if failure is None]
+    got = [file["sha256"] for file, failure in zip(files, failures) if failure is None]
     return {"got": got, "failed": [failure for failure in failures if failure is not None]}
 
 

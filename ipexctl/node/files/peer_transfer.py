@@ -46,6 +46,22 @@ def read_line(conn: socket.socket, deadline: float, limit: int = _MAX_LINE) -> A
     return json.loads(line)
 
 
+class ServeRequest(store.StoreRequest):
+    bind: str
+    """The address to listen on."""
+    token: str
+    clients: int
+    """The number that may connect at once, besides a few strangers."""
+    idle: float
+    """Seconds without a client, after which the server ends."""
+
+
+class ConnectRequest(store.StoreRequest):
+    address: str
+    port: int
+    token: str
+
+
 class TokenServer:
     """Handles each client that proves that it has the token, in a thread of its own."""
 
@@ -93,9 +109,9 @@ class TokenServer:
 class FileServer(TokenServer):
     """Serves files of one store."""
 
-    def __init__(self, request: Json) -> None:
+    def __init__(self, request: ServeRequest) -> None:
         try:
-            super().__init__(request["bind"], request["token"], request.get("clients", 0))
+            super().__init__(request["bind"], request["token"], request["clients"])
         except OSError as error:
             raise AgentError(f"nothing can listen on {request['bind']}: {error.strerror or error}") from None
         self._request = request
@@ -132,21 +148,21 @@ class FileServer(TokenServer):
         hashes = read_line(conn, time.monotonic() + _STALL_TIME, MAX_REQUEST)
         files = [self._files[sha256] for sha256 in hashes if sha256 in self._files]
         conn.settimeout(_STALL_TIME)
-        request = {"store": self._request["store"], "files": files}
 
         def send_body(file: BinaryIO, size: int) -> None:
             if size and conn.sendfile(file, 0, size) != size:
                 raise ConnectionError(f"{file.name} changed while it was read")
 
-        store.send(request, conn.sendall, send_body)
+        store.send({"store": self._request["store"], "files": files}, conn.sendall, send_body)
 
 
-def connect(request: Json, report: store.Report = store.emit_or_end) -> Json:
+def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -> Json:
     """Fetch the files that this host's store lacks from the server of another host."""
-    present = set(store.have(request)["have"])
-    request = {**request, "files": [file for file in request["files"] if file["sha256"] not in present]}
-    report("lacking", files=[file["sha256"] for file in request["files"]])
-    if not request["files"]:
+    directory, files = request["store"], request["files"]
+    present = set(store.have({"store": directory, "files": files, "verify": False})["have"])
+    files = [file for file in files if file["sha256"] not in present]
+    report("lacking", files=[file["sha256"] for file in files])
+    if not files:
         return {"got": [], "failed": []}
     peer = f"{request['address']} port {request['port']}"
     fix = "does a firewall stand between the two hosts? --iface names the network they share"
@@ -157,13 +173,13 @@ def connect(request: Json, report: store.Report = store.emit_or_end) -> Json:
     with conn:
         try:
             prove_to_server(conn, request["token"])
-            send_line(conn, [file["sha256"] for file in request["files"]])
+            send_line(conn, [file["sha256"] for file in files])
         except (OSError, *MALFORMED) as error:
             raise AgentError(f"{peer} is not the server that was meant: {error}", fix) from None
         conn.settimeout(_STALL_TIME)
         with conn.makefile("rb", buffering=1 << 16) as stream:
             try:
-                return store.receive(request, cast("BinaryIO", stream), report)
+                return store.receive({"store": directory, "files": files}, cast("BinaryIO", stream), report)
             except OSError as error:
                 raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
 
@@ -177,7 +193,7 @@ def prove_to_server(conn: socket.socket, token: str) -> None:
         raise ConnectionError("it doesn't have the token")
 
 
-def serve(request: Json, stdin: BinaryIO) -> Json:
+def serve(request: ServeRequest, stdin: BinaryIO) -> Json:
     """Only the end of stdin may follow the request: a buffer could hold data that `select` would miss."""
     server = FileServer(request)
     store.emit_or_end("serving", port=server.port)

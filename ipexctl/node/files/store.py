@@ -19,7 +19,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator, NoReturn, TypedDict
+from typing import Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit
 from ipexctl.node.common.files import (
@@ -49,6 +49,21 @@ class StoreFile(TypedDict):
     sha256: str
     name: str
     size: int | None
+
+
+class StoreRequest(TypedDict):
+    store: str
+    files: list[StoreFile]
+
+
+class HaveRequest(StoreRequest):
+    verify: bool
+
+
+class ReceiveRequest(TypedDict):
+    store: str
+    files: list[StoreFile] | None
+    """No others are accepted; None: all are."""
 
 
 class HashMismatch(AgentError):
@@ -94,15 +109,15 @@ class Progress:
         self._report("progress", done=done, total=self._total, what=name)
 
 
-def total_of(files: list[Json]) -> int | None:
+def total_of(files: Sequence[StoreFile]) -> int | None:
     """The total size; None when a size is not known."""
-    sizes = [file.get("size") for file in files]
-    return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
+    sizes = [file["size"] for file in files if file["size"] is not None]
+    return sum(sizes) if len(sizes) == len(files) else None
 
 
-def path_of(store: str, file: Json) -> Path:
+def path_of(store: str, file: StoreFile) -> Path:
     """The path of a file; its hash and name are checked, so that it can't be outside the store."""
-    sha256, name = str(file.get("sha256")), str(file.get("name"))
+    sha256, name = file["sha256"], file["name"]
     if not _SHA256.fullmatch(sha256):
         raise AgentError(f"{sha256[:80]!r} is no sha256")
     if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > 200:
@@ -110,12 +125,12 @@ def path_of(store: str, file: Json) -> Path:
     return Path(store, sha256, name)
 
 
-def is_there(store: str, file: Json) -> bool:
+def is_there(store: str, file: StoreFile) -> bool:
     try:
         status = path_of(store, file).stat()
     except OSError:
         return False
-    return stat.S_ISREG(status.st_mode) and file.get("size") in (None, status.st_size)
+    return stat.S_ISREG(status.st_mode) and file["size"] in (None, status.st_size)
 
 
 def _explain(error: OSError, path: Path, expected: int | None = None) -> AgentError:
@@ -128,10 +143,9 @@ def _explain(error: OSError, path: Path, expected: int | None = None) -> AgentEr
 class PartialFile:
     """A file being written to the store: under a temporary name until it is complete."""
 
-    def __init__(self, store: str, file: Json) -> None:
+    def __init__(self, store: str, file: StoreFile) -> None:
         self.path = path_of(store, file)
-        self.sha256: str = file["sha256"]
-        self.size: int | None = file.get("size")
+        self.sha256, self.size = file["sha256"], file["size"]
         self.done = 0
         self._hash = hashlib.sha256()
         self._store = Path(store)
@@ -199,14 +213,14 @@ def clear(store: str) -> None:
                     path.unlink()
 
 
-def have(request: Json) -> Json:
+def have(request: HaveRequest) -> Json:
     """The files in the store. With `verify` each is read, and a file with a wrong hash is removed."""
     present, damaged = [], []
     progress = Progress(total_of(request["files"]))
     for file in request["files"]:
         if not is_there(request["store"], file):
             continue
-        if request.get("verify") and not _has_hash(path_of(request["store"], file), file["sha256"], progress):
+        if request["verify"] and not _has_hash(path_of(request["store"], file), file["sha256"], progress):
             damaged.append(file)
         else:
             present.append(file["sha256"])
@@ -233,35 +247,35 @@ def _remove(path: Path) -> None:
         path.parent.rmdir()
 
 
-def receive(request: Json, stream: BinaryIO, report: Report = emit_or_end) -> Json:
-    """Store files from frames, each as soon as it is complete. With `files`, no others are accepted."""
-    store = request["store"]
-    files: list[Json] | None = request.get("files")
+def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:
+    """Store files from frames, each as soon as it is complete."""
+    store, files = request["store"], request["files"]
     expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
     got, failed = [], []
     clear(store)
     report("ready")
     for header in _headers(stream):
-        # Each is accepted once: a sender can't keep the receiver busy with the same file.
-        file = header if expected is None else expected.pop(str(header.get("sha256")), None)
+        sha256, name, size = str(header.get("sha256")), str(header.get("name")), header.get("size")
+        file: StoreFile | None = {"sha256": sha256, "name": name, "size": None}
+        if expected is not None:
+            file = expected.pop(sha256, None)  # once: a sender can't keep the receiver busy with the same file
         if file is None:
             raise AgentError("the sender sent a file that was not requested")
         if "error" in header:
-            failed.append({"sha256": file["sha256"], "reason": str(header["error"])})
+            failed.append({"sha256": sha256, "reason": str(header["error"])})
             continue
-        size, known_size = header.get("size"), file.get("size")
-        if not isinstance(size, int) or size < 0 or (known_size is not None and size > known_size):
-            raise AgentError(f"{file.get('name')}: the sender announces {size} bytes, expected are {known_size}")
+        if not isinstance(size, int) or size < 0 or (file["size"] is not None and size > file["size"]):
+            raise AgentError(f"{file['name']}: the sender announces {size} bytes, expected are {file['size']}")
         try:
-            with PartialFile(store, {"sha256": file["sha256"], "name": file["name"], "size": size}) as part:
+            with PartialFile(store, {"sha256": sha256, "name": file["name"], "size": size}) as part:
                 _write_body(part, size, stream, progress)
                 part.adopt()
         except HashMismatch as wrong:
-            failed.append({"sha256": file["sha256"], "reason": wrong.reason, "kind": "hash"})
+            failed.append({"sha256": sha256, "reason": wrong.reason, "kind": "hash"})
         else:
-            got.append(file["sha256"])
-            report("got", sha256=file["sha256"])
+            got.append(sha256)
+            report("got", sha256=sha256)
     return {"got": got, "failed": failed}
 
 
@@ -292,7 +306,7 @@ def _write_body(part: PartialFile, size: int, stream: BinaryIO, progress: Progre
         progress.add(count, name)
 
 
-def send(request: Json, write: Callable[[bytes], Any], send_body: Callable[[BinaryIO, int], Any]) -> None:
+def send(request: StoreRequest, write: Callable[[bytes], Any], send_body: Callable[[BinaryIO, int], Any]) -> None:
     """Write frames; a file that can't be read gets a frame with an error."""
     for file in request["files"]:
         header = {"sha256": file["sha256"], "name": file["name"]}
@@ -309,7 +323,7 @@ def send(request: Json, write: Callable[[bytes], Any], send_body: Callable[[Bina
     write(b'{"end": true}\n')
 
 
-def _send_to_stdout(request: Json) -> int:
+def _send_to_stdout(request: StoreRequest) -> int:
     """Write frames to stdout, and errors to stderr."""
     out = sys.stdout.buffer
 

@@ -21,6 +21,7 @@ from ipexctl.remote.transfer.store_client import Damaged, TransferEvents, refuse
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ipexctl.node.files.peer_transfer import ConnectRequest, ServeRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
@@ -50,7 +51,8 @@ class Server:
     def __init__(self, location: StoreLocation, session: Session, files: Sequence[StoredFile], cancel: Cancel) -> None:
         self.clients = 0
         self.failed = False
-        self._location = location
+        assert location.address is not None
+        self._location, self._address = location, location.address
         self._session = session
         self._files = files
         self._cancel = cancel
@@ -70,17 +72,19 @@ class Server:
             else:
                 events(event)
 
-        request = {
-            "files": [file.to_json() for file in delivery.need],
-            "address": self._location.address,
-            "token": self._token,
-        }
         try:
+            request: ConnectRequest = {
+                "store": delivery.target.store,
+                "files": [file.to_json() for file in delivery.need],
+                "address": self._address,
+                "port": self._start(),
+                "token": self._token,
+            }
             response = delivery.target.call(
                 delivery.session,
                 "files.peer_transfer",
                 "connect",
-                {**request, "port": self._start()},
+                request,
                 on_event=on_event,
                 timeout=delivery.timeout,
                 cancel=self._cancel,
@@ -112,10 +116,12 @@ class Server:
             raise PeerUnreachable(error.reason, error.fix) from error
 
     def _serve(self) -> None:
-        request = {
+        request: ServeRequest = {
+            "store": self._location.store,
             "files": [file.to_json() for file in self._files],
-            "bind": self._location.address,
+            "bind": self._address,
             "token": self._token,
+            "clients": 0,
             "idle": _IDLE_TIMEOUT,
         }
         error = HostError("its server has ended")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.files.store import StoreFile, StoreRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session, Stream
     from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
@@ -125,9 +126,9 @@ class Relay:
 
     def _pipe(self, session: Session, files: Sequence[StoredFile]) -> None:
         """Pipe the source's frames into the local store, which checks every hash and reports complete files."""
-        request = {"store": self._source.store, "files": [file.to_json() for file in files]}
+        request: StoreRequest = {"store": self._source.store, "files": [file.to_json() for file in files]}
         read_end, write_end = os.pipe()
-        received = run_in_background(lambda: self._receive(request, read_end), "relay-receive")
+        received = run_in_background(lambda: self._receive(request["files"], read_end), "relay-receive")
         stderr = b""
 
         def sink(stream: Stream, data: bytes) -> None:
@@ -153,10 +154,10 @@ class Relay:
             futures.wait([received])
         refuse_damaged(Reply(received.result()), f"{name}'s copy is damaged")
 
-    def _receive(self, request: Json, read_end: int) -> Json:
+    def _receive(self, files: list[StoreFile], read_end: int) -> Json:
         try:
             with os.fdopen(read_end, "rb", buffering=_BUFFER) as stream:
-                return receive({**request, "store": self._store}, stream, self._on_event)
+                return receive({"store": self._store, "files": files}, stream, self._on_event)
         except AgentError as error:
             raise HostError(f"on this machine: {error.reason}", "use another directory: TMPDIR=DIR") from None
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.node.files.store import StoreFile
+    from ipexctl.node.files.download import DownloadRequest
+    from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Readable, Session
@@ -73,12 +74,12 @@ class StoreLocation:
         timeout: float | None = None,
         cancel: Cancel | None = None,
     ) -> Reply:
-        """Run a command of the agent with this store."""
+        """Run a command of the agent on this host."""
         return call(
             session,
             command,
             action,
-            {"store": self.store, **request},
+            request,
             python=self.python,
             home=self.home,
             cached=bool(self.home),
@@ -137,7 +138,7 @@ def missing(
     """The blobs that the store lacks. With `verify` it reads all its bytes and removes damaged files first."""
     if not blobs:
         return ()
-    request = {"files": [blob.to_json() for blob in blobs], "verify": verify}
+    request: HaveRequest = {"store": location.store, "files": [blob.to_json() for blob in blobs], "verify": verify}
     response = location.call(session, "files.store", "have", request, timeout=timeout, cancel=cancel)
     present = set(response.texts("have"))
     return tuple(blob for blob in blobs if blob.sha256 not in present)
@@ -160,9 +161,10 @@ def fetch(
     """
     if not downloads:
         return DownloadResult((), {})
-    request = {
-        "files": [{**item.blob.to_json(), "url": item.url, "headers": dict(item.headers or {})} for item in downloads],
-        "settings": dict(settings or {}),
+    request: DownloadRequest = {
+        "store": location.store,
+        "files": [{**item.blob.to_json(), "url": item.url, "headers": item.headers or {}} for item in downloads],
+        "settings": settings or {},
     }
     response = location.call(
         session,
@@ -192,13 +194,14 @@ def push(
     The iterable may block until a file is available; the files before it are sent meanwhile. Its errors are raised
     here. The host rejects a file that doesn't match its hash, which is a HostError.
     """
+    request: ReceiveRequest = {"store": location.store, "files": None}
     frames = ChunkStream(_frames(files))
     try:
         response = location.call(
             session,
             "files.store",
             "receive",
-            {},
+            request,
             stdin=frames,
             on_event=TransferEvents(on_bytes),
             timeout=timeout,
