@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.files.tree import InspectRequest
+    from ipexctl.node.files.tree_upload import PutRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Readable, Session
@@ -104,7 +106,7 @@ class TreeRequest(NamedTuple):
     lease: str | None = None
     ended: tuple[str, ...] = ()
 
-    def fields(self, **more: object) -> dict[str, object]:
+    def fields(self) -> InspectRequest:
         return {
             "home": self.calls.home,
             "project": self.project.name,
@@ -112,7 +114,6 @@ class TreeRequest(NamedTuple):
             "lease": self.lease,
             "ended": list(self.ended),
             "dry_run": self.calls.dry_run,
-            **more,
         }
 
 
@@ -133,11 +134,12 @@ def query_tree(
     """
     sent = 0
 
-    def fields() -> dict[str, object]:
+    def fields() -> InspectRequest:
         request, expected = query()
         if expected is None:
             return request.fields()
-        return request.fields(expected=expected.digest, manifest=len(request.project.manifest.packed))
+        size = len(request.project.manifest.packed)
+        return {**request.fields(), "manifest": size, "expected": expected.digest}
 
     def contents() -> Iterator[bytes]:
         nonlocal sent
@@ -193,7 +195,12 @@ def put_tree(
     """
     packed = request.project.manifest.packed
     upload = ChunkStream(_make_chunks(os.fsencode(request.project.root), (packed, *contents, END)))
-    fields = request.fields(generation=generation, blobs=list(blobs), manifest=len(packed))
+    fields: PutRequest = {
+        **request.fields(),
+        "manifest": len(packed),
+        "generation": generation,
+        "blobs": list(blobs),
+    }
     try:
         reply = request.calls.call(session, "files.tree_upload", "put", fields, label="change the tree", stdin=upload)
     except HostError as error:

@@ -14,7 +14,7 @@ import re
 import stat
 import sys
 import time
-from typing import Any, BinaryIO, Iterator, List
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import (
@@ -30,6 +30,9 @@ from ipexctl.node.common.liveness import LEASE_LIMITS, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
 
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
 PATIENCE = 90.0
 """Seconds to wait for another sync: longer than `store_lock` takes to notice that another machine has died."""
 START_TIME = 600.0
@@ -41,6 +44,23 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 Row = List[Any]
 """path, kind (f, l, d), mode, size, sha256 or link target. In a state also [size, mtime_ns, inode] at the time of the
 sync (null: it differs from the project's file), and whether sync wrote it."""
+
+
+class InspectRequest(TypedDict):
+    home: str
+    project: str
+    """The name of its first tree."""
+    digest: str
+    """Of its manifest."""
+    lease: str | None
+    """The run that will use the tree."""
+    ended: list[str]
+    """Runs that use no tree any more, whatever their records say."""
+    dry_run: bool
+    manifest: NotRequired[int]
+    """The size of the packed manifest that follows, for an update; then follow contents."""
+    expected: NotRequired[str | None]
+    """The digest of the only tree, which is updated in the same call. None: there is no tree yet."""
 
 
 def lstat_or_none(path: bytes) -> os.stat_result | None:
@@ -207,10 +227,10 @@ def generations(home: bytes, project: str) -> list[ProjectTree]:
     return trees
 
 
-def inspect(request: Json) -> Json:
+def inspect(request: InspectRequest) -> Json:
     """Describe the trees of a project, and take a lease on one that is up to date."""
     home, digest = os.fsencode(home_of(request)), request["digest"]
-    own_run, ended = request.get("lease"), request.get("ended", [])
+    own_run, ended = request["lease"], request["ended"]
     descriptions: list[Json] = []
     leased = False
     for tree in generations(home, request["project"]):
@@ -233,7 +253,7 @@ def inspect(request: Json) -> Json:
         description["held"] = tree.active_runs(own_run, ended)
         description["ended"] = [run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)]
         descriptions.append(description)
-    return description_of(home, descriptions, make_token=not request.get("dry_run"))
+    return description_of(home, descriptions, make_token=not request["dry_run"])
 
 
 def description_of(home: bytes, trees: list[Json], *, make_token: bool) -> Json:
@@ -241,7 +261,7 @@ def description_of(home: bytes, trees: list[Json], *, make_token: bool) -> Json:
     return {"home": decode_name(home), "store": token, "python": sys.executable, "generations": trees}
 
 
-def inspect_or_update(request: Json, stream: BinaryIO) -> Json:
+def inspect_or_update(request: InspectRequest, stream: BinaryIO) -> Json:
     if "expected" not in request:
         return inspect(request)
     from ipexctl.node.files.tree_upload import update  # it imports this module, and OpenSSL

@@ -32,6 +32,7 @@ from ipexctl.node.common.liveness import DAY
 from ipexctl.node.files.tree import (
     SHA256,
     STATE_DIRECTORY,
+    InspectRequest,
     ProjectTree,
     Row,
     description_of,
@@ -46,6 +47,14 @@ SILENCE = 300
 """Seconds to wait for each chunk, with the tree locked: a lost connection may never end the stream."""
 GZIP = 16 + zlib.MAX_WBITS
 MAX_PATHS = 20
+
+
+class PutRequest(InspectRequest):
+    """`manifest` is always given."""
+
+    generation: int
+    blobs: list[str]
+    """Paths of contents in the store for transfers."""
 
 
 class Plan:
@@ -402,10 +411,10 @@ def stage_from_store(stage: bytes, path: bytes) -> None:
         os.replace(staged + b".part", staged)
 
 
-def read_manifest(request: Json, stream: BinaryIO) -> list[Row]:
+def read_manifest(request: InspectRequest, stream: BinaryIO) -> list[Row]:
     """The manifest; none of its paths may lead out of the tree or into the state directory."""
-    compressed = stream.read(int(request["manifest"]))
-    if len(compressed) != int(request["manifest"]):
+    compressed = stream.read(request["manifest"])
+    if len(compressed) != request["manifest"]:
         raise AgentError("the connection broke off while the list of files came", "run it again")
     rows: list[Row] = json.loads(zlib.decompress(compressed, GZIP))
     for row in rows:
@@ -415,25 +424,24 @@ def read_manifest(request: Json, stream: BinaryIO) -> list[Row]:
     return rows
 
 
-def put(request: Json, stream: BinaryIO) -> Json:
+def put(request: PutRequest, stream: BinaryIO) -> Json:
     return put_into(generations(os.fsencode(home_of(request)), request["project"]), request, stream)
 
 
-def put_into(trees: list[ProjectTree], request: Json, stream: BinaryIO) -> Json:
-    home, own_run, ended = trees[0].home, request.get("lease"), request.get("ended", [])
-    number = int(request["generation"])
+def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) -> Json:
+    home, own_run, ended, number = trees[0].home, request["lease"], request["ended"], request["generation"]
     tree = next((tree for tree in trees if tree.generation == number), None)
     tree = tree or ProjectTree(home, request["project"], number)
     others = [other for other in trees if other.generation != number]
     rows = read_manifest(request, stream)
-    if request.get("dry_run"):
+    if request["dry_run"]:
         return report_of(Plan(tree, rows), dry_run=True)
     with tree.lock():
         if request.get("expected", tree.digest) != tree.digest:
             return {}  # another host with this home was faster
         make_private_directory(tree.stage)
         try:
-            for blob in request.get("blobs", []):
+            for blob in request["blobs"]:
                 stage_from_store(tree.stage, os.fsencode(blob))
             receive_contents(tree.stage, UploadStream(stream))
             plan = Plan(tree, rows)
@@ -455,7 +463,7 @@ def put_into(trees: list[ProjectTree], request: Json, stream: BinaryIO) -> Json:
         return report_of(plan)
 
 
-def update(request: Json, stream: BinaryIO) -> Json:
+def update(request: InspectRequest, stream: BinaryIO) -> Json:
     """Describe the trees; first update the only one, if no run uses it and it is as the control machine expects.
 
     The control machine may expect that there is none.
@@ -465,7 +473,7 @@ def update(request: Json, stream: BinaryIO) -> Json:
     first = trees[0]
     if len(trees) > 1 or first.digest != request["expected"] or first.pending or first.runs():
         return inspect(request)
-    reply = put_into(trees, {**request, "generation": 1}, stream)
+    reply = put_into(trees, {**request, "generation": 1, "blobs": []}, stream)
     if "changed" not in reply:  # a content is missing after all, a run has just begun, or another host was faster
         return inspect(request)
     updated: Json = {"whole": True, "staged": [], "held": [], "ended": [], "kept": reply["kept"]}

@@ -531,7 +531,8 @@ def test_ipexctl_home_inside_the_project_is_not_sent(place: Place) -> None:
 @pytest.mark.parametrize("python", all_pythons())
 def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str) -> None:
     put(place.root, "a/b", "1")
-    request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d", "lease": "r"}
+    request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d"}
+    request.update(lease="r", ended=[], dry_run=False)
     asked = subprocess.run(
         agent_argv(python, "files.tree", "inspect"),
         input=json.dumps(request).encode() + b"\n",
@@ -541,7 +542,7 @@ def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str
     assert json.loads(asked.stdout)["event"] == "done", asked.stderr
     assert not asked.stderr
     packed = gzip.compress(b'[["d", "d", 448, 0, ""]]')
-    request = {**request, "generation": 1, "manifest": len(packed)}
+    request.update(generation=1, blobs=[], manifest=len(packed))
     done = subprocess.run(
         agent_argv(python, "files.tree_upload", "put"),
         input=json.dumps(request).encode() + b"\n" + packed + b'{"end": true}\n',
@@ -556,7 +557,8 @@ def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str
 def test_silent_connection_does_not_keep_the_tree_locked(place: Place, sent: bytes) -> None:
     """A lost connection may stay open on the host for hours."""
     packed = gzip.compress(b"[]")
-    request = {"home": str(place.home), "project": "p-1", "digest": "d", "generation": 1, "manifest": len(packed)}
+    request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d"}
+    request.update(lease=None, ended=[], dry_run=False, generation=1, blobs=[], manifest=len(packed))
     patches = {"files.tree_upload": ("SILENCE = 300", "SILENCE = 1")}
     with subprocess.Popen(
         agent_argv(sys.executable, "files.tree_upload", "put", patches), stdin=subprocess.PIPE, stdout=subprocess.PIPE
