@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,11 @@ def gather(
     node0_files = run_in_background(
         lambda: read_node0(pool.session(node0), request.home, pool.cancel) if others else Node0Files(), "node0"
     )
-    facts = complete_facts(hosts, probed or gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
+    # All answers are read before a failure is raised: an abandoned gather cancels the pool, and so a whole playbook.
+    probed = probed or tuple(gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
+    wait((paths,))
+    wait((node0_files,))
+    facts = complete_facts(hosts, probed)
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
     addresses = addresses_among(hosts, facts, request.iface) if others else {}
     if isinstance(addresses, Refusal):

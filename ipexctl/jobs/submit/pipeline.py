@@ -128,6 +128,7 @@ def submit_run(
             preflight = run_in_background(
                 partial(_preflight, context, plan, request, pool, project, notify), "preflight"
             )
+            on_failure.callback(wait, (preflight,))  # its notes come before the answer of the call
 
             if reading is not None:
                 reading.result()  # raises the UserError of a refused project, while no host has a file of the run

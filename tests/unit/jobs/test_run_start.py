@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import tarfile
+import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,9 +19,13 @@ from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.retention import RetentionLimits
+from ipexctl.jobs.submit import pipeline
+from ipexctl.jobs.submit.context import gather
 from ipexctl.jobs.submit.pipeline import hosts_with_job_files
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.project import ProjectLocation
+from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.jobs.submit.start import Launch, LaunchSpec
+from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.common.job import (
     JobRecord,
     Master,
@@ -33,16 +40,20 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended, Session
+from ipexctl.remote.session_pool import SessionPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
 
     from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.command import Command
+    from ipexctl.remote.connector import Connector
     from ipexctl.remote.fanout import Outcome
     from ipexctl.remote.session import Readable, Stream
 
 HOSTS = (Host("a", "a"), Host("b", "b"))
+REQUEST = RunRequest("script", ("train.py",), LaunchOptions())
 
 
 def job(hosts: Collection[str], with_ranks: str = "ab") -> JobRecord | None:
@@ -270,3 +281,42 @@ def test_after_a_run_only_hosts_that_may_still_have_its_job_file_are_contacted(
     ranks = (RankStatus(0, "a", "failed", wrapper=wrappers["a"]), RankStatus(1, "b", "lost", wrapper=wrappers["b"]))
     assert hosts_with_job_files(record, RunStatus("r", "failed", restarts=restarts, ranks=ranks)) == hosts
     assert hosts_with_job_files(record, None) == {"a", "b"}
+
+
+def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    def check(*_: object) -> None:
+        time.sleep(0.2)
+        ended.append("checks")
+
+    def fail(*_: object) -> None:
+        raise StartFailure("no")
+
+    fakes: dict[str, Callable[..., object]] = {
+        "start_reading": lambda *_: None, "gather": Mock(), "make_plan": Mock(), "_preflight": check, "_record": fail,
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        monkeypatch.setattr(pipeline, name, fake)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    location = ProjectLocation(tmp_path, "", ("train.py",))
+    started = pipeline.submit_run(HOSTS, REQUEST, Mock(), location, notify=ended.append)
+    assert isinstance(started, StartFailure)
+    assert ended == ["checks"]
+
+
+def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
+    """A playbook goes on after a run that could not be started."""
+
+    class FakeConnector:
+        def open(self, host: Host, _: Cancel) -> Session:
+            time.sleep(0.2 * (host is HOSTS[1]))
+            raise Unreachable("no route to host")
+
+    pool = SessionPool(cast("Connector", FakeConnector()), Cancel(), forks=2)
+    with pytest.raises(StartFailure) as caught:
+        gather(HOSTS, REQUEST, pool)
+    assert caught.value.hosts == ("a",)
+    del caught
+    gc.collect()
+    assert not pool.cancel.thrown

@@ -117,7 +117,7 @@ def check_paths(hosts: Sequence[Host], request: RunRequest, pool: SessionPool, u
         return parse_paths(result.stdout.decode(errors="replace"))
 
     found: dict[str, FoundPaths] = {}
-    for done in pool.each(hosts, check):
+    for done in list(pool.each(hosts, check)):  # to its end: an abandoned one cancels the pool
         if done.error is not None:
             raise StartFailure.of_host(done.host.name, done.error)
         found[done.host.name] = done.result or FoundPaths()
