@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.frames import CompressedFrameReader, FrameError
 from ipexctl.remote.command import Command
+from ipexctl.remote.event_reader import DEFAULT_LIMITS, EventReader
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import ChunkStream, chunks_of
 
 if TYPE_CHECKING:
@@ -32,14 +32,11 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.frames import Frame
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Ended, Readable, Session, Stream
+    from ipexctl.remote.event_reader import EventLimits, OnEvent, RawReader
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import Readable, Session
 
 _NODE: Final = Path(__file__).parents[1] / "node"
-_STDERR_KEPT: Final = 8192
-_MOST_BYTES: Final = 32 << 20
-"""Bytes of all events of a call; a host that sends more is cut off."""
-_MOST_VALUES: Final = 1_000_000
-"""Values in one event: `[],[],…` takes 20 times its length when it is decoded."""
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
 _TOO_OLD: Final = 97
 _zip_lock = threading.Lock()
@@ -202,8 +199,9 @@ def call(
     cached: bool = False,
     label: str = "",
     stdin: Readable | None = None,
-    on_event: Callable[[Reply], None] = _ignore,
+    on_event: OnEvent = _ignore,
     on_frame: Callable[[Frame], None] | None = None,
+    limits: EventLimits = DEFAULT_LIMITS,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Reply:
@@ -221,14 +219,14 @@ def call(
     answers: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
     feed = ChunkStream(_call_chunks(archive, request, stdin, answers if cached else None))
 
-    def handle_event(event: Reply) -> None:
+    def handle_event(event: Reply) -> RawReader | None:
         if cached and event.get("event") == "agent":
             answers.put(event.get("present") is True)
-        else:
-            on_event(event)
+            return None
+        return on_event(event)
 
     try:
-        return _run(session, line, feed, _Output(handle_event, on_frame), timeout, cancel)
+        return _run(session, line, feed, handle_event, on_frame, limits, timeout, cancel)
     finally:
         answers.put(None)  # releases the reader when the call has ended without an answer
 
@@ -240,14 +238,15 @@ def call_line(
     request: Mapping[str, Any] | None,
     *,
     stdin: Readable | None = None,
-    on_event: Callable[[Reply], None] = _ignore,
+    on_event: OnEvent = _ignore,
     on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Reply:
     """Like `call`, for a command line that starts the agent in another way; its stdin begins with `first`."""
-    feed = prefixed(first + (_encode(request) if request is not None else b""), stdin)
-    return _run(session, line, feed, _Output(on_event, on_frame), timeout, cancel)
+    head = first + (_encode(request) if request is not None else b"")
+    feed = ChunkStream(chain([head], chunks_of(stdin) if stdin is not None else ()))
+    return _run(session, line, feed, on_event, on_frame, DEFAULT_LIMITS, timeout, cancel)
 
 
 def _encode(request: Mapping[str, Any]) -> bytes:
@@ -255,101 +254,53 @@ def _encode(request: Mapping[str, Any]) -> bytes:
 
 
 def _run(
-    session: Session, line: Command, stdin: Readable, output: _Output, timeout: float | None, cancel: Cancel | None
+    session: Session,
+    line: Command,
+    stdin: Readable,
+    on_event: OnEvent,
+    on_frame: Callable[[Frame], None] | None,
+    limits: EventLimits,
+    timeout: float | None,
+    cancel: Cancel | None,
 ) -> Reply:
+    last: list[Reply] = []
+
+    def handle_event(event: Reply) -> RawReader | None:
+        kind = event.get("event")
+        if kind in ("done", "failed"):
+            last[:] = [event]
+            return None
+        return _frame_reader(on_frame) if kind == "frames" and on_frame is not None else on_event(event)
+
+    output = EventReader(handle_event, limits)
     ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel)
-    last = output.last
-    if last is not None and last.get("event") == "done" and ended.ok:
-        return last
-    raise call_error(line, ended, last, output.stderr)
+    if last and last[0]["event"] == "failed":
+        reason = str(last[0].get("reason") or "it failed without a reason")
+        raise HostError(reason, str(last[0].get("fix") or ""))
+    if last and ended.ok:
+        return last[0]
+    lines = [text for text in output.stderr.decode(errors="replace").splitlines() if text.strip()]
+    cause = f": {lines[-1].strip()}" if lines else ""  # the last line of a traceback is the exception
+    raise HostError(f"{line.label} broke off ({ended}){cause}")
 
 
-def call_error(line: Command, ended: Ended, last: Mapping[str, Any] | None, stderr: bytes) -> HostError:
-    """The error of a call whose last event is not `done`. The last line of a traceback is the exception."""
-    if last is not None and last.get("event") == "failed":
-        return HostError(str(last.get("reason") or "it failed without a reason"), str(last.get("fix") or ""))
-    lines = [line for line in stderr.decode(errors="replace").splitlines() if line.strip()]
-    return HostError(f"{line.label} broke off ({ended})" + (f": {lines[-1].strip()}" if lines else ""))
+def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
+    frames = CompressedFrameReader()
 
-
-class _Output:
-    """Splits stdout into events and frames, forwards all but the last event, and keeps the end of stderr."""
-
-    def __init__(self, on_event: Callable[[Reply], None], on_frame: Callable[[Frame], None] | None) -> None:
-        self.last: Reply | None = None
-        self._on_event = on_event
-        self._on_frame = on_frame
-        self._frames: CompressedFrameReader | None = None
-        self._buffer = bytearray()
-        self._received = 0
-        self.stderr = b""
-        """Its end."""
-
-    def sink(self, stream: Stream, data: bytes) -> None:
-        if stream == "stderr":
-            self.stderr = (self.stderr + data)[-_STDERR_KEPT:]
-            return
-        while data:
-            data = self._read_lines(data) if self._frames is None else self._read_frames(data, self._frames)
-
-    def _read_frames(self, data: bytes, frames: CompressedFrameReader) -> bytes:
-        """Returns what follows the end of the frames."""
-        assert self._on_frame is not None
+    def read(data: memoryview) -> int | None:
         try:
             for frame in frames.feed(data):
-                self._on_frame(frame)
+                on_frame(frame)
         except FrameError as error:
             raise HostError(f"its output can't be read: {error}") from None
-        if frames.is_over:
-            self._frames = None
-        return frames.rest
+        return len(data) - len(frames.rest) if frames.is_over else None
 
-    def _read_lines(self, data: bytes) -> bytes:
-        """Returns what follows the line after which frames begin."""
-        self._received += len(data)
-        if self._received > _MOST_BYTES:
-            self._buffer.clear()  # the error keeps its frames, and these this buffer, until the command ends
-            raise HostError(f"it sends more than {_MOST_BYTES >> 20} MB")
-        searched = len(self._buffer)
-        self._buffer += data
-        while (end := self._buffer.find(b"\n", searched)) >= 0:
-            with memoryview(self._buffer) as view:
-                line = bytes(view[:end])
-            del self._buffer[: end + 1]
-            searched = 0
-            self._on_line(line)
-            if self._frames is not None:
-                rest = bytes(self._buffer)
-                self._buffer.clear()
-                return rest
-        return b""
-
-    def _on_line(self, line: bytes) -> None:
-        if sum(map(line.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-            raise HostError("it sends an answer with too many values")
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):  # not of the agent: a login script printed it
-            return
-        if not isinstance(event, dict):
-            return
-        event = Reply(event)
-        if event.get("event") in ("done", "failed"):
-            self.last = event
-        elif event.get("event") == "frames" and self._on_frame is not None:
-            self._frames = CompressedFrameReader()
-        else:
-            self._on_event(event)
+    return read
 
 
 def agent_and_request(command: str, request: Mapping[str, Any]) -> bytes:
     """The stdin of an `agent_command` that is not cached."""
     return agent_zip(command.partition(".")[0]) + _encode(request)
-
-
-def prefixed(head: bytes, rest: Readable | None) -> ChunkStream:
-    """A stream that begins with these bytes."""
-    return ChunkStream(chain([head], chunks_of(rest) if rest is not None else ()))
 
 
 def _call_chunks(

@@ -30,7 +30,7 @@ def say(event, **more):
 for i, (name, kind, content) in enumerate(FORGED):
     size = len(content) if kind == "f" else 0
     say("entry", i=i, n=name, t=kind, m=0o755, s=size, mt=1, to=content if kind == "l" else "", g=False)
-say("listed", **{{"from": "/x", "single": len(FORGED) == 1}})
+say("listed", **{{"from": "/x", "single": len(FORGED) == 1, "since": 0}})
 out.flush()
 line = sys.stdin.buffer.readline()
 for i, have, known in json.loads(line)["wants"] if line else ():

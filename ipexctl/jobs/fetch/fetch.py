@@ -10,9 +10,9 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetch.destination import Destination
 from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
-from ipexctl.jobs.fetch.receiver import Receiver
+from ipexctl.jobs.fetch.receiver import LIMITS, Receiver
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
-from ipexctl.remote.node_call import agent_and_request, agent_command, call_error, prefixed
+from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.progress import BytesMoved, Notice, Watch
 from ipexctl.remote.session import Session, StdinQueue
@@ -142,24 +142,29 @@ def _receive_once(
     timeout: float | None,
 ) -> None:
     session = open_session()
-    stdin = receiver.stdin
     try:
-        label = f"send files of {fetch_request.host.name}"
-        command = agent_command("files.file_sender", python=fetch_request.python, home=fetch_request.home, label=label)
-        feed = prefixed(agent_and_request("files.file_sender", fetch_request.request), stdin)
-        ended = session.run(command, receiver.sink, stdin=feed, timeout=timeout, cancel=cancel)
+        call(
+            session,
+            "files.file_sender",
+            "",
+            fetch_request.request,
+            python=fetch_request.python,
+            home=fetch_request.home,
+            label=f"send files of {fetch_request.host.name}",
+            stdin=receiver.stdin,
+            on_event=receiver.on_event,
+            limits=LIMITS,
+            timeout=timeout,
+            cancel=cancel,
+        )
     finally:
-        stdin.end()
+        receiver.stdin.end()
         session.close()
         if receiver.destination is not None:
             with receiver.destination:
                 receiver.destination.abandon()
                 receiver.destination.close_directories()
             note_fetched(receiver.destination.created)
-    last = receiver.last
-    has_failed = last.get("event") == "failed" if last is not None else receiver.is_waiting
-    if has_failed or not ended.ok:
-        raise call_error(command, ended, last, receiver.stderr)
 
 
 def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:

@@ -7,27 +7,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.fetch.destination import Destination, MissingPart, WriteRefused
 from ipexctl.jobs.fetch.manifest import FetchEntry, FileFailure, Requested, read_entry, update_entry
+from ipexctl.remote.event_reader import EventLimits
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import MalformedReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ipexctl.remote.session import StdinQueue, Stream
+    from ipexctl.remote.event_reader import RawReader
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import StdinQueue
 
-_LONGEST: Final = 1 << 20
-"""Maximum bytes of a line: a name and a few numbers."""
-_MOST_BYTES: Final = 256 << 20
-"""Bytes of a host's list, with its notes: more than a million entries."""
+LIMITS: Final = EventLimits(1 << 20, 256 << 20, "list of files", "fetch a part of it", events_only=True)
+"""A line is a name and a few numbers; the list may have more than a million entries."""
 _PIECE: Final = 1 << 24
-_STDERR_KEPT: Final = 8192
 
 
 class Receiver:
-    """The output of one call. `land` gives the destination, once it is known whether it is a single file."""
+    """The events of one call. `open_destination` is called once it is known whether it is a single file."""
 
     def __init__(
         self,
@@ -45,95 +46,40 @@ class Receiver:
         self.unchanged: list[str] = []
         self.size = 0
         self.received = 0
-        self.stderr = b""
-        self.last: dict[str, Any] | None = None
         self.destination: Destination | None = None
         self.stdin, self._requested = stdin, requested
         self._open_destination, self._on_bytes = open_destination, on_bytes
         self._entries: list[FetchEntry] = []
         self._missing: dict[int, MissingPart] = {}
-        self._line = bytearray()
         self._current: FetchEntry | None = None
-        self._piece: dict[str, Any] = {}
-        """The message about the piece of the current file whose bytes follow."""
-        self._piece_left = 0
-        self._listed_bytes = 0
         self._done = 0
         self._total = 0
-
-    def sink(self, stream: Stream, data: bytes) -> None:
-        """Receive stdout; a HostError raised here ends the call."""
-        if stream == "stderr":
-            self.stderr = (self.stderr + data)[-_STDERR_KEPT:]
-            return
-        at, done = 0, self._done
-        while at < len(data):
-            at = self._receive_bytes(data, at) if self._piece_left else self._receive_line(data, at)
-        if self._done != done:
-            self._on_bytes(self._done, max(self._total, self._done))
-
-    @property
-    def is_waiting(self) -> bool:
-        """The host has announced more entries, and not the end of its list."""
-        return self.destination is None or bool(self._missing) or self._current is not None
 
     @property
     def unsent(self) -> list[str]:
         return [missing.entry.name for missing in self._missing.values()]
 
-    def _receive_line(self, data: bytes, at: int) -> int:
-        """Receive a line, which may arrive in parts; returns the position after it."""
-        end = data.find(b"\n", at)
-        if (end if end >= 0 else len(data)) - at + len(self._line) > _LONGEST:
-            raise _unreadable()
-        if end < 0:
-            self._line += data[at:]
-            return len(data)
-        line = bytes(self._line) + data[at:end]
-        self._line.clear()
-        try:
-            message = json.loads(line.decode())  # for bytes, json looks for the encoding first
-            event = message["event"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise _unreadable() from None
-        if event in ("entry", "note"):
-            self._listed_bytes += len(line)
-            if self._listed_bytes > _MOST_BYTES:
-                raise HostError(f"its list of files takes more than {_MOST_BYTES >> 20} MB", "fetch a part of it")
-        self._on_message(event, message)
-        return end + 1
-
-    def _receive_bytes(self, data: bytes, at: int) -> int:
-        piece = memoryview(data)[at : at + self._piece_left]
-        assert self.destination is not None
-        self.destination.write(piece)
-        self._piece_left -= len(piece)
-        self.received += len(piece)
-        self._done += len(piece)
-        if not self._piece_left:
-            self._finish_piece()
-        return at + len(piece)
-
-    def _on_message(self, event: object, message: dict[str, Any]) -> None:
-        if event == "entry" and self.destination is None:
-            self._entries.append(read_entry(message, len(self._entries)))
-        elif event == "note":
-            notes = self.left_out if message.get("warning") else self.failed
-            notes.append(FileFailure(str(message.get("n")), str(message.get("reason"))))
-        elif event == "listed" and self.destination is None:
-            self._listed(str(message.get("from")), message.get("single") is True, _integer(message, "since"))
-        elif event == "piece" and (self._current is None or self._current.index == _integer(message, "i")):
-            self._on_piece(message)
-        elif event == "lost" and (missing := self._missing.pop(_integer(message, "i"), None)) is not None:
-            self.failed.append(FileFailure(missing.entry.name, str(message.get("reason"))))
-        elif event in ("done", "failed"):
-            self.last = message
+    def on_event(self, event: Reply) -> RawReader | None:
+        """Receive an event of the host, which may announce bytes; a HostError raised here ends the call."""
+        kind, is_listed = event.get("event"), self.destination is not None
+        if kind == "entry" and not is_listed:
+            self._entries.append(read_entry(event, len(self._entries)))
+        elif kind == "note" and not is_listed:
+            notes = self.left_out if event.get("warning") else self.failed
+            notes.append(FileFailure(str(event.get("n")), str(event.get("reason"))))
+        elif kind == "listed" and not is_listed:
+            self._on_listed(event)
+        elif kind == "piece" and is_listed:
+            return self._on_piece(event)
+        elif kind == "lost" and (missing := self._missing.pop(event.integer("i"), None)) is not None:
+            self.failed.append(FileFailure(missing.entry.name, str(event.get("reason"))))
         else:
-            raise _unreadable()
+            raise _out_of_order(event)
+        return None
 
-    def _listed(self, source: str, single: bool, since: int) -> None:
-        self.source = source
-        accepted = self._requested.accept(self._entries, single=single)
+    def _on_listed(self, event: Reply) -> None:
+        self.source, since = event.text("from"), event.integer("since")
+        accepted = self._requested.accept(self._entries, single=event.flag("single"))
         self._entries = list(accepted.entries)
         self.left_out += accepted.left_out
         self.destination, name = self._open_destination(accepted.single)
@@ -157,20 +103,37 @@ class Receiver:
             self.stdin.send(json.dumps({"wants": parts}).encode() + b"\n")
         self.stdin.end()
 
-    def _on_piece(self, message: dict[str, Any]) -> None:
+    def _on_piece(self, event: Reply) -> RawReader:
+        """The reader for its bytes."""
+        left = event.integer("n")
         if self._current is None:
-            self._begin(message)
-        self._piece, self._piece_left = message, _integer(message, "n")
-        if not 0 <= self._piece_left <= _PIECE:
-            raise _unreadable()
-        if not self._piece_left:
-            self._finish_piece()
+            self._begin(event)
+        elif self._current.index != event.integer("i"):
+            raise _out_of_order(event)
+        if not 0 <= left <= _PIECE:
+            raise _out_of_order(event)
 
-    def _begin(self, message: dict[str, Any]) -> None:
-        missing = self._missing.pop(_integer(message, "i"), None)
+        def read(data: memoryview) -> int | None:
+            nonlocal left
+            assert self.destination is not None
+            part = data[:left]
+            self.destination.write(part)
+            left -= len(part)
+            self.received += len(part)
+            self._done += len(part)
+            if not left and "crc" in event:
+                self._finish(event)
+            if part and (len(part) == len(data) or self._done == self._total):  # not for each of many small files
+                self._on_bytes(self._done, max(self._total, self._done))
+            return None if left else len(part)
+
+        return read
+
+    def _begin(self, event: Reply) -> None:
+        missing = self._missing.pop(event.integer("i"), None)
         if missing is None:
             raise HostError("it sends a file that was not requested")
-        at, entry = _integer(message, "at"), update_entry(missing.entry, message)
+        at, entry = event.integer("at"), update_entry(missing.entry, event)
         assert self.destination is not None
         self._total += missing.have - at
         self._current = entry
@@ -178,15 +141,13 @@ class Receiver:
         if at:
             self.resumed.append(entry.name)
 
-    def _finish_piece(self) -> None:
-        """The file is complete if this was its last piece."""
-        if "crc" not in self._piece:
-            return
+    def _finish(self, event: Reply) -> None:
+        """That was the last piece of the file."""
         assert self.destination is not None
         assert self._current is not None
         entry, self._current = self._current, None
         try:
-            self.destination.finish(self._piece["crc"], changed=bool(self._piece.get("changed")))
+            self.destination.finish(event["crc"], changed=bool(event.get("changed")))
         except WriteRefused as error:
             self.failed.append(FileFailure(entry.name, str(error)))
             return
@@ -194,11 +155,5 @@ class Receiver:
         self.size += entry.size
 
 
-def _unreadable() -> HostError:
-    return HostError("its answer can't be read", "run it again with -vv")
-
-
-def _integer(message: dict[str, Any], key: str) -> int:
-    """A number, or -1 for an invalid one: no valid number is negative."""
-    number = message.get(key)
-    return number if type(number) is int else -1
+def _out_of_order(event: Reply) -> MalformedReply:
+    return MalformedReply("an event out of order", json.dumps(event))

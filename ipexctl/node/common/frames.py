@@ -128,7 +128,7 @@ class CompressedFrameReader:
     def rest(self) -> bytes:
         return self._zlib.unused_data
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
+    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
         try:
             while True:
                 inflated = self._zlib.decompress(data, _INFLATED)

@@ -13,16 +13,18 @@ import pytest
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetch.destination import Destination
 from ipexctl.jobs.fetch.manifest import Requested
-from ipexctl.jobs.fetch.receiver import Receiver
+from ipexctl.jobs.fetch.receiver import LIMITS, Receiver
+from ipexctl.remote.event_reader import EventLimits, EventReader
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import StdinQueue
 
 
-def feed(root: Path, *lines: bytes, path: str = "./") -> Receiver:
+def feed(root: Path, *lines: bytes, path: str = "./", limits: EventLimits = LIMITS) -> Receiver:
     giving = Receiver(Requested(path), StdinQueue(), lambda _: (Destination(str(root)), None), lambda *_: None)
+    output = EventReader(giving.on_event, limits)
     with contextlib.ExitStack() as stack:
         for line in lines:
-            giving.sink("stdout", line)
+            output.sink("stdout", line)
             if giving.destination is not None and line == LISTED:
                 stack.enter_context(giving.destination)
     return giving
@@ -34,15 +36,14 @@ def entry(name: object, number: int = 0, kind: str = "f", **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("event", ["entry", "note"])
-def test_too_long_file_list_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str) -> None:
-    monkeypatch.setattr("ipexctl.jobs.fetch.receiver._MOST_BYTES", 10_000)
+def test_too_long_file_list_is_refused(tmp_path: Path, event: str) -> None:
     notes = (b'{"event": "note", "n": "a", "reason": "b"}\n' for _ in range(1000))
     entries = (entry(f"file{number}", number) for number in range(1000))
     with pytest.raises(HostError, match="list of files"):
-        feed(tmp_path / "out", *(entries if event == "entry" else notes))
+        feed(tmp_path / "out", *(entries if event == "entry" else notes), limits=LIMITS._replace(total=10_000))
 
 
-LISTED = b'{"event": "listed", "from": "/x", "single": false}\n'
+LISTED = b'{"event": "listed", "from": "/x", "single": false, "since": 0}\n'
 
 
 @pytest.mark.parametrize(
