@@ -235,13 +235,13 @@ class _NetworkCheck:
                 continue
             if received is None:
                 break
-            name, line = received
+            name, event = received
             silent.discard(name)
-            if not isinstance(line, str):
-                self._mark_untested(name, line)
+            if event is None or isinstance(event, HostError):
+                self._mark_untested(name, event)
                 listeners.pop(name, None)
                 pending.discard(name)
-            elif listener := ports.parse_listener(line):
+            elif listener := ports.parse_listener(event):
                 listeners[name] = listener
                 self.identities[name] = listener.identity
                 pending.discard(name)
@@ -266,12 +266,12 @@ class _NetworkCheck:
         waiting = {(source, target) for source, names in targets.items() for target in names}
         ended: set[str] = set()
         while waiting and (received := dialog.receive(until)) is not None:
-            name, line = received
-            if not isinstance(line, str):
+            name, event = received
+            if event is None or isinstance(event, HostError):
                 ended.add(name)
-                self._mark_untested(name, line)
+                self._mark_untested(name, event)
                 waiting = {pair for pair in waiting if name not in pair}
-            elif (result := ports.parse_result(line)) and result[0] < len(targets[name]):
+            elif (result := ports.parse_result(event)) and result[0] < len(targets[name]):
                 pair = (name, targets[name][result[0]])
                 self.results[pair] = result[1]
                 waiting.discard(pair)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
@@ -18,6 +17,8 @@ from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+
+    from ipexctl.remote.reply import Reply
 
 Pair = tuple[str, str]
 """From, to."""
@@ -52,9 +53,8 @@ class PortListener(NamedTuple):
     """Of the machine and account, as a login prints it; empty if unknown."""
 
 
-def parse_listener(line: str) -> PortListener | None:
-    """The events `ready` and `failed` of the program on a host; None for any other line."""
-    event = parse_event(line)
+def parse_listener(event: Reply) -> PortListener | None:
+    """The events `ready` and `failed` of the program on a host; None for any other."""
     if event.get("event") not in ("ready", "failed"):
         return None
     port = event.get("port")
@@ -64,22 +64,12 @@ def parse_listener(line: str) -> PortListener | None:
     return PortListener(port, reason, str(event.get("identity") or ""))
 
 
-def parse_result(line: str) -> tuple[int, ConnectionResult] | None:
-    """The event `result`: the target's number, and how the connection to it went; None for any other line."""
-    event = parse_event(line)
+def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
+    """The event `result`: the target's number, and how the connection to it went; None for any other."""
     number, kind = event.get("number"), next((kind for kind in _KINDS if kind == event.get("kind")), None)
     if event.get("event") != "result" or type(number) is not int or number < 0 or kind is None:
         return None
     return number, ConnectionResult(kind, printable(str(event.get("text") or "")))
-
-
-def parse_event(line: str) -> dict[str, object]:
-    """An event of a program on a host; empty for any other line."""
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return event if isinstance(event, dict) else {}
 
 
 def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:

@@ -1,4 +1,4 @@
-"""Work on many hosts at once until a point in time, and the exchange of lines with programs on them."""
+"""Work on many hosts at once until a point in time, and dialogs with programs on them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from concurrent.futures import wait
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from ipexctl.remote.event_reader import EventLimits, EventReader
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError, TimedOut
 from ipexctl.remote.session import StdinQueue
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
 T = TypeVar("T")
-_LONGEST_LINE: Final = 1 << 16
+_LIMITS: Final = EventLimits(line=1 << 16, total=1 << 20)
 
 
 def on_hosts(work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> dict[str, T | HostError]:
@@ -56,11 +58,11 @@ def results_until(futures: Mapping[str, Future[T]], until: float) -> dict[str, T
 
 
 class ScriptDialog:
-    """Programs on many hosts at once that print lines, read lines, and end with their stdin."""
+    """Programs on many hosts at once that print events, read lines, and end with their stdin."""
 
     def __init__(self, cancel: Cancel) -> None:
         self._cancel = cancel
-        self._received: queue.SimpleQueue[tuple[str, str | HostError | None]] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[tuple[str, Reply | HostError | None]] = queue.SimpleQueue()
         self._stdin: dict[str, StdinQueue] = {}
         self._running: set[str] = set()
         self._bug: BaseException | None = None
@@ -81,8 +83,8 @@ class ScriptDialog:
     def send(self, name: str, data: bytes) -> None:
         self._stdin[name].send(data)
 
-    def receive(self, until: float) -> tuple[str, str | HostError | None] | None:
-        """The next line of any host, its HostError if it is lost, or None when its program has ended.
+    def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
+        """The next event of any host, its HostError if it is lost, or None when its program has ended.
 
         None instead of a tuple when the time is up, the check is cancelled, or no program runs any more.
         """
@@ -91,14 +93,14 @@ class ScriptDialog:
             if left <= 0:
                 return None
             try:
-                name, line = self._received.get(timeout=min(left, 0.2))
+                name, event = self._received.get(timeout=min(left, 0.2))
             except queue.Empty:
                 continue
             if self._bug is not None:
                 raise self._bug
-            if not isinstance(line, str):
+            if event is None or isinstance(event, HostError):
                 self._running.discard(name)
-            return name, line
+            return name, event
         return None
 
     def end(self, until: float) -> None:
@@ -109,20 +111,10 @@ class ScriptDialog:
             pass
 
     def _run(self, name: str, session: Session, command: Command, timeout: float) -> None:
-        rest = b""
-
-        def sink(stream: Stream, data: bytes) -> None:
-            nonlocal rest
-            if stream == "stdout":
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._received.put((name, line.decode("utf-8", "replace")))
-                if len(rest) > _LONGEST_LINE:
-                    raise HostError("it sends a line without an end")
-
+        output = EventReader(lambda event: self._received.put((name, event)), _LIMITS)
         error: HostError | None = None
         try:
-            session.run(command, sink, stdin=self._stdin[name], timeout=timeout, cancel=self._cancel)
+            session.run(command, output.sink, stdin=self._stdin[name], timeout=timeout, cancel=self._cancel)
         except HostError as host_error:
             error = host_error
         except BaseException as bug:  # noqa: BLE001  # carried to the caller's thread and raised there

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from ipexctl.doctor.finding import Finding, merge_findings
-from ipexctl.doctor.ports import Target, connect_order, parse_event, parse_listener
+from ipexctl.doctor.ports import Target, connect_order, parse_listener
 from ipexctl.doctor.script_dialog import ScriptDialog, open_sessions
 from ipexctl.facts.facts import Facts
 from ipexctl.node.common.records import as_number
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.node.smoke.speed import HostRequest, ServeRequest, SmokeRequest
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -100,9 +101,8 @@ def measure(
     return SmokeReport(smoke_findings(measured, links, facts), measured, links)
 
 
-def parse_figure(line: str) -> tuple[Measurement, Figure] | None:
-    """The event `figure`; None for any other line."""
-    event = parse_event(line)
+def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
+    """The event `figure`; None for any other."""
     kind = next((kind for kind in _MEASUREMENTS if kind == event.get("kind")), None)
     value = as_number(event.get("value")) or 0.0
     if event.get("event") != "figure" or kind is None or value <= 0:
@@ -110,9 +110,8 @@ def parse_figure(line: str) -> tuple[Measurement, Figure] | None:
     return kind, Figure(value, printable(str(event.get("how"))))
 
 
-def parse_link(line: str, names: Sequence[str]) -> LinkSmoke | None:
-    """The event `result`; None for any other line."""
-    event = parse_event(line)
+def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
+    """The event `result`; None for any other."""
     number = event.get("number")
     if event.get("event") != "result" or type(number) is not int or not 0 <= number < len(names):
         return None
@@ -254,12 +253,12 @@ class _Smoke:
             request: HostRequest = {"cores": cores, "seconds": left * 0.8, "life": int(left) + 3}
             self._start(dialog, name, "host", left, request)
         while (received := dialog.receive(until)) is not None:
-            name, line = received
-            if isinstance(line, HostError):
-                missing[name].append(f"the measurement didn't end: {line.reason}")
-            elif isinstance(line, str) and (figure := parse_figure(line)):
+            name, event = received
+            if isinstance(event, HostError):
+                missing[name].append(f"the measurement didn't end: {event.reason}")
+            elif event is not None and (figure := parse_figure(event)):
                 figures[name][figure[0]] = figure[1]
-            elif isinstance(line, str) and (event := parse_event(line)).get("event") in ("none", "failed"):
+            elif event is not None and event.get("event") in ("none", "failed"):
                 missing[name].append(printable(str(event.get("reason"))))
         for name in dialog.running:
             missing[name].append("the measurement took too long")
@@ -287,10 +286,10 @@ class _Smoke:
             received = dialog.receive(min(until, time.monotonic() + 1))
             if received is None:
                 break
-            name, line = received
-            if isinstance(line, HostError):
-                found[name] = LinkSmoke(name, reason=line.reason)
-            elif isinstance(line, str) and (listener := parse_listener(line)):
+            name, event = received
+            if isinstance(event, HostError):
+                found[name] = LinkSmoke(name, reason=event.reason)
+            elif event is not None and (listener := parse_listener(event)):
                 answered.add(name)
                 found[name] = LinkSmoke(name, reason=listener.reason or "no answer in time")
                 if listener.port:
@@ -316,9 +315,11 @@ def measure_links(
         return found
     dialog.send(node0, connect_order(list(targets.values()), seconds))
     while len(found) < len(names) and (received := dialog.receive(until)) is not None:
-        name, line = received
-        if name == node0 and not isinstance(line, str):
+        name, event = received
+        if name != node0:
+            continue
+        if event is None or isinstance(event, HostError):
             break
-        if name == node0 and isinstance(line, str) and (link := parse_link(line, names)):
+        if link := parse_link(event, names):
             found[link.name] = link
     return found

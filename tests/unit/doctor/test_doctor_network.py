@@ -49,6 +49,7 @@ from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import NO_PYTHON, script_command
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
+from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.host_steps import read_logins
@@ -97,34 +98,33 @@ def test_one_host_has_no_pairs_to_test(names: list[str]) -> None:
 
 
 def test_listener_reports_are_parsed() -> None:
-    assert parse_listener('{"event": "ready", "port": 43211, "reason": "", "missing": []}') == PortListener(43211)
-    assert parse_listener('{"event": "ready", "port": null, "reason": "REASON"}') == PortListener(None, "REASON")
-    assert parse_listener('{"event": "failed", "reason": "REASON", "fix": ""}') == PortListener(None, "REASON")
-    for port in ("true", "0", "65536", '"22"', "1e3"):
-        assert parse_listener(f'{{"event": "ready", "port": {port}}}') == PortListener(None)
+    ready = Reply(event="ready", port=43211, reason="", missing=[])
+    assert parse_listener(ready) == PortListener(43211)
+    assert parse_listener(Reply(event="ready", port=None, reason="REASON")) == PortListener(None, "REASON")
+    assert parse_listener(Reply(event="failed", reason="REASON", fix="")) == PortListener(None, "REASON")
+    for port in (True, 0, 65536, "22", 1e3):
+        assert parse_listener(Reply(event="ready", port=port)) == PortListener(None)
 
 
 def test_connection_results_are_parsed() -> None:
-    assert parse_result('{"event": "result", "number": 3, "kind": "ok", "text": ""}') == (3, OK)
-    no_route = '{"event": "result", "number": 0, "kind": "noroute", "text": "No route to host"}'
+    assert parse_result(Reply(event="result", number=3, kind="ok", text="")) == (3, OK)
+    no_route = Reply(event="result", number=0, kind="noroute", text="No route to host")
     assert parse_result(no_route) == (0, ConnectionResult("noroute", "No route to host"))
-    assert parse_result('{"event": "result", "number": 0, "kind": "splendid"}') is None
+    assert parse_result(Reply(event="result", number=0, kind="splendid")) is None
 
 
 NO_RESULT = LoginAttempt(256, "")
 
 
 @given(st.text())
-def test_malformed_lines_are_ignored(line: str) -> None:
-    quoted = json.dumps(line)
-    events = [
-        f'{{"event": {event}, "port": {quoted}, "number": {quoted}}}' for event in ('"ready"', '"result"', quoted)
-    ]
-    for text in (line, quoted, *events, f"1 255 {line}"):
-        listener, result, login = parse_listener(text), parse_result(text), read_logins(text.encode(), "abc", NO_RESULT)
+def test_malformed_events_and_lines_are_ignored(line: str) -> None:
+    for event in ("ready", "result", line):
+        reply = Reply(event=event, port=line, number=line)
+        listener = parse_listener(reply)
         assert listener is None or listener.port is None
-        assert result is None
-        assert len(login) == 3
+        assert parse_result(reply) is None
+    for text in (line, json.dumps(line), f"1 255 {line}"):
+        assert len(read_logins(text.encode(), "abc", NO_RESULT)) == 3
 
 
 @given(st.integers(0, 2), st.integers(0, 255), st.text())
@@ -384,7 +384,7 @@ class PortProbe:
             ["/bin/sh", "-c", command.script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
         self._send(listen_order(address, self.token, 20))
-        listener = parse_listener(self._line())
+        listener = parse_listener(self._event())
         assert listener is not None
         self.listener = listener
 
@@ -396,15 +396,15 @@ class PortProbe:
         assert self.process.stdin is not None
         self.process.stdin.write(data)
 
-    def _line(self) -> str:
+    def _event(self) -> Reply:
         assert self.process.stdout is not None
-        return self.process.stdout.readline().decode()
+        return Reply(json.loads(self.process.stdout.readline()))
 
     def connect(self, targets: Sequence[tuple[str, str, PortListener]], seconds: float = 2) -> list[str]:
         self._send(connect_order(targets, seconds))
         found: dict[int, str] = {}
         for _ in targets:
-            number, result = parse_result(self._line()) or (-1, OK)
+            number, result = parse_result(self._event()) or (-1, OK)
             found[number] = result.kind
         return [found[number] for number in range(len(targets))]
 
@@ -457,7 +457,7 @@ def test_host_without_python_is_reported() -> None:
         capture_output=True,
         text=True,
     )
-    assert parse_listener(done.stdout) == PortListener(None, NO_PYTHON)
+    assert parse_listener(Reply(json.loads(done.stdout))) == PortListener(None, NO_PYTHON)
 
 
 def _free_port() -> int:

@@ -31,6 +31,7 @@ from ipexctl.doctor.smoke import (
 from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.remote.node_call import agent_command, agent_zip
+from ipexctl.remote.reply import Reply
 
 FAST = Figure(100e9, "with torch")
 
@@ -43,26 +44,27 @@ def cluster(speeds: dict[str, float], how: str = "with torch") -> list[HostSmoke
     return [HostSmoke(name, {"fp32": Figure(speed, how)}) for name, speed in speeds.items()]
 
 
-def line(event: str, **fields: Any) -> str:
-    return json.dumps({"event": event, **fields})
-
-
 def test_figures_and_links_are_read() -> None:
-    memory = line("figure", kind="memory", value=12e9, how="by 4 processes")
+    memory = Reply(event="figure", kind="memory", value=12e9, how="by 4 processes")
     assert parse_figure(memory) == ("memory", Figure(12e9, "by 4 processes"))
-    assert parse_figure(line("figure", kind="fp32", value=0, how="with torch")) is None
+    assert parse_figure(Reply(event="figure", kind="fp32", value=0, how="with torch")) is None
     link = {"round_trip": 45.5e-6, "bits": 9.4e9}
-    assert parse_link(line("result", number=1, **link), ["a", "b"]) == LinkSmoke("b", 45.5e-6, 9.4e9)
-    assert parse_link(line("result", number=0, reason="refused"), ["a", "b"]) == LinkSmoke("a", reason="refused")
-    assert parse_link(line("result", number=2, **link), ["a", "b"]) is None
+    assert parse_link(Reply(event="result", number=1, **link), ["a", "b"]) == LinkSmoke("b", 45.5e-6, 9.4e9)
+    assert parse_link(Reply(event="result", number=0, reason="refused"), ["a", "b"]) == LinkSmoke("a", reason="refused")
+    assert parse_link(Reply(event="result", number=2, **link), ["a", "b"]) is None
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=3), st.lists, max_leaves=3))
-def test_malformed_lines_are_ignored(value: Any) -> None:
-    texts = [json.dumps(value), line("figure", kind="memory", value=value), line("figure", kind=value, value=1)]
-    texts += [line("result", number=value), line("result", number=0, bits=value, round_trip=1, reason=value)]
-    for text in texts:
-        figure, link = parse_figure(text), parse_link(text, ["a"])
+def test_malformed_events_are_ignored(value: Any) -> None:
+    events: list[dict[str, Any]] = [
+        {"event": value},
+        {"event": "figure", "kind": "memory", "value": value},
+        {"event": "figure", "kind": value, "value": 1},
+        {"event": "result", "number": value},
+        {"event": "result", "number": 0, "bits": value, "round_trip": 1, "reason": value},
+    ]
+    for fields in events:
+        figure, link = parse_figure(Reply(fields)), parse_link(Reply(fields), ["a"])
         assert figure is None or figure[1].value > 0
         assert link is None or link.name == "a"
 
@@ -141,7 +143,7 @@ def agent(action: str, **request: object) -> subprocess.Popen[str]:
 def test_memory_bandwidth_of_this_machine_is_measured() -> None:
     with agent("host", cores=1, seconds=3) as process:
         output, _ = process.communicate(timeout=30)
-    read = [figure for line in output.splitlines() if (figure := parse_figure(line))]
+    read = [figure for line in output.splitlines() if (figure := parse_figure(Reply(json.loads(line))))]
     assert read[0][0] == "memory"
     assert 1e8 < read[0][1].value < 1e13
 
@@ -155,7 +157,7 @@ def test_matrix_multiplication_uses_a_library_of_the_environment(tmp_path: Path)
     request = json.dumps({"life": 20, "cores": 1, "seconds": 3}).encode() + b"\n"
     content = agent_zip("smoke") + request
     done = subprocess.run(["sh", "-c", command.script], input=content, capture_output=True, timeout=60, check=True)
-    read = dict(figure for line in done.stdout.decode().splitlines() if (figure := parse_figure(line)))
+    read = dict(figure for line in done.stdout.splitlines() if (figure := parse_figure(Reply(json.loads(line)))))
     assert (read["fp32"].value > 0, read["fp32"].method) == (True, "with numpy")
 
 
@@ -173,14 +175,14 @@ class Node0:
         self._input.write(data.decode())
         self._input.flush()
 
-    def receive(self, _: float) -> tuple[str, str]:
-        return "node0", self._output.readline()
+    def receive(self, _: float) -> tuple[str, Reply]:
+        return "node0", Reply(json.loads(self._output.readline()))
 
 
 def test_link_is_measured_over_loopback_and_wrong_tokens_are_refused() -> None:
     with agent("serve", address="127.0.0.1", token="token") as server, agent("connect") as client:
         assert server.stdout is not None
-        listener = parse_listener(server.stdout.readline())
+        listener = parse_listener(Reply(json.loads(server.stdout.readline())))
         assert listener is not None
         dialog: Any = Node0(client)
         targets = {"a": ("127.0.0.1", "wrong", listener), "b": ("127.0.0.1", "token", listener)}
