@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uv
 
@@ -20,9 +20,15 @@ from ipexctl.node.common.processes import all_processes
 from ipexctl.stack.lock.lock import Lock, Wheel
 from tiny_wheels import write_stack
 
+if TYPE_CHECKING:
+    from ipexctl.node.env.build import BuildRecord, BuildRequest
+
 PYTHON = sys.executable
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TAG = "cp" + MINOR.replace(".", "")
+
+DEFAULTS: dict[str, Any] = {"digest": None, "used": {}}
+"""Fields of requests of `env.environments` that few tests set."""
 
 
 @dataclass
@@ -79,25 +85,34 @@ class Home:
     def request(self, **more: Any) -> dict[str, Any]:
         uv_wheel = self.add(Path(uv.find_uv_bin()))
         lock = self.lock
-        return {
+        record: BuildRecord = {
+            "schema": "ipexctl.env/1",
+            "row": "ipex-2.8",
+            "python": self.python,
+            "requests": [],
+            "backend": "gloo",
+            "module": None,
+            "retired": False,
+            "mpi": None,
+            "why": "",
+            "installer": None,
+            "digest": lock.digest,
+            "packages": lock.packages,
+            "interpreter": PYTHON,
+        }
+        request: BuildRequest = {
             "home": str(self.path),
             "name": self.name,
             "python": PYTHON,
-            "files": [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in self.wheels],
-            "installer": {"sha256": uv_wheel.sha256, "name": uv_wheel.filename},
-            "record": {
-                "schema": "ipexctl.env/1",
-                "row": "ipex-2.8",
-                "python": self.python,
-                "digest": lock.digest,
-                "backend": "gloo",
-                "module": None,
-                "packages": lock.packages,
-                **more.pop("record", {}),
-            },
+            "files": [wheel.stored_file.to_json() for wheel in self.wheels],
+            "installer": uv_wheel.stored_file.to_json(),
+            "record": record,
             "lock": lock.to_json(),
-            **more,
+            "drop_wheels": False,
+            "replace": None,
+            "base": None,
         }
+        return {**request, "record": {**record, **more.pop("record", {})}, **more}
 
     def build(self, *, python: str = PYTHON, links: Sequence[str] = ("default",), **more: Any) -> dict[str, Any]:
         done = said(start("env.build", "build", self.request(**more), python=python))
@@ -107,7 +122,7 @@ class Home:
         return done
 
     def envs(self, action: str, *, python: str = PYTHON, **request: Any) -> dict[str, Any]:
-        return said(start("env.environments", action, {"home": str(self.path), **request}, python=python))
+        return said(start("env.environments", action, {"home": str(self.path), **DEFAULTS, **request}, python=python))
 
     def leftovers(self) -> list[str]:
         """Files of a build that belong to no environment."""

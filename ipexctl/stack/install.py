@@ -26,7 +26,7 @@ from ipexctl.stack.env.build import (
     find_obstacle,
 )
 from ipexctl.stack.env.environment import CheckResult, machine_token, parse_result
-from ipexctl.stack.env.record import EnvFields, EnvRecord, Existing, env_directory, find_existing, records_of
+from ipexctl.stack.env.record import SCHEMA, EnvRecord, Existing, env_directory, find_existing, records_of
 from ipexctl.stack.install_context import (
     InstallContext,
     InstallReport,
@@ -177,17 +177,18 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
         name=name,
         lock=lock,
         installer=locked.installer,
-        record=EnvFields(
-            row=plan.row.name,
-            python=plan.python,
-            requests=(context.request.to_json(),),
-            backend=plan.backend,
-            module=plan.row.module if plan.oneccl else None,
-            retired=plan.row.retired,
-            mpi=summary.mpi,
-            why=plan.why,
-            installer=locked.installer.to_json(),
-        ).shared_json(),
+        record={
+            "schema": SCHEMA,
+            "row": plan.row.name,
+            "python": plan.python,
+            "requests": [context.request.to_json()],
+            "backend": plan.backend,
+            "module": plan.row.module if plan.oneccl else None,
+            "retired": plan.row.retired,
+            "mpi": summary.mpi,
+            "why": plan.why,
+            "installer": locked.installer.to_json(),
+        },
         interpreters=plan.interpreters,
         index_answer=locked.index_answer,
         by_node0=locked.by_node0,
@@ -305,7 +306,7 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
             context.end(done.host, done.error)
         elif done.result is not None:
             found[done.host.name] = done.result
-    return EnvSpec(record.name, lock, None, replace(record, retired=row.retired).shared_json(), interpreters), found
+    return EnvSpec(record.name, lock, None, replace(record, retired=row.retired).to_shared_json(), interpreters), found
 
 
 def _recorded_installer(record: EnvRecord) -> Wheel:

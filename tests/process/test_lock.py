@@ -7,16 +7,28 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from agent_helpers import agent_argv, wait_until
 
+if TYPE_CHECKING:
+    from ipexctl.node.env.lock import CompileRequest
 
-def request_for(uv: Path, **more: Any) -> bytes:
-    lists: dict[str, list[str]] = {"sources": [], "requirements": ["torch"], "constraints": []}
-    request = {"home": str(uv.parent), "uv": str(uv), "python": "3.11", "platform": "linux", **lists, **more}
+
+def request_for(uv: Path, timeout: float = 300) -> bytes:
+    request: CompileRequest = {
+        "home": str(uv.parent),
+        "uv": str(uv),
+        "requirements": ["torch"],
+        "constraints": [],
+        "python": "3.11",
+        "platform": "linux",
+        "sources": [],
+        "settings": {},
+        "timeout": timeout,
+    }
     return json.dumps(request).encode() + b"\n"
 
 

@@ -45,7 +45,7 @@ def ran(
 def ask(*urls: str, kind: str = "index", projects: tuple[str, ...] = ("torch", "oneccl_bind_pt"), **more: Any) -> Any:
     sources = [{"kind": kind, "url": url, "label": f"source {number}"} for number, url in enumerate(urls)]
     python, env = more.pop("python", sys.executable), more.pop("env", None)
-    request = {"projects": list(projects), "sources": sources, "timeout": 10, **more}
+    request = {"projects": list(projects), "sources": sources, "settings": {}, "timeout": 10, **more}
     return ran("env.indexes", "ask", request, python, env)
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,9 @@ from ipexctl.stack.env.environment import Phase, VerifyResult, verify_result
 from ipexctl.stack.env.verify_errors import explain
 from message_data import missing
 from tiny_wheels import write_ipex, write_oneccl
+
+if TYPE_CHECKING:
+    from ipexctl.node.env.verify import VerifyRequest
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +39,15 @@ def ccl(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 def request(home: Home, *, variables: dict[str, str] | None = None, **more: Any) -> dict[str, Any]:
     record = home.record
-    asked = {
+    asked: VerifyRequest = {
+        "python": f"{home.env}/bin/python",
         "variables": {**record["variables"], **(variables or {})},
         "prepended": record["prepended"],
         "backend": record["backend"],
         "module": record["module"],
+        "ipex": False,
+        "setup": None,
+        "keep": None,
         "timeout": 20,
     }
     return {**asked, **more}
@@ -88,7 +95,7 @@ def test_stack_with_oneccl_is_verified(ccl: Home) -> None:
 
 @pytest.mark.parametrize("python", other_pythons())
 def test_verify_runs_under_every_python(gloo: Home, python: str) -> None:
-    assert verify(gloo, {**request(gloo), "python": f"{gloo.env}/bin/python"}, python)["ok"]
+    assert verify(gloo, request(gloo), python)["ok"]
 
 
 def test_crash_is_reported_for_its_phase(ccl: Home) -> None:
@@ -198,8 +205,8 @@ def test_foreign_environment_is_verified_with_a_setup_file(ccl: Home, tmp_path: 
     broken.write_text("echo no such module >&2; false\n")
 
     def verify_with(path: Path) -> dict[str, Any]:
-        foreign = {"variables": {}, "prepended": [], "backend": "auto", "setup": str(path), "timeout": 20}
-        return verify(ccl, foreign)
+        asked = request(ccl, backend="auto", module=None, setup=str(path))
+        return verify(ccl, {**asked, "variables": {}, "prepended": []})
 
     for path in (setup, package / "env" / "setvars.sh"):
         assert (reply := verify_with(path))["ok"]

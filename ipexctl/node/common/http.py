@@ -17,7 +17,7 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence, TypedDict
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.answer import AgentError
@@ -32,18 +32,24 @@ class RefusedAddress(ValueError):
     """An address, or the target of a redirect, that is not requested."""
 
 
+class HttpSettings(TypedDict, total=False):
+    """Those of pip, as `env/pip_settings.py` reads them; one that is missing or None is that of the environment."""
+
+    trusted_hosts: Sequence[str]
+    """`host` or `host:port`, whose certificates are not verified."""
+    cert: str | None
+    client_cert: str | None
+    proxy: str | None
+
+
 class HttpClient:
     """An HTTP client that several threads can use."""
 
-    def __init__(self, settings: Mapping[str, Any], logins: Mapping[str, str] | None = None) -> None:
-        """`settings`: those of pip, as `env/pip_settings.py` reads them; an empty one is that of the environment.
-
-        `logins`: origin → the value of Authorization.
-        """
+    def __init__(self, settings: HttpSettings, logins: Mapping[str, str] | None = None) -> None:
+        """`logins`: origin → the value of Authorization."""
         self.logins: dict[str, str] = dict(logins or {})
         self._cafile, self._client_cert = settings.get("cert"), settings.get("client_cert")
-        self._trusted_hosts: list[str] = settings.get("trusted_hosts") or []
-        """`host` or `host:port`, whose certificates are not verified."""
+        self._trusted_hosts = settings.get("trusted_hosts", ())
         self._contexts: dict[bool, ssl.SSLContext] = {}
         self._lock = threading.Lock()
         proxies = urllib.request.ProxyHandler(_proxies(settings.get("proxy")))

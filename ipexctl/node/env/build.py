@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, Callable, Iterator, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import home_of, read_json
@@ -19,6 +19,49 @@ from ipexctl.node.common.stop import answer_until_stopped, check_stopped, emit_s
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
 from ipexctl.node.env.environments import check_name
 from ipexctl.node.env.fill import Fill
+
+if TYPE_CHECKING:
+    from ipexctl.node.env.environments import LockDocument, LockedWheel
+    from ipexctl.node.files.store import StoreFile
+
+
+class SharedRecord(TypedDict):
+    """The fields of env.json that are the same on every host and in every build of a lock."""
+
+    schema: str
+    row: str
+    python: str
+    requests: list[Json]
+    backend: str
+    module: str | None
+    retired: bool
+    mpi: str | None
+    why: str
+    installer: LockedWheel | None
+
+
+class BuildRecord(SharedRecord):
+    """The fields of env.json that the control machine knows."""
+
+    digest: str
+    packages: dict[str, str]
+    interpreter: str
+
+
+class BuildRequest(TypedDict):
+    home: str
+    name: str
+    python: str
+    files: list[StoreFile]
+    installer: StoreFile
+    """uv, as a wheel or as a binary."""
+    record: BuildRecord
+    lock: LockDocument
+    drop_wheels: bool
+    replace: str | None
+    """The `build` of a broken environment that is to be replaced."""
+    base: str | None
+    """An environment whose packages are shared, by hard links, where both locks have the same wheel."""
 
 
 def remove(path: Path) -> None:
@@ -104,29 +147,24 @@ class BuildArea:
 class Build:
     """Makes sure that one environment exists."""
 
-    def __init__(self, request: Json) -> None:
+    def __init__(self, request: BuildRequest) -> None:
         self.request = request
         self.area = BuildArea(home_of(request))
-        self.name: str = request["name"]
-        self.digest: str = request["record"]["digest"]
-        self.replace: str | None = request.get("replace")
-        """The `build` of a broken environment that is to be replaced."""
-        self.final = self.area.envs / self.name
-        check_name(self.name)
+        check_name(request["name"])
+        self.final = self.area.envs / request["name"]
 
     def exists(self) -> bool:
         record = read_json(self.final / "env.json")
-        is_new = bool(record.get("build")) and record.get("build") != self.replace
-        is_current = is_new and record.get("digest") == self.digest
+        is_new = bool(record.get("build")) and record.get("build") != self.request["replace"]
+        is_current = is_new and record.get("digest") == self.request["record"]["digest"]
         return is_current and not self.final.is_symlink() and (self.final / "bin" / "python").exists()
 
     def run(self) -> Json:
-        began = time.monotonic()
         outcome = "there"
         if not self.exists():
             try:
                 self.area.open()
-                with self.area.lock(self.name, self.exists):
+                with self.area.lock(self.request["name"], self.exists):
                     if not self.exists():
                         outcome = self._build()
             finally:
@@ -134,9 +172,9 @@ class Build:
         else:
             with contextlib.suppress(OSError):
                 self.area.remove_leftovers()  # a builder may have died between the last rename and its cleanup
-        if self.request.get("drop_wheels"):
+        if self.request["drop_wheels"]:
             self._drop_wheels()
-        return {"state": outcome, "path": str(self.final), "seconds": round(time.monotonic() - began, 3)}
+        return {"state": outcome}
 
     def _build(self) -> str:
         Fill(self.request, self.area, self.final).run()
@@ -165,5 +203,9 @@ class Build:
             remove(self.area.store / file["sha256"])
 
 
+def build(request: BuildRequest, _: BinaryIO) -> Json:
+    return Build(request).run()
+
+
 def main(action: str) -> int:
-    return answer_until_stopped({"build": lambda request, _: Build(request).run()}[action])
+    return answer_until_stopped({"build": build}[action])

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import IO, Any, Callable, Mapping
+from typing import IO, Any, Callable, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import disk_usage, home_of, read_json, write_atomically
@@ -21,6 +21,60 @@ HYDRA = "opt/mpi/bin/mpiexec.hydra"
 """The Intel MPI inside the oneCCL bindings, below their package."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
+
+
+class LockedWheel(TypedDict):
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    size: int | None
+    url: str | None
+
+
+class LockDocument(TypedDict):
+    """The content of lock.json."""
+
+    schema: str
+    python: str
+    wheels: list[LockedWheel]
+
+
+class HomeRequest(TypedDict):
+    home: str
+
+
+class EnvActionRequest(HomeRequest):
+    """`name` is that of an environment's directory, or of a link to it."""
+
+    name: str
+
+
+class CheckRequest(EnvActionRequest):
+    digest: str | None
+    """That of the expected lock."""
+
+
+class UsedRequest(EnvActionRequest):
+    names: list[str]
+    or_named: bool
+
+
+class PruneRequest(HomeRequest):
+    used: dict[str, str]
+    """Environment → where else a process uses it."""
+
+
+class RemoveRequest(PruneRequest):
+    names: list[str]
+
+
+class LinkRequest(EnvActionRequest):
+    link: str
+
+
+class NoteRequest(EnvActionRequest):
+    request: Json
 
 
 def intel_mpi_version(program: IO[bytes]) -> str:
@@ -41,22 +95,22 @@ def check_name(name: str) -> None:
         raise AgentError(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
 
 
-def env_of(request: Json) -> Path:
+def env_of(request: EnvActionRequest) -> Path:
     """The directory of the environment with that name, or with that link."""
-    envs, name = Path(home_of(request), "envs"), str(request["name"])
+    envs, name = Path(home_of(request), "envs"), request["name"]
     if not name or "/" in name or name.startswith("."):
         raise AgentError(f"{name!r} is no name of an environment", "see: ipexctl envs")
     return envs / (link_target(envs / name) or name)
 
 
-def check(request: Json) -> Json:
+def check(request: CheckRequest) -> Json:
     """Check that the environment has the packages of its lock. Packages that a user added are allowed."""
     env = env_of(request)
     record, lock = read_json(env / "env.json"), read_json(env / "lock.json")
     if not env.is_dir():
         problems = [f"there is no environment {request['name']}"]
     else:
-        problems = find_problems(str(env), record, lock, request.get("digest"))
+        problems = find_problems(str(env), record, lock, request["digest"])
         if not problems:
             problems = check_python(env / "bin" / "python")
             sites = sites_of(str(env))
@@ -90,7 +144,7 @@ def list_directory(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def list_environments(request: Json) -> Json:
+def list_environments(request: HomeRequest) -> Json:
     home = Path(home_of(request))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
@@ -145,14 +199,14 @@ def find_users(paths: list[str]) -> list[int]:
     return sorted(pids)
 
 
-def remove(request: Json) -> Json:
+def remove(request: RemoveRequest) -> Json:
     """Remove environments, each completely or not at all; one with other names only loses this name."""
     removed: list[str] = []
     failed: dict[str, str] = {}
     for name in request["names"]:
         try:
-            env = env_of({**request, "name": name})
-            names = remove_one(Path(home_of(request)), env, str(name), (request.get("used") or {}).get(env.name))
+            env = env_of({"home": request["home"], "name": name})
+            names = remove_one(Path(home_of(request)), env, name, request["used"].get(env.name))
         except AgentError as error:
             failed[name] = error.reason
         except OSError as error:
@@ -162,7 +216,7 @@ def remove(request: Json) -> Json:
     return {"removed": removed, "failed": failed}
 
 
-def is_used(request: Json) -> Json:
+def is_used(request: UsedRequest) -> Json:
     """Whether a process of this host uses an environment, also by one of `names`, or, if wanted, it has a name."""
     envs, env = Path(home_of(request), "envs"), env_of(request)
     links = [link for link in list_directory(envs) if link_target(link) == env.name] if request["or_named"] else []
@@ -192,7 +246,7 @@ def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
     return sorted({name, env.name, *(link.name for link in links)})
 
 
-def prune(request: Json) -> Json:
+def prune(request: PruneRequest) -> Json:
     """Remove leftovers of builds, wheels, and environments without a name."""
     home = Path(home_of(request))
     before = list_environments(request)
@@ -217,12 +271,12 @@ def write_record(env: Path, record: Mapping[str, Any]) -> None:
     write_atomically(env / "env.json", ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def link(request: Json) -> Json:
+def link(request: LinkRequest) -> Json:
     """Make a name point at an environment."""
     envs, env = Path(home_of(request), "envs"), env_of(request)
     if not env.is_dir():
         raise AgentError(f"there is no environment {request['name']}", "see: ipexctl envs")
-    name: str = request["link"]
+    name = request["link"]
     check_name(name)
     link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"
     if link_path.exists() and not link_path.is_symlink():
@@ -234,7 +288,7 @@ def link(request: Json) -> Json:
     return {}
 
 
-def unlink(request: Json) -> Json:
+def unlink(request: LinkRequest) -> Json:
     """Take a name away from an environment, which stays; a name that points at another one stays too."""
     link_path = Path(home_of(request), "envs", request["link"])
     if link_target(link_path) == request["name"]:
@@ -242,7 +296,7 @@ def unlink(request: Json) -> Json:
     return {}
 
 
-def add_request(request: Json) -> Json:
+def add_request(request: NoteRequest) -> Json:
     """Record that an environment also satisfies this request."""
     env = env_of(request)
     record = read_json(env / "env.json")
@@ -255,7 +309,7 @@ def add_request(request: Json) -> Json:
     return {}
 
 
-ACTIONS: dict[str, Callable[[Json], Json]] = {
+ACTIONS: dict[str, Callable[[Any], Json]] = {
     "check": check,
     "list": list_environments,
     "remove": remove,

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.environ import SetupError, source_setup
 from ipexctl.node.common.files import (
     explain_os_error,
@@ -35,7 +35,8 @@ from ipexctl.node.env.environments import HYDRA, intel_mpi_version, write_record
 from ipexctl.node.env.uv import run, unpack_uv, uv_environment
 
 if TYPE_CHECKING:
-    from ipexctl.node.env.build import BuildArea
+    from ipexctl.node.env.build import BuildArea, BuildRequest
+    from ipexctl.node.env.environments import LockedWheel
 
 MARGIN = 32 << 20
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MANPATH", "CLASSPATH", "PKG_CONFIG_PATH")
@@ -59,15 +60,14 @@ def _site_of(env: Path) -> Path:
 class Fill:
     """Installs the environment of a request into `area.target`, and writes its record; `final` is its later place."""
 
-    def __init__(self, request: Json, area: BuildArea, final: Path) -> None:
+    def __init__(self, request: BuildRequest, area: BuildArea, final: Path) -> None:
         self.home, self.work, self.aside, self.store = area.home, area.work, area.target, area.store
         self.request, self.final, self.token = request, str(final), area.token
-        self.record: Json = request["record"]
+        self.record = request["record"]
         self.needed = 0
-        self.base: Path | None = self.home / "envs" / request["base"] if request.get("base") else None
-        """An environment whose packages are shared, by hard links, where both locks have the same wheel."""
-        self.shared: list[Json] = []
-        self.new_files: list[Json] = request["files"]
+        self.base = self.home / "envs" / request["base"] if request["base"] else None
+        self.shared: list[LockedWheel] = []
+        self.new_files = request["files"]
 
     def run(self) -> None:
         try:
@@ -96,11 +96,8 @@ class Fill:
             "build": self.token,
             "variables": variables,
             "prepended": prepended,
-            "mpi": self.record.get("mpi"),
         }
-        with contextlib.suppress(FileNotFoundError), (site / str(self.record.get("module")) / HYDRA).open(
-            "rb"
-        ) as program:
+        with contextlib.suppress(FileNotFoundError), (site / str(self.record["module"]) / HYDRA).open("rb") as program:
             record["mpi"] = intel_mpi_version(program)  # it starts the ranks also where impi-rt is installed
         write_atomically(self.aside / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
         write_record(self.aside, record)
@@ -113,11 +110,11 @@ class Fill:
         return child.process.returncode, child.text
 
     def _check_python(self) -> None:
-        python, wanted = self.request["python"], self.record.get("python")
+        python, wanted = self.request["python"], self.record["python"]
         code, text = self._run(python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
         if code:
             raise failure(f"{python} doesn't run (exit code {code}): {text.strip()[-200:]}", "install it anew")
-        if wanted and text.strip() != wanted:
+        if text.strip() != wanted:
             raise failure(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
 
     def _find_shared_packages(self, base: Path) -> None:
@@ -232,7 +229,7 @@ class Fill:
         env = self.aside
         single_values: dict[str, str] = {}
         list_values: dict[str, list[str]] = {"PATH": [str(env / "bin")], "LD_LIBRARY_PATH": []}
-        directory = site / str(self.record.get("module")) / "env"
+        directory = site / str(self.record["module"]) / "env"
         script = next((directory / name for name in ("setvars.sh", "vars.sh") if (directory / name).is_file()), None)
         if script is not None:
             single_values, sourced = self._source(script)

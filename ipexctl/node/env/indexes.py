@@ -19,11 +19,11 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import BinaryIO, Callable, Iterable
+from typing import BinaryIO, Callable, Iterable, Literal, TypedDict
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
-from ipexctl.node.common.http import HttpClient, explain
+from ipexctl.node.common.http import HttpClient, HttpSettings, explain
 from ipexctl.node.env.check import normalize
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version
 
@@ -34,6 +34,27 @@ TAG = re.compile(r"<(a|base)\s((?:\"[^\"]*\"|'[^']*'|[^'\">])*)>", re.IGNORECASE
 ATTRIBUTE = re.compile(r"([a-zA-Z-]+)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s'\"]+)))?")
 SHA256 = re.compile(r"(?:^|&)sha256=([0-9a-fA-F]{64})")
 BINDINGS = "oneccl-bind-pt"
+
+
+class SourceRequest(TypedDict):
+    kind: Literal["index", "links"]
+    """`links` is a directory or a page of links."""
+    url: str
+    label: str
+
+
+class QueryRequest(TypedDict):
+    projects: list[str]
+    sources: list[SourceRequest]
+    settings: HttpSettings
+    timeout: float
+
+
+class SizesRequest(TypedDict):
+    urls: list[str]
+    settings: HttpSettings
+    logins: dict[str, str]
+    timeout: float
 
 
 class SourceUnusable(Exception):
@@ -163,7 +184,7 @@ def bundled_mpi(wheel: Path) -> str | None:
 class SourceQuery(threading.Thread):
     """The query of one source, and its results so far."""
 
-    def __init__(self, source: Json, projects: list[str], client: HttpClient, timeout: float) -> None:
+    def __init__(self, source: SourceRequest, projects: list[str], client: HttpClient, timeout: float) -> None:
         super().__init__(daemon=True)
         self.source = source
         self.projects = projects
@@ -234,9 +255,9 @@ class SourceQuery(threading.Thread):
             self.responded.set()
 
 
-def query_sources(request: Json, _: BinaryIO) -> Json:
-    timeout = float(request.get("timeout") or 5)
-    client = HttpClient(request.get("settings") or {})
+def query_sources(request: QueryRequest, _: BinaryIO) -> Json:
+    timeout = request["timeout"]
+    client = HttpClient(request["settings"])
     projects = [normalize(project) for project in request["projects"]]
     queries = [SourceQuery(source, projects, client, timeout) for source in request["sources"]]
     began = time.monotonic()
@@ -276,11 +297,10 @@ def size_of(client: HttpClient, url: str, timeout: float) -> int | None:
     return None
 
 
-def sizes(request: Json, _: BinaryIO) -> Json:
-    timeout = float(request.get("timeout") or 5)
-    client = HttpClient(request.get("settings") or {}, request.get("logins"))
+def sizes(request: SizesRequest, _: BinaryIO) -> Json:
+    client = HttpClient(request["settings"], request["logins"])
     with ThreadPoolExecutor(2 * MAX_PARALLEL) as pool:
-        results = pool.map(lambda url: size_of(client, url, timeout), request["urls"])
+        results = pool.map(lambda url: size_of(client, url, request["timeout"]), request["urls"])
         return {"sizes": {url: size for url, size in zip(request["urls"], results) if size is not None}}
 
 

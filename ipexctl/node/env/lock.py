@@ -14,7 +14,7 @@ import sys
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Iterator, Mapping
+from typing import TYPE_CHECKING, BinaryIO, Iterator, Mapping, TypedDict
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.files import home_of, sha256_of
@@ -26,10 +26,26 @@ from ipexctl.node.env.uv import run, unpack_uv, uv_environment
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.http import HttpSettings
+    from ipexctl.node.env.indexes import SourceRequest
+    from ipexctl.node.files.store import StoreFile
 
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
+
+
+class CompileRequest(TypedDict):
+    home: str
+    uv: str | StoreFile
+    """A path, or a file of the home's store."""
+    requirements: list[str]
+    constraints: list[str]
+    python: str
+    platform: str
+    sources: list[SourceRequest]
+    settings: HttpSettings
+    timeout: float
 
 
 @contextlib.contextmanager
@@ -76,8 +92,8 @@ def write_metadata_wheel(wheel: Path, target: Path) -> bool:
     return True
 
 
-def environment(request: Json, directory: Path, settings: Json) -> dict[str, str]:
-    """The environment of uv with the settings of the request."""
+def environment(sources: list[SourceRequest], settings: HttpSettings, directory: Path) -> dict[str, str]:
+    """The environment of uv with these settings."""
     env = uv_environment(directory)
     env.update(
         UV_CREDENTIALS_DIR=str(directory / "credentials"),
@@ -87,30 +103,29 @@ def environment(request: Json, directory: Path, settings: Json) -> dict[str, str
         UV_HTTP_RETRIES="1",
         NO_COLOR="1",
     )
-    links = [source["url"] for source in request["sources"] if source["kind"] == "links"]
+    links = [source["url"] for source in sources if source["kind"] == "links"]
     if links:
         env["UV_FIND_LINKS"] = ",".join(links)
     bundle = settings.get("cert") or os.environ.get("SSL_CERT_FILE")
     bundle = bundle or next((known for known in CA_BUNDLES if Path(known).exists()), None)
     if bundle:
         env["SSL_CERT_DIR" if Path(bundle).is_dir() else "SSL_CERT_FILE"] = bundle
-    if settings.get("client_cert"):
-        env["SSL_CLIENT_CERT"] = settings["client_cert"]
-    if settings.get("proxy"):
-        proxy: str = settings["proxy"]
+    if client_cert := settings.get("client_cert"):
+        env["SSL_CLIENT_CERT"] = client_cert
+    if proxy := settings.get("proxy"):
         env.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), proxy))
-    if settings.get("trusted_hosts"):
-        env["UV_INSECURE_HOST"] = " ".join(settings["trusted_hosts"])
+    if trusted_hosts := settings.get("trusted_hosts"):
+        env["UV_INSECURE_HOST"] = " ".join(trusted_hosts)
     return env
 
 
-def configuration(request: Json, env: dict[str, str]) -> str:
+def configuration(sources: list[SourceRequest], env: dict[str, str]) -> str:
     """uv's configuration file with the indexes, in their order; their logins are added to the environment.
 
     Some indexes send 403 for missing projects; `indexes.py` has found the ones that need a login.
     """
     lines = []
-    indexes = [source for source in request["sources"] if source["kind"] == "index"]
+    indexes = [source for source in sources if source["kind"] == "index"]
     for number, source in enumerate(indexes):
         url = source["url"]
         parts = urlsplit(url)
@@ -132,28 +147,27 @@ def configuration(request: Json, env: dict[str, str]) -> str:
     return "\n".join(lines) if lines else "no-index = true\n"
 
 
-def compile_lock(request: Json, directory: Path) -> Json:
-    settings = request.get("settings") or {}
+def compile_lock(request: CompileRequest, directory: Path) -> Json:
     uv = request["uv"]
     if not isinstance(uv, str):
-        uv = unpack_uv(Path(uv["store"]).expanduser(), uv, directory)
+        uv = unpack_uv(Path(home_of(request), "wheels"), uv, directory)
     originals: dict[Path, Path] = {}
     """Directory of small wheels → the directory of the user for which it stands."""
-    sources = []
+    sources: list[SourceRequest] = []
     for source in request["sources"]:
         original = local_path(source["url"]) if source["kind"] == "links" else None
         if original is not None and original.is_dir():
             links = directory / f"links{len(originals)}"
             originals[links] = original.absolute()
             make_metadata_links(originals[links], links)
-            source = dict(source, url=str(links))
+            source = {**source, "url": str(links)}
         sources.append(source)
-    request = dict(request, sources=sources)
-    env = environment(request, directory, settings)
+    env = environment(sources, request["settings"], directory)
     config = directory / "uv.toml"
-    config.write_text(configuration(request, env), encoding="utf-8")
-    for name in ("requirements", "constraints"):
-        (directory / f"{name}.txt").write_text("".join(line + "\n" for line in request[name]), encoding="utf-8")
+    config.write_text(configuration(sources, env), encoding="utf-8")
+    requirements, constraints = directory / "requirements.txt", directory / "constraints.txt"
+    for path, lines in ((requirements, request["requirements"]), (constraints, request["constraints"])):
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     argv = [
         uv,
         "pip",
@@ -167,10 +181,10 @@ def compile_lock(request: Json, directory: Path) -> Json:
     ]
     argv += ["--only-binary", ":all:", "--python", sys.executable]
     argv += ["--python-version", request["python"], "--python-platform", request["platform"]]
-    argv += ["--constraints", str(directory / "constraints.txt")] if request["constraints"] else []
-    argv.append(str(directory / "requirements.txt"))
+    argv += ["--constraints", str(constraints)] if request["constraints"] else []
+    argv.append(str(requirements))
     with (directory / "pylock.toml").open("w+b") as pylock:
-        child = run(argv, env, directory, timeout=request.get("timeout") or 300, stdout=pylock, kept=(0, MAX_MESSAGES))
+        child = run(argv, env, directory, timeout=request["timeout"], stdout=pylock, kept=(0, MAX_MESSAGES))
         pylock.seek(0)
         text = pylock.read().decode(errors="replace")
     if child.process.returncode == 0:
@@ -192,7 +206,7 @@ def local_wheels(text: str, originals: Mapping[Path, Path]) -> Json:
     return wheels
 
 
-def compile_request(request: Json, _: BinaryIO) -> Json:
+def compile_request(request: CompileRequest, _: BinaryIO) -> Json:
     with temporary_directory(home_of(request)) as directory:
         return compile_lock(request, directory)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from typing import TYPE_CHECKING, Any, BinaryIO, Mapping, Sequence
+from typing import TYPE_CHECKING, BinaryIO, Sequence
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.env.child import KEPT, Child, watch
@@ -13,12 +13,14 @@ from ipexctl.node.env.child import KEPT, Child, watch
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ipexctl.node.files.store import StoreFile
+
 FOREIGN_PREFIXES = ("UV_", "PIP_", "PYTHON", "VIRTUAL_ENV", "CONDA_", "_CE_")
 
 
-def unpack_uv(store: Path, file: Mapping[str, Any], directory: Path) -> str:
+def unpack_uv(store: Path, file: StoreFile, directory: Path) -> str:
     """Unpack uv into the directory; returns its path. Raises an OSError or an AgentError."""
-    source, program = store / str(file["sha256"]) / str(file["name"]), directory / "uv"
+    source, program = store / file["sha256"] / file["name"], directory / "uv"
     if not source.is_file():
         raise AgentError(f"{file['name']} is not in {store}", "run ipexctl install again")
     if not source.name.endswith(".whl"):

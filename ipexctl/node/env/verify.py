@@ -10,11 +10,10 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.archive import agent_argv
@@ -25,16 +24,38 @@ from ipexctl.node.common.stop import answer_until_stopped, emit_step
 from ipexctl.node.env.child import Child, watch
 from ipexctl.node.env.verify_rank import MARK
 
+if TYPE_CHECKING:
+    from ipexctl.node.env.verify_rank import RankOptions
+    from ipexctl.node.env.verify_steps import StepOptions
+
 RANKS = 2
 """Ranks of the all-reduce."""
 
 
+class VerifyRequest(TypedDict):
+    python: str
+    """The interpreter to verify, which need not be the one that runs the agent."""
+    variables: dict[str, str]
+    prepended: list[str]
+    backend: str
+    """`auto` is ccl if there are bindings, else gloo."""
+    module: str | None
+    """That of the bindings; None for the one that is there."""
+    ipex: bool
+    """Whether IPEX is required."""
+    setup: str | None
+    """A file that bash sources first."""
+    keep: str | None
+    """A file for the result."""
+    timeout: float
+    """Of each step."""
+
+
 class Verify:
-    def __init__(self, request: Json, cache: str) -> None:
+    def __init__(self, request: VerifyRequest, cache: str) -> None:
         self.request = request
         self.cache = cache
-        self.python: str = request.get("python") or sys.executable
-        self.timeout = float(request.get("timeout") or 300)
+        self.python, self.timeout = request["python"], request["timeout"]
         self.backend, self.module = "", ""
         """Those of the all-reduce, chosen for the parts that are there."""
         self.phases: list[Json] = []
@@ -46,12 +67,12 @@ class Verify:
         """A minimal environment of the host, with the variables of the environment."""
         env = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR") if name in os.environ}
         env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
-        if self.request.get("setup"):
+        if setup := self.request["setup"]:
             try:
-                env = source_setup(self.request["setup"], env)
+                env = source_setup(setup, env)
             except SetupError as error:
                 raise AgentError(str(error.strerror), "mend the file, or leave --setup out") from None
-        set_variables(env, self.request.get("variables") or {}, self.request.get("prepended") or ())
+        set_variables(env, self.request["variables"], self.request["prepended"])
         env.update(PYTHONNOUSERSITE="1", PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1", LC_ALL="C.UTF-8")
         env["TORCHINDUCTOR_CACHE_DIR"] = self.cache  # torch makes it when it is imported
         return env
@@ -76,9 +97,15 @@ class Verify:
             emit_step(f"verifying {pending[0]}")
             pipe = os.pipe()
             done = [phase["name"] for phase in self.phases]
-            options = {name: self.request.get(name) for name in ("backend", "module", "ipex")}
-            text = json.dumps({**options, "done": done, "fd": pipe[1]})
-            child = Child(agent_argv(self.python, "env.verify_steps", text, isolated=False), self.env, pipe)
+            options: StepOptions = {
+                "backend": self.request["backend"],
+                "module": self.request["module"],
+                "ipex": self.request["ipex"],
+                "done": done,
+                "fd": pipe[1],
+            }
+            argv = agent_argv(self.python, "env.verify_steps", json.dumps(options), isolated=False)
+            child = Child(argv, self.env, pipe)
             in_time = watch([child], self.timeout)
             began = None
             for line in child.report.decode(errors="replace").splitlines():
@@ -120,7 +147,7 @@ class Verify:
         )
 
     def _allreduce(self) -> bool:
-        options = {"backend": self.backend, "module": self.module, "ranks": RANKS, "timeout": self.timeout}
+        options: RankOptions = {"backend": self.backend, "module": self.module, "ranks": RANKS, "timeout": self.timeout}
         env = dict(self.env)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
             env.pop(name, None)
@@ -158,7 +185,7 @@ class Verify:
         child = Child([path, "--version"], self.env)
         watch([child], 20)
         if "Open MPI" in child.text or "OpenRTE" in child.text or "prte" in child.text.lower():
-            names = ["MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", *self.request.get("variables", {})]
+            names = ["MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", *self.request["variables"]]
             exported = [argument for name in names if name in self.env or name.isupper() for argument in ("-x", name)]
             return [path, *(["--allow-run-as-root"] * (os.getuid() == 0)), "--oversubscribe", *exported, *count]
         return [path, *count]
@@ -173,12 +200,12 @@ def results(output: bytes) -> list[Json]:
     return replies
 
 
-def verify(request: Json, _: BinaryIO) -> Json:
+def verify(request: VerifyRequest, _: BinaryIO) -> Json:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ipexctl-") as cache:
         result = Verify(request, cache).run()
     result["seconds"] = round(time.monotonic() - began, 3)
-    if request.get("keep"):
+    if request["keep"]:
         with contextlib.suppress(OSError):  # it may be an environment of another account
             target = Path(request["keep"])
             target.parent.mkdir(exist_ok=True)

@@ -13,12 +13,19 @@ import sys
 import time
 import traceback
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 MARK = "@ipexctl-rank "
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "RANK")
 LOCAL = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
 SIZES = (1024, 1 << 20)
+
+
+class RankOptions(TypedDict):
+    backend: str
+    module: str
+    ranks: int
+    timeout: float
 
 
 def first_of(names: tuple[str, ...], default: str | None = None) -> str:
@@ -42,8 +49,8 @@ def reduce_once(torch: Any, dist: Any, rank: int, world: int, size: int) -> floa
     return seconds
 
 
-def work(options: dict[str, Any]) -> None:
-    rank, world = int(first_of(RANK)), int(options["ranks"])
+def work(options: RankOptions) -> None:
+    rank, world = int(first_of(RANK)), options["ranks"]
     local = first_of(LOCAL, str(rank))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=local, LOCAL_WORLD_SIZE=str(world))
     torch: Any = importlib.import_module("torch")
@@ -68,7 +75,7 @@ def work(options: dict[str, Any]) -> None:
 
 
 def main(options_text: str) -> int:
-    options = json.loads(options_text)
+    options: RankOptions = json.loads(options_text)
     signal.alarm(int(options["timeout"]) + 5)  # the parent process may be gone: no rank must be left spinning
     try:
         work(options)

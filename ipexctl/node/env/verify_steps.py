@@ -14,7 +14,25 @@ import sys
 import time
 import traceback
 from importlib import metadata
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, TypedDict
+
+
+class StepOptions(TypedDict):
+    backend: str
+    module: str | None
+    ipex: bool
+    done: list[str]
+    """Steps to leave out."""
+    fd: int
+    """Of the pipe."""
+
+
+class Parts(NamedTuple):
+    """What there is to verify."""
+
+    steps: list[str]
+    backend: str
+    module: str
 
 
 def version_of(*names: str) -> str | None:
@@ -26,17 +44,17 @@ def version_of(*names: str) -> str | None:
     return None
 
 
-def torch_step(_: dict[str, Any]) -> dict[str, Any]:
+def torch_step(_: Parts) -> dict[str, Any]:
     torch: Any = importlib.import_module("torch")
     capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: None)()
     product = torch.ones(32, 32) @ torch.ones(32, 32)
     if float(product.sum()) != 32.0**3:
         raise ArithmeticError(f"a product of matrices is wrong: {float(product.sum())}")
     facts = {"torch": str(torch.__version__), "python": sys.version.split()[0], "capability": capability}
-    return {**facts, "threads": torch.get_num_threads(), **bf16(torch, None)}
+    return {**facts, **bf16(torch, None)}
 
 
-def ipex_step(_: dict[str, Any]) -> dict[str, Any]:
+def ipex_step(_: Parts) -> dict[str, Any]:
     torch: Any = importlib.import_module("torch")
     ipex: Any = importlib.import_module("intel_extension_for_pytorch")
     return {"ipex": str(ipex.__version__), **bf16(torch, ipex)}
@@ -95,48 +113,48 @@ def infer(torch: Any, ipex: Any, *, in_bf16: bool) -> None:
         check_finite(torch, model(x))
 
 
-def bindings_step(options: dict[str, Any]) -> dict[str, Any]:
+def bindings_step(parts: Parts) -> dict[str, Any]:
     importlib.import_module("torch")  # the bindings need it loaded first
-    module = importlib.import_module(options["module"])
+    module = importlib.import_module(parts.module)
     return {"oneccl": version_of("oneccl-bind-pt", "torch-ccl") or getattr(module, "__version__", None)}
 
 
-STEPS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+STEPS: dict[str, Callable[[Parts], dict[str, Any]]] = {
     "torch": torch_step,
     "ipex": ipex_step,
     "bindings": bindings_step,
 }
 
 
-def choose_steps(options: dict[str, Any]) -> dict[str, Any]:
+def find_parts(options: StepOptions) -> Parts:
     """The steps for the parts that are there or required, without importing them, the backend, and its module."""
     modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
     module = options["module"] or next((name for name in modules if importlib.util.find_spec(name)), None)
-    backend = options["backend"] or "auto"
+    backend = options["backend"]
     if backend == "auto":
         backend = "ccl" if module else "gloo"
     has_ipex = options["ipex"] or importlib.util.find_spec("intel_extension_for_pytorch")
     steps = ["torch", *(["ipex"] if has_ipex else []), *(["bindings"] if backend == "ccl" else [])]
-    return {"steps": steps, "backend": backend, "module": module or modules[0]}
+    return Parts(steps, backend, module or modules[0])
 
 
 def main(options_text: str) -> int:
-    options = json.loads(options_text)
+    options: StepOptions = json.loads(options_text)
     report = os.fdopen(options["fd"], "w", buffering=1)
 
     def emit(**event: Any) -> None:
         report.write(json.dumps(event) + "\n")
         report.flush()
 
-    chosen = choose_steps(options)
-    emit(**chosen)
-    for step in chosen["steps"]:
+    parts = find_parts(options)
+    emit(**parts._asdict())
+    for step in parts.steps:
         if step in options["done"]:
             continue
         emit(begin=step)
         began = time.monotonic()
         try:
-            facts = STEPS[step](chosen)
+            facts = STEPS[step](parts)
         except BaseException:  # noqa: BLE001  # IPEX leaves by exit() from an import
             traceback.print_exc()
             sys.stderr.flush()

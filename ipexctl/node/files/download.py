@@ -6,10 +6,10 @@ import time
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import Any, BinaryIO, Mapping, TypedDict
+from typing import BinaryIO, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
-from ipexctl.node.common.http import HttpClient, explain, is_final, without_login
+from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, without_login
 from ipexctl.node.files.store import (
     CHUNK,
     HashMismatch,
@@ -38,8 +38,7 @@ class RemoteFile(StoreFile):
 class DownloadRequest(TypedDict):
     store: str
     files: list[RemoteFile]
-    settings: Mapping[str, Any]
-    """Those of `HttpClient`."""
+    settings: HttpSettings
 
 
 class FileDownload:

@@ -204,7 +204,7 @@ class HomeContents:
 
     def remove(self) -> None:
         names = [env["name"] for env in environments.list_environments({"home": self.home})["envs"]]
-        for name, reason in environments.remove({"home": self.home, "names": names})["failed"].items():
+        for name, reason in environments.remove({"home": self.home, "names": names, "used": {}})["failed"].items():
             raise AgentError(f"{name} was not removed: {reason}")
         for part in (*self.trees, *self.runs):
             part.remove(with_results=self.takes_results)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.http import HttpSettings
     from ipexctl.node.files.download import DownloadRequest
     from ipexctl.node.files.store import HaveRequest, ReceiveRequest, StoreFile
     from ipexctl.remote.cancel import Cancel
@@ -149,7 +150,7 @@ def fetch(
     location: StoreLocation,
     downloads: Sequence[Download],
     *,
-    settings: Mapping[str, Any] | None = None,
+    settings: HttpSettings | None = None,
     on_bytes: Callable[[int], None] = ignore_event,
     on_got: Callable[[str], None] = ignore_event,
     timeout: float | None = None,

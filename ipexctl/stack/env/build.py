@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.home import find_leaders
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.env.build import SharedRecord
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
@@ -45,7 +47,7 @@ class EnvSpec:
     lock: Lock
     installer: Wheel | None
     """uv; None if nothing is built."""
-    record: Mapping[str, Any] = field(hash=False)
+    record: SharedRecord = field(hash=False)
     """The fields of env.json that are the same on every host."""
     interpreters: Mapping[str, str] = field(hash=False)
     index_answer: IndexAnswer | None = field(default=None, repr=False)
@@ -269,7 +271,7 @@ class EnvInstaller:
         return EnvClient(session, self._python(host), self.context.home, self.context.pool.cancel)
 
     def _build(self, host: Host, session: Session, *, drop: bool = False) -> bool:
-        def on_event(event: dict[str, Any]) -> None:
+        def on_event(event: Reply) -> None:
             self.context.watch(Stepped(host.name, str(event.get("what") or "building")))
 
         return self._client(host, session).build(

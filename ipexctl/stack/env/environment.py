@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
+    from ipexctl.node.env.build import BuildRequest
+    from ipexctl.node.env.environments import (
+        CheckRequest,
+        HomeRequest,
+        LinkRequest,
+        NoteRequest,
+        PruneRequest,
+        RemoveRequest,
+        UsedRequest,
+    )
+    from ipexctl.node.env.verify import VerifyRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
     from ipexctl.stack.env.build import EnvSpec
@@ -159,7 +170,7 @@ class EnvClient:
         *,
         drop_wheels: bool = False,
         replace: str | None = None,
-        on_event: Callable[[dict[str, Any]], None],
+        on_event: Callable[[Reply], None],
         timeout: float | None = _BUILD_TIME,
     ) -> bool:
         """Build the environment for `interpreter` from wheels in the host's store; False if it exists.
@@ -167,12 +178,13 @@ class EnvClient:
         `replace` is the build token of a damaged environment to be replaced.
         """
         lock, uv = spec.lock, spec.installer
-        request = {
+        assert uv is not None
+        request: BuildRequest = {
             "home": self.home,
             "name": spec.name,
             "python": interpreter,
-            "files": [{"sha256": wheel.sha256, "name": wheel.filename} for wheel in lock.wheels],
-            "installer": {"sha256": uv.sha256, "name": uv.filename} if uv else None,
+            "files": [wheel.stored_file.to_json() for wheel in lock.wheels],
+            "installer": uv.stored_file.to_json(),
             "record": {"digest": lock.digest, "packages": lock.packages, **spec.record, "interpreter": interpreter},
             "lock": lock.to_json(),
             "drop_wheels": drop_wheels,
@@ -197,7 +209,8 @@ class EnvClient:
         self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = _CHECK_TIME
     ) -> CheckResult:
         """Compare an environment, given by its directory or by a name, with its lock."""
-        reply = self._call("check", cached=cached, timeout=timeout, name=name, digest=digest)
+        request: CheckRequest = {"home": self.home, "name": name, "digest": digest}
+        reply = self._call("check", request, cached=cached, timeout=timeout)
         return reply.decode(CheckResult, record=reply.record("record"), verified=reply.record("verified"))
 
     def verify(
@@ -220,7 +233,7 @@ class EnvClient:
 
     def listing(self) -> EnvListing:
         """All environments of the home, with their size on disk."""
-        reply = self._call("list", cached=False)
+        reply = self._call("list", {"home": self.home}, cached=False)
         return reply.decode(EnvListing, envs=tuple(env.decode(EnvEntry) for env in reply.records("envs")))
 
     def remove(self, names: Sequence[str], used: Mapping[str, str]) -> Removed:
@@ -228,40 +241,46 @@ class EnvClient:
 
         `used` says of environments in use on other hosts of the home where.
         """
-        reply = self._call("remove", timeout=_BUILD_TIME, names=list(names), used=dict(used))
+        request: RemoveRequest = {"home": self.home, "names": list(names), "used": dict(used)}
+        reply = self._call("remove", request, timeout=_BUILD_TIME)
         _raise_failed(reply)
         return Removed(reply.texts("removed"))
 
     def is_used(self, name: str, names: Sequence[str], *, or_named: bool) -> bool:
         """Whether a process of this host uses an environment, also by one of `names`, or, if wanted, it has a name."""
-        return self._call("used", name=name, names=list(names), or_named=or_named).flag("used")
+        request: UsedRequest = {"home": self.home, "name": name, "names": list(names), "or_named": or_named}
+        return self._call("used", request).flag("used")
 
     def prune(self, used: Mapping[str, str]) -> Removed:
         """Remove leftovers, wheels, and environments without a name; `used` as for `remove`."""
-        reply = self._call("prune", timeout=_BUILD_TIME, used=dict(used))
+        request: PruneRequest = {"home": self.home, "used": dict(used)}
+        reply = self._call("prune", request, timeout=_BUILD_TIME)
         _raise_failed(reply)
         return Removed(reply.texts("removed"), reply.integer("bytes"))
 
     def link(self, name: str, link: str) -> None:
         """Make a name point at an environment."""
-        self._call("link", name=name, link=link)
+        request: LinkRequest = {"home": self.home, "name": name, "link": link}
+        self._call("link", request)
 
     def unlink(self, name: str, link: str) -> None:
         """Take a name away from an environment, which stays."""
-        self._call("unlink", name=name, link=link)
+        request: LinkRequest = {"home": self.home, "name": name, "link": link}
+        self._call("unlink", request)
 
     def add_request(self, name: str, request: Mapping[str, Any]) -> None:
         """Record one more request that this environment satisfies."""
-        self._call("note", name=name, request=dict(request))
+        added: NoteRequest = {"home": self.home, "name": name, "request": dict(request)}
+        self._call("note", added)
 
     def _call(
-        self, action: str, *, cached: bool = True, timeout: float | None = _CHECK_TIME, **fields: object
+        self, action: str, request: HomeRequest, *, cached: bool = True, timeout: float | None = _CHECK_TIME
     ) -> Reply:
         return call(
             self.session,
             "env.environments",
             action,
-            {"home": self.home, **fields},
+            request,
             python=self.python,
             home=self.home,
             cached=cached,
@@ -293,8 +312,8 @@ def verify(
 
     With `ipex` a missing IPEX is a failure. `keep` is a file on the host for the result.
     """
-    request = {
-        "python": python,  # verified even if another interpreter runs the agent
+    request: VerifyRequest = {
+        "python": python,
         "variables": dict(variables or {}),
         "prepended": list(prepended),
         "backend": backend,

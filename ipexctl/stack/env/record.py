@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Env
+    from ipexctl.node.env.build import SharedRecord
+    from ipexctl.node.env.environments import LockedWheel
 
 
 DEFAULT: Final = "default"
@@ -54,26 +56,7 @@ SCHEMA: Final = "ipexctl.env/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvFields:
-    """The fields of env.json that are the same on every host; the agent adds the others."""
-
-    row: str
-    python: str
-    requests: tuple[dict[str, Any], ...]
-    backend: str
-    module: str | None = None
-    retired: bool = False
-    mpi: str | None = None
-    why: str = ""
-    installer: dict[str, Any] | None = None
-
-    def shared_json(self) -> dict[str, Any]:
-        shared = {field.name: getattr(self, field.name) for field in fields(EnvFields)}
-        return {"schema": SCHEMA, **shared, "requests": list(self.requests)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvRecord(EnvFields):
+class EnvRecord:
     """The content of env.json."""
 
     name: str
@@ -82,6 +65,30 @@ class EnvRecord(EnvFields):
     packages: dict[str, str]
     variables: dict[str, str]
     prepended: tuple[str, ...]
+    row: str
+    python: str
+    requests: tuple[dict[str, Any], ...]
+    backend: str
+    module: str | None = None
+    retired: bool = False
+    mpi: str | None = None
+    why: str = ""
+    installer: LockedWheel | None = None
+
+    def to_shared_json(self) -> SharedRecord:
+        """The fields that are the same on every host; the agent adds the others."""
+        return {
+            "schema": SCHEMA,
+            "row": self.row,
+            "python": self.python,
+            "requests": list(self.requests),
+            "backend": self.backend,
+            "module": self.module,
+            "retired": self.retired,
+            "mpi": self.mpi,
+            "why": self.why,
+            "installer": self.installer,
+        }
 
 
 def read_record(text: str) -> EnvRecord | None:

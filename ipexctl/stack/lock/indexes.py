@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
@@ -16,6 +16,8 @@ from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ipexctl.node.common.http import HttpSettings
+    from ipexctl.node.env.indexes import QueryRequest, SourceRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
     from ipexctl.stack.resolve.model import Sources
@@ -38,8 +40,8 @@ class Source:
     label: str
     """Shown to users; without credentials."""
 
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
+    def to_json(self) -> SourceRequest:
+        return {"kind": self.kind, "url": self.url, "label": self.label}
 
     @property
     def is_of_stacks(self) -> bool:
@@ -74,10 +76,10 @@ class PipSettings:
     client_cert: str | None = None
     proxy: str | None = field(default=None, repr=False)
 
-    def transport(self) -> dict[str, Any]:
+    def transport(self) -> HttpSettings:
         """The settings for the machine's own http requests."""
         return {
-            "trusted_hosts": list(self.trusted_hosts),
+            "trusted_hosts": self.trusted_hosts,
             "cert": self.cert,
             "client_cert": self.client_cert,
             "proxy": self.proxy,
@@ -163,7 +165,7 @@ def query_indexes(
 ) -> IndexAnswer:
     """Query the sources for these projects from that machine. Raises a HostError."""
     queried = tuple(sources)
-    request = {
+    request: QueryRequest = {
         "projects": sorted(set(map(canonicalize_name, projects))),
         "sources": [source.to_json() for source in queried],
         "settings": settings.transport(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.remote.reply import MalformedReply, Reply
@@ -11,6 +11,8 @@ from ipexctl.remote.transfer.store_client import StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ipexctl.node.env.environments import LockDocument, LockedWheel
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,16 @@ class Wheel:
     def stored_file(self) -> StoredFile:
         return StoredFile(self.sha256, self.filename, self.size)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> LockedWheel:
         """The record beside an environment; without the path, which belongs to one machine."""
-        return {name: value for name, value in asdict(self).items() if name != "path"}
+        return {
+            "name": self.name,
+            "version": self.version,
+            "filename": self.filename,
+            "sha256": self.sha256,
+            "size": self.size,
+            "url": self.url,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Wheel:
@@ -77,7 +86,7 @@ class Lock:
         """Whether it has torch's CUDA build."""
         return any(wheel.name.startswith("nvidia-") for wheel in self.wheels)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> LockDocument:
         return {"schema": "ipexctl.lock/1", "python": self.python, "wheels": [w.to_json() for w in self.wheels]}
 
     @classmethod

@@ -24,7 +24,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
-from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources
+from ipexctl.stack.lock.indexes import ANSWER_WITHIN, IndexAnswer, lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Target, glibc_minor, tag_ranks
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from packaging.tags import Tag
 
+    from ipexctl.node.env.indexes import SizesRequest
+    from ipexctl.node.env.lock import CompileRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
     from ipexctl.stack.lock.wheels import Availability
@@ -128,18 +130,15 @@ def make_lock(
     wanted = tuple(extras)
     if not index_answer.sources:
         raise _no_index_error(index_answer)
-    uv: str | dict[str, str] = maker.uv if isinstance(maker.uv, str) else {
-        "store": f"{maker.home.rstrip('/')}/wheels", "sha256": maker.uv.sha256, "name": maker.uv.filename,
-    }  # fmt: skip
-    request = {
-        "uv": uv,
+    request: CompileRequest = {
+        "home": maker.home,
+        "uv": maker.uv if isinstance(maker.uv, str) else maker.uv.stored_file.to_json(),
         "requirements": [*plan.requirements, *wanted],
         "constraints": [*plan.constraints, *constraints],
         "python": plan.python,
         "platform": platform_for(plan.glibc),
         "sources": [source.to_json() for source in lock_sources(index_answer)],
         "settings": index_answer.settings.transport(),
-        "home": maker.home,
         "timeout": _TIME,
     }
     reply = maker.call("env.lock", "compile", request, timeout=_TIME + 30)
@@ -168,8 +167,12 @@ def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer
     urls = [wheel.url for wheel in wheels if wheel.size is None and wheel.url]
     if not urls:
         return wheels
-    settings, logins = index_answer.settings.transport(), dict(index_answer.logins)
-    request = {"urls": urls, "timeout": 5, "settings": settings, "logins": logins}
+    request: SizesRequest = {
+        "urls": urls,
+        "settings": index_answer.settings.transport(),
+        "logins": dict(index_answer.logins),
+        "timeout": ANSWER_WITHIN,
+    }
     found = maker.call("env.indexes", "sizes", request).record("sizes")
     return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)
 

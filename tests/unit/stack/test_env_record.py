@@ -153,8 +153,7 @@ def client(home: Home) -> EnvClient:
 
 
 def build(client: EnvClient, home: Home, on_event: Callable[[dict[str, Any]], None] = print) -> bool:
-    record = {"schema": "ipexctl.env/1", "row": "ipex-2.8", "python": home.python, "backend": "gloo", "module": None}
-    spec = EnvSpec(home.name, home.lock, home.add(Path(uv.find_uv_bin())), record, {})
+    spec = EnvSpec(home.name, home.lock, home.add(Path(uv.find_uv_bin())), home.request()["record"], {})
     return client.build(spec, PYTHON, on_event=on_event)
 
 

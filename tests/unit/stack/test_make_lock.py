@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from lock_helpers import LOCAL_SESSION, answer_of, index, links, maker, plan, query
@@ -34,6 +35,9 @@ from ipexctl.stack.resolve.model import Sources
 from message_data import missing
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
+
+if TYPE_CHECKING:
+    from ipexctl.node.env.lock import CompileRequest
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +122,16 @@ def test_killed_agent_leaves_no_uv_process_and_no_files(wheels: Path, tmp_path: 
         f'#!/bin/sh\necho unpacked >"$TMPDIR/file"\necho $$ >{pid}.new && mv {pid}.new {pid}\nexec sleep 60\n'
     )
     uv.chmod(0o755)
-    request = {
+    request: CompileRequest = {
+        "home": str(tmp_path),
         "uv": str(uv),
         "requirements": ["torch"],
         "constraints": [],
         "python": "3.11",
         "platform": "x86_64-manylinux_2_28",
         "sources": [links(str(wheels)).to_json()],
-        "home": str(tmp_path),
+        "settings": {},
+        "timeout": 60,
     }
     agent = subprocess.Popen(
         agent_argv(sys.executable, "env.lock", "compile"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
