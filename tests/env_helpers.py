@@ -17,11 +17,12 @@ import uv
 
 from agent_helpers import agent_argv
 from ipexctl.node.common.processes import all_processes
+from ipexctl.node.env.replies import EnvRecord
 from ipexctl.stack.lock.lock import Lock, Wheel
 from tiny_wheels import write_stack
 
 if TYPE_CHECKING:
-    from ipexctl.node.env.build import BuildRecord, BuildRequest
+    from ipexctl.node.env.build import BuildRequest
 
 PYTHON = sys.executable
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -85,34 +86,30 @@ class Home:
     def request(self, **more: Any) -> dict[str, Any]:
         uv_wheel = self.add(Path(uv.find_uv_bin()))
         lock = self.lock
-        record: BuildRecord = {
-            "schema": "ipexctl.env/1",
-            "row": "ipex-2.8",
-            "python": self.python,
-            "requests": [],
-            "backend": "gloo",
-            "module": None,
-            "retired": False,
-            "mpi": None,
-            "why": "",
-            "installer": None,
-            "digest": lock.digest,
-            "packages": lock.packages,
-            "interpreter": PYTHON,
-        }
+        record = EnvRecord(
+            schema="ipexctl.env/1",
+            name=self.name,
+            row="ipex-2.8",
+            python=self.python,
+            interpreter=PYTHON,
+            digest=lock.digest,
+            packages=lock.packages,
+            backend="gloo",
+            requests=(),
+        )
         request: BuildRequest = {
             "home": str(self.path),
             "name": self.name,
             "python": PYTHON,
             "files": [wheel.stored_file.to_json() for wheel in self.wheels],
             "installer": uv_wheel.stored_file.to_json(),
-            "record": record,
+            "record": {**record._asdict(), **more.pop("record", {})},
             "lock": lock.to_json(),
             "drop_wheels": False,
             "replace": None,
             "base": None,
         }
-        return {**request, "record": {**record, **more.pop("record", {})}, **more}
+        return {**request, **more}
 
     def build(self, *, python: str = PYTHON, links: Sequence[str] = ("default",), **more: Any) -> dict[str, Any]:
         done = said(start("env.build", "build", self.request(**more), python=python))

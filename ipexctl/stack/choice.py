@@ -15,7 +15,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import exit_code
 from ipexctl.stack.catalog.user_table import rows_digest
-from ipexctl.stack.env.record import DEFAULT, EnvRecord, find_existing, records_of
+from ipexctl.stack.env.record import DEFAULT, find_existing, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve.compatibility import interpreters_for
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.facts.software import Env
     from ipexctl.hosts.host import Host
+    from ipexctl.node.env.replies import EnvRecord
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.home import check_same_home
+from ipexctl.node.env.replies import CheckResult, EnvRecord
 from ipexctl.refusal import Refusal
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
@@ -25,8 +26,8 @@ from ipexctl.stack.env.build import (
     check_by_digest,
     find_obstacle,
 )
-from ipexctl.stack.env.environment import CheckResult, machine_token, parse_result
-from ipexctl.stack.env.record import SCHEMA, EnvRecord, Existing, env_directory, find_existing, records_of
+from ipexctl.stack.env.environment import machine_token, parse_result
+from ipexctl.stack.env.record import SCHEMA, Existing, env_directory, find_existing, records_of
 from ipexctl.stack.install_context import (
     InstallContext,
     InstallReport,
@@ -177,18 +178,22 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
         name=name,
         lock=lock,
         installer=locked.installer,
-        record={
-            "schema": SCHEMA,
-            "row": plan.row.name,
-            "python": plan.python,
-            "requests": [context.request.to_json()],
-            "backend": plan.backend,
-            "module": plan.row.module if plan.oneccl else None,
-            "retired": plan.row.retired,
-            "mpi": summary.mpi,
-            "why": plan.why,
-            "installer": locked.installer.to_json(),
-        },
+        record=EnvRecord(
+            schema=SCHEMA,
+            name=name,
+            row=plan.row.name,
+            python=plan.python,
+            interpreter="",
+            digest=lock.digest,
+            packages=lock.packages,
+            backend=plan.backend,
+            requests=(context.request.to_json(),),
+            module=plan.row.module if plan.oneccl else None,
+            retired=plan.row.retired,
+            mpi=summary.mpi,
+            why=plan.why,
+            installer=dict(locked.installer.to_json()),
+        ),
         interpreters=plan.interpreters,
         index_answer=locked.index_answer,
         by_node0=locked.by_node0,
@@ -267,7 +272,7 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
         return context.report(stack=summary, lock=spec.lock, path=path)
     for host, result in present:
         if host.name in broken:
-            reason = result.problems[0] if result.problems else "its verification failed"
+            reason = result.problem or "its verification failed"
             context.watch(Notice(f"{host.name}: building the environment again: {reason}"))
     unverified = []
     for host in intact:
@@ -306,7 +311,7 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
             context.end(done.host, done.error)
         elif done.result is not None:
             found[done.host.name] = done.result
-    return EnvSpec(record.name, lock, None, replace(record, retired=row.retired).to_shared_json(), interpreters), found
+    return EnvSpec(record.name, lock, None, record._replace(retired=row.retired), interpreters), found
 
 
 def _recorded_installer(record: EnvRecord) -> Wheel:

@@ -17,7 +17,7 @@ from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
 from ipexctl.stack.choice import check_request
 from ipexctl.stack.env.preflight import takes_wheels
-from ipexctl.stack.env.record import DEFAULT, EnvRecord, check_env_name
+from ipexctl.stack.env.record import DEFAULT, check_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.user_directories import cache_directory
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.node.env.replies import EnvRecord
     from ipexctl.refusal import Refusal
     from ipexctl.remote.outcome import Status
     from ipexctl.remote.session import Session

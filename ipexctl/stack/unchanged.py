@@ -13,11 +13,12 @@ from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import capture
-from ipexctl.stack.env.environment import VerifyResult, machine_token, parse_result
+from ipexctl.stack.env.environment import machine_token, parse_result
 from ipexctl.stack.lock.lock import Lock
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
+    from ipexctl.node.env.replies import VerifyResult
     from ipexctl.remote.session import Session
     from ipexctl.stack.install_context import InstallContext
 

@@ -12,7 +12,7 @@ from ipexctl.ui.results import host_json, report_json, show_results, value_json
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
-    from ipexctl.stack.env.environment import EnvEntry, EnvListing
+    from ipexctl.node.env.replies import EnvEntry, EnvListing
     from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 
 

@@ -41,7 +41,9 @@ def report_json(command: str, report: Report[Any], *, without: Collection[str] =
 
 
 def value_json(value: object, *, without: Collection[str] = ()) -> Any:
-    """A dataclass or another value, and what it holds, as JSON values with printable texts."""
+    """A record or another value, and what it holds, as JSON values with printable texts."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value_json(value._asdict())
     if dataclasses.is_dataclass(value):
         names = (field.name for field in dataclasses.fields(value) if field.name not in without)
         return {name: value_json(getattr(value, name)) for name in names}

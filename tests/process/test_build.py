@@ -84,7 +84,7 @@ def test_uv_errors_are_reported(home: Home, tmp_path: Path, text: str, reason: s
 @pytest.mark.parametrize("python", other_pythons())
 def test_env_commands_run_under_every_python(home: Home, python: str) -> None:
     assert home.build(python=python)["state"] == "built"
-    assert home.envs("check", python=python, name="default")["ok"]
+    assert home.envs("check", python=python, name="default")["record"]
     assert home.envs("list", python=python)["envs"][0]["complete"]
     assert home.envs("remove", python=python, names=["default"])["failed"] == {}
 
@@ -149,9 +149,9 @@ def test_build_completes_after_sigkill(home: Home, seed: int) -> None:
     child.communicate()
     wait_until(lambda: session_of(child.pid) == [])
     if home.env.exists():
-        assert home.envs("check", name=home.name)["ok"]
+        assert home.envs("check", name=home.name)["record"]
     home.build()
-    assert home.envs("check", name="default")["ok"]
+    assert home.envs("check", name="default")["record"]
     assert home.leftovers() == []
 
 
@@ -176,7 +176,7 @@ def test_parallel_builds_create_one_environment(home: Home) -> None:
     children = [start("env.build", "build", home.request()) for _ in range(3)]
     states = sorted(said(child)["state"] for child in children)
     assert states == ["built", "there", "there"]
-    assert home.envs("check", name=home.name)["ok"]
+    assert home.envs("check", name=home.name)["record"]
     assert home.leftovers() == []
 
 
@@ -185,7 +185,7 @@ def test_parallel_builds_without_a_lock_create_one_environment(home: Home) -> No
     blind = {"common.store_lock": ("marker.create()\n            break", "break")}
     children = [start("env.build", "build", home.request(), patches=blind) for _ in range(2)]
     assert sorted(said(child)["state"] for child in children) == ["built", "there"]
-    assert home.envs("check", name=home.name)["ok"]
+    assert home.envs("check", name=home.name)["record"]
     assert home.leftovers() == []
 
 
@@ -210,7 +210,7 @@ def test_damaged_environment_is_reported_and_rebuilt(home: Home) -> None:
     assert checked["problems"] == ["torch: torch/distributed/__init__.py is missing"]
     assert home.build()["state"] == "there"
     assert home.build(replace=checked["build"])["state"] == "built"
-    assert home.envs("check", name="default")["ok"]
+    assert home.envs("check", name="default")["record"]
     assert home.build(replace=checked["build"])["state"] == "there", "another host has mended it by now"
     assert home.leftovers() == []
 
@@ -219,7 +219,7 @@ def test_environment_with_invalid_record_is_rebuilt(home: Home) -> None:
     home.build()
     (home.env / "env.json").write_text("{")
     assert home.build()["state"] == "built"
-    assert home.envs("check", name="default")["ok"]
+    assert home.envs("check", name="default")["record"]
 
 
 def test_corrupt_wheel_is_named_and_removed_from_the_store(home: Home) -> None:

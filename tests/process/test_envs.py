@@ -52,18 +52,18 @@ def test_incomplete_record_is_reported_and_rebuilt(home: Home, key: str) -> None
     checked = home.envs("check", name="default")
     assert [missing(wrong, str(record)) for wrong in checked["problems"]] == [[]]
     home.build(replace=checked["build"])
-    assert home.envs("check", name="default")["ok"]
+    assert home.envs("check", name="default")["record"]
     assert json.loads(record.read_text())["build"] != build
 
 
 def test_check_compares_the_digest_of_the_lock(home: Home) -> None:
-    assert home.envs("check", name="default", digest=home.lock.digest)["ok"]
-    assert not home.envs("check", name="default", digest="0" * 64)["ok"]
+    assert home.envs("check", name="default", digest=home.lock.digest)["record"]
+    assert not home.envs("check", name="default", digest="0" * 64)["record"]
 
 
 def test_check_reports_a_missing_environment(home: Home) -> None:
     checked = home.envs("check", name="other")
-    assert (checked["ok"], checked["exists"]) == (False, False)
+    assert (checked["record"], checked["exists"]) == (None, False)
 
 
 def test_the_list_has_names_sizes_and_leftovers(home: Home) -> None:
@@ -107,7 +107,7 @@ def test_environment_in_use_is_not_removed(home: Home, via: str | None) -> None:
         child.stdout.readline()
         done = home.envs("remove", names=["default"])
         assert str(child.pid) in done["failed"]["default"]
-        assert home.envs("check", name="default")["ok"]
+        assert home.envs("check", name="default")["record"]
     finally:
         child.kill()
         child.communicate()

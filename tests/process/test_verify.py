@@ -13,8 +13,8 @@ import pytest
 
 from agent_helpers import other_pythons, wait_until
 from env_helpers import Home, said, session_of, start
+from ipexctl.node.env.replies import Phase, VerifyResult
 from ipexctl.remote.reply import Reply
-from ipexctl.stack.env.environment import Phase, VerifyResult, verify_result
 from ipexctl.stack.env.verify_errors import explain
 from message_data import missing
 from tiny_wheels import write_ipex, write_oneccl
@@ -58,7 +58,7 @@ def verify(home: Home, asked: dict[str, Any], python: str = "", env: dict[str, s
 
 
 def verified(home: Home, *, env: dict[str, str] | None = None, **more: Any) -> VerifyResult:
-    return verify_result(Reply(verify(home, request(home, **more), env=env)))
+    return Reply(verify(home, request(home, **more), env=env)).decode(VerifyResult)
 
 
 def phases(result: VerifyResult) -> dict[str, bool]:

@@ -19,7 +19,7 @@ from ipexctl.launch.request import RankEnv
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
-from ipexctl.stack.env.record import EnvRecord, records_of
+from ipexctl.stack.env.record import records_of
 from ipexctl.trust.config import config_in, ssh_names_for
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
+    from ipexctl.node.env.replies import EnvRecord
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
 

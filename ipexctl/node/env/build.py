@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Callable, Iterator, TypedDict
+from typing import TYPE_CHECKING, Callable, Iterator, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import home_of, read_json
@@ -21,31 +21,24 @@ from ipexctl.node.env.environments import check_name
 from ipexctl.node.env.fill import Fill
 
 if TYPE_CHECKING:
-    from ipexctl.node.env.environments import LockDocument, LockedWheel
     from ipexctl.node.files.store import StoreFile
 
 
-class SharedRecord(TypedDict):
-    """The fields of env.json that are the same on every host and in every build of a lock."""
+class LockedWheel(TypedDict):
+    name: str
+    version: str
+    filename: str
+    sha256: str
+    size: int | None
+    url: str | None
+
+
+class LockDocument(TypedDict):
+    """The content of lock.json."""
 
     schema: str
-    row: str
     python: str
-    requests: list[Json]
-    backend: str
-    module: str | None
-    retired: bool
-    mpi: str | None
-    why: str
-    installer: LockedWheel | None
-
-
-class BuildRecord(SharedRecord):
-    """The fields of env.json that the control machine knows."""
-
-    digest: str
-    packages: dict[str, str]
-    interpreter: str
+    wheels: list[LockedWheel]
 
 
 class BuildRequest(TypedDict):
@@ -55,7 +48,8 @@ class BuildRequest(TypedDict):
     files: list[StoreFile]
     installer: StoreFile
     """uv, as a wheel or as a binary."""
-    record: BuildRecord
+    record: Json
+    """An `EnvRecord`."""
     lock: LockDocument
     drop_wheels: bool
     replace: str | None
@@ -203,9 +197,5 @@ class Build:
             remove(self.area.store / file["sha256"])
 
 
-def build(request: BuildRequest, _: BinaryIO) -> Json:
-    return Build(request).run()
-
-
 def main(action: str) -> int:
-    return answer_until_stopped({"build": build}[action])
+    return answer_until_stopped({"build": lambda request, _: Build(request).run()}[action])

@@ -9,35 +9,20 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import IO, Any, Callable, Mapping, TypedDict
+from typing import IO, Any, Callable, Mapping, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import disk_usage, home_of, read_json, write_atomically
+from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.processes import command_lines, is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env.check import check_site, find_problems, sites_of
+from ipexctl.node.env.replies import CheckResult, EnvEntry, EnvListing, EnvRecord, Removed
 
 HYDRA = "opt/mpi/bin/mpiexec.hydra"
 """The Intel MPI inside the oneCCL bindings, below their package."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
-
-
-class LockedWheel(TypedDict):
-    name: str
-    version: str
-    filename: str
-    sha256: str
-    size: int | None
-    url: str | None
-
-
-class LockDocument(TypedDict):
-    """The content of lock.json."""
-
-    schema: str
-    python: str
-    wheels: list[LockedWheel]
 
 
 class HomeRequest(TypedDict):
@@ -56,17 +41,17 @@ class CheckRequest(EnvActionRequest):
 
 
 class UsedRequest(EnvActionRequest):
-    names: list[str]
+    names: Sequence[str]
     or_named: bool
 
 
 class PruneRequest(HomeRequest):
-    used: dict[str, str]
+    used: Mapping[str, str]
     """Environment → where else a process uses it."""
 
 
 class RemoveRequest(PruneRequest):
-    names: list[str]
+    names: Sequence[str]
 
 
 class LinkRequest(EnvActionRequest):
@@ -103,7 +88,7 @@ def env_of(request: EnvActionRequest) -> Path:
     return envs / (link_target(envs / name) or name)
 
 
-def check(request: CheckRequest) -> Json:
+def check(request: CheckRequest) -> CheckResult:
     """Check that the environment has the packages of its lock. Packages that a user added are allowed."""
     env = env_of(request)
     record, lock = read_json(env / "env.json"), read_json(env / "lock.json")
@@ -115,15 +100,14 @@ def check(request: CheckRequest) -> Json:
             problems = check_python(env / "bin" / "python")
             sites = sites_of(str(env))
             problems += check_site(sites[0], lock) if sites else [f"{env.name} has no site-packages"]
-    return {
-        "name": env.name,
-        "build": record.get("build"),
-        "record": record,
-        "ok": not problems,
-        "problems": problems,
-        "exists": env.is_dir(),
-        "verified": {path.stem: read_json(path) for path in env.glob("verified/*.json")},
-    }
+    return CheckResult(
+        name=env.name,
+        build=record.get("build"),
+        record=None if problems else decode_valid(EnvRecord, record),
+        problems=tuple(problems),
+        exists=env.is_dir(),
+        verified={path.stem: read_json(path) for path in env.glob("verified/*.json")},
+    )
 
 
 def check_python(python: Path) -> list[str]:
@@ -144,7 +128,7 @@ def list_directory(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def list_environments(request: HomeRequest) -> Json:
+def list_environments(request: HomeRequest) -> EnvListing:
     home = Path(home_of(request))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
@@ -155,28 +139,28 @@ def list_environments(request: HomeRequest) -> Json:
         record = read_json(entry / "env.json")
         is_complete = bool(record.get("digest")) and (entry / "bin" / "python").exists()
         envs.append(
-            {
-                "name": entry.name,
-                "names": sorted(name for name, env in links.items() if env == entry.name),
-                "path": str(entry),
-                "row": record.get("row"),
-                "python": record.get("python"),
-                "backend": record.get("backend"),
-                "created": record.get("created"),
-                "packages": record.get("packages") or {},
-                "bytes": disk_usage(entry),
-                "complete": is_complete,
-            }
+            EnvEntry(
+                name=entry.name,
+                names=tuple(sorted(name for name, env in links.items() if env == entry.name)),
+                path=str(entry),
+                row=record.get("row"),
+                python=record.get("python"),
+                backend=record.get("backend"),
+                created=record.get("created"),
+                packages=record.get("packages") or {},
+                bytes=disk_usage(entry),
+                complete=is_complete,
+            )
         )
     stale = [entry for entry in entries if entry.name.startswith(".build-")]
     stale += [entry for entry in list_directory(home / "tmp") if entry.name.startswith("build-")]
-    return {
-        "envs": envs,
-        "leftovers": len(stale),
-        "leftover_bytes": sum(disk_usage(entry) for entry in stale),
-        "wheels": len(list_directory(home / "wheels")),
-        "wheel_bytes": disk_usage(home / "wheels"),
-    }
+    return EnvListing(
+        envs=tuple(envs),
+        leftovers=len(stale),
+        leftover_bytes=sum(disk_usage(entry) for entry in stale),
+        wheels=len(list_directory(home / "wheels")),
+        wheel_bytes=disk_usage(home / "wheels"),
+    )
 
 
 def find_users(paths: list[str]) -> list[int]:
@@ -199,7 +183,7 @@ def find_users(paths: list[str]) -> list[int]:
     return sorted(pids)
 
 
-def remove(request: RemoveRequest) -> Json:
+def remove(request: RemoveRequest) -> Removed:
     """Remove environments, each completely or not at all; one with other names only loses this name."""
     removed: list[str] = []
     failed: dict[str, str] = {}
@@ -213,7 +197,7 @@ def remove(request: RemoveRequest) -> Json:
             failed[name] = f"{error.filename}: {error.strerror}"
         else:
             removed += names
-    return {"removed": removed, "failed": failed}
+    return Removed(tuple(removed), failed)
 
 
 def is_used(request: UsedRequest) -> Json:
@@ -246,23 +230,23 @@ def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
     return sorted({name, env.name, *(link.name for link in links)})
 
 
-def prune(request: PruneRequest) -> Json:
+def prune(request: PruneRequest) -> Removed:
     """Remove leftovers of builds, wheels, and environments without a name."""
     home = Path(home_of(request))
     before = list_environments(request)
-    result = remove({**request, "names": [env["name"] for env in before["envs"] if not env["names"]]})
+    result = remove({**request, "names": [env.name for env in before.envs if not env.names]})
     freed = 0
     is_building = any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*"))
     if not is_building:
-        freed += before["leftover_bytes"]
+        freed += before.leftover_bytes
         for entry in [*(home / "envs").glob(".build-*"), *(home / "tmp").glob("build-*")]:
             shutil.rmtree(str(entry), ignore_errors=True)
     # The finished wheels of an install stay too: its build needs them all.
     is_downloading = any(is_partial_in_use(str(path)) for path in (home / "wheels").glob("*.part"))
     if not is_building and not is_downloading:
-        freed += before["wheel_bytes"] if before["wheels"] else 0
+        freed += before.wheel_bytes if before.wheels else 0
         shutil.rmtree(str(home / "wheels"), ignore_errors=True)
-    return {**result, "bytes": freed}
+    return result._replace(bytes=freed)
 
 
 def write_record(env: Path, record: Mapping[str, Any]) -> None:
@@ -309,7 +293,7 @@ def add_request(request: NoteRequest) -> Json:
     return {}
 
 
-ACTIONS: dict[str, Callable[[Any], Json]] = {
+ACTIONS: dict[str, Callable[[Any], object]] = {
     "check": check,
     "list": list_environments,
     "remove": remove,

@@ -32,11 +32,11 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.stop import emit_step
 from ipexctl.node.env.check import check_site, normalize
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version, write_record
+from ipexctl.node.env.replies import EnvRecord
 from ipexctl.node.env.uv import run, unpack_uv, uv_environment
 
 if TYPE_CHECKING:
-    from ipexctl.node.env.build import BuildArea, BuildRequest
-    from ipexctl.node.env.environments import LockedWheel
+    from ipexctl.node.env.build import BuildArea, BuildRequest, LockedWheel
 
 MARGIN = 32 << 20
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH", "LIBRARY_PATH", "CPATH", "MANPATH", "CLASSPATH", "PKG_CONFIG_PATH")
@@ -63,7 +63,7 @@ class Fill:
     def __init__(self, request: BuildRequest, area: BuildArea, final: Path) -> None:
         self.home, self.work, self.aside, self.store = area.home, area.work, area.target, area.store
         self.request, self.final, self.token = request, str(final), area.token
-        self.record = request["record"]
+        self.record = EnvRecord(**request["record"])
         self.needed = 0
         self.base = self.home / "envs" / request["base"] if request["base"] else None
         self.shared: list[LockedWheel] = []
@@ -89,18 +89,17 @@ class Fill:
         site = _site_of(self.aside)
         variables, prepended = self._variables(site)
         self._replace_paths(site)
-        record = {
-            **self.record,
-            "name": self.request["name"],
-            "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "build": self.token,
-            "variables": variables,
-            "prepended": prepended,
-        }
-        with contextlib.suppress(FileNotFoundError), (site / str(self.record["module"]) / HYDRA).open("rb") as program:
-            record["mpi"] = intel_mpi_version(program)  # it starts the ranks also where impi-rt is installed
+        record = self.record._replace(
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            build=self.token,
+            variables=variables,
+            prepended=tuple(prepended),
+        )
+        with contextlib.suppress(FileNotFoundError), (site / str(record.module) / HYDRA).open("rb") as program:
+            mpi = intel_mpi_version(program)  # it starts the ranks also where impi-rt is installed
+            record = record._replace(mpi=mpi)
         write_atomically(self.aside / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
-        write_record(self.aside, record)
+        write_record(self.aside, record._asdict())
 
     def _run(self, *argv: str) -> tuple[int, str]:
         env = uv_environment(self.work)
@@ -110,7 +109,7 @@ class Fill:
         return child.process.returncode, child.text
 
     def _check_python(self) -> None:
-        python, wanted = self.request["python"], self.record["python"]
+        python, wanted = self.request["python"], self.record.python
         code, text = self._run(python, "-I", "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
         if code:
             raise failure(f"{python} doesn't run (exit code {code}): {text.strip()[-200:]}", "install it anew")
@@ -229,7 +228,7 @@ class Fill:
         env = self.aside
         single_values: dict[str, str] = {}
         list_values: dict[str, list[str]] = {"PATH": [str(env / "bin")], "LD_LIBRARY_PATH": []}
-        directory = site / str(self.record["module"]) / "env"
+        directory = site / str(self.record.module) / "env"
         script = next((directory / name for name in ("setvars.sh", "vars.sh") if (directory / name).is_file()), None)
         if script is not None:
             single_values, sourced = self._source(script)

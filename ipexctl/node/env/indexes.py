@@ -19,13 +19,14 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import BinaryIO, Callable, Iterable, Literal, TypedDict
+from typing import BinaryIO, Callable, Iterable, Literal, Mapping, NamedTuple, TypedDict
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain
 from ipexctl.node.env.check import normalize
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version
+from ipexctl.node.env.replies import Candidate, QueryReply, SourceFailure
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 MAX_PAGE = 64 << 20
@@ -53,8 +54,19 @@ class QueryRequest(TypedDict):
 class SizesRequest(TypedDict):
     urls: list[str]
     settings: HttpSettings
-    logins: dict[str, str]
+    logins: Mapping[str, str]
     timeout: float
+
+
+class Link(NamedTuple):
+    """A link to a file."""
+
+    url: str
+    sha256: str | None = None
+    size: int | None = None
+    yanked: bool = False
+    requires_python: str | None = None
+    mpi: str | None = None
 
 
 class SourceUnusable(Exception):
@@ -95,18 +107,18 @@ def read_page(
         raise SourceUnusable(explain(error)) from None
 
 
-def links_of(address: str, kind: str, text: str) -> list[Json]:
+def links_of(address: str, kind: str, text: str) -> list[Link]:
     """The links of an index page, in JSON or HTML, or of any HTML page."""
     if kind.endswith("json"):
         try:
             return [
-                {
-                    "url": urljoin(address, item["url"]),
-                    "sha256": (item.get("hashes") or {}).get("sha256"),
-                    "size": item.get("size"),
-                    "yanked": bool(item.get("yanked")),
-                    "requires_python": item.get("requires-python"),
-                }
+                Link(
+                    urljoin(address, item["url"]),
+                    sha256=(item.get("hashes") or {}).get("sha256"),
+                    size=item.get("size"),
+                    yanked=bool(item.get("yanked")),
+                    requires_python=item.get("requires-python"),
+                )
                 for item in json.loads(text)["files"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -121,28 +133,27 @@ def links_of(address: str, kind: str, text: str) -> list[Json]:
             url, fragment = urldefrag(urljoin(address, href))
             hashed = SHA256.search(fragment)
             found_links.append(
-                {
-                    "url": url,
-                    "sha256": hashed.group(1).lower() if hashed else None,
-                    "size": None,
-                    "yanked": "data-yanked" in values,
-                    "requires_python": values.get("data-requires-python"),
-                }
+                Link(
+                    url,
+                    sha256=hashed.group(1).lower() if hashed else None,
+                    yanked="data-yanked" in values,
+                    requires_python=values.get("data-requires-python"),
+                )
             )
     return found_links
 
 
-def wheels(links: Iterable[Json]) -> list[Json]:
-    """The wheels for Linux on x86_64 among the links, with project and version."""
-    found_links = []
+def wheels(links: Iterable[Link], source: str) -> list[Candidate]:
+    """The wheels for Linux on x86_64 among the links of a source."""
+    found = []
     for link in links:
-        filename = unquote(urlsplit(link["url"]).path.rpartition("/")[2])
+        filename = unquote(urlsplit(link.url).path.rpartition("/")[2])
         parts = filename[:-4].split("-")
         if not filename.endswith(".whl") or len(parts) not in (5, 6):
             continue
         if any(re.fullmatch(r"any|(many)?linux\w*_x86_64", tag) for tag in parts[-1].split(".")):
-            found_links.append(dict(link, filename=filename, project=normalize(parts[0]), version=parts[1]))
-    return found_links
+            found.append(Candidate(normalize(parts[0]), parts[1], filename, source, **link._asdict()))
+    return found
 
 
 def local_path(url: str) -> Path | None:
@@ -152,7 +163,7 @@ def local_path(url: str) -> Path | None:
     return None if "://" in url else Path(url).expanduser()
 
 
-def local_links(path: Path) -> list[Json]:
+def local_links(path: Path) -> list[Link]:
     """The links of a page on disk, or of the wheels in a directory."""
     try:
         if path.is_file():
@@ -162,8 +173,7 @@ def local_links(path: Path) -> list[Json]:
         raise SourceUnusable("no such directory") from None
     except OSError as error:
         raise SourceUnusable(str(error.strerror or error).lower()) from None
-    none = {"sha256": None, "yanked": False, "requires_python": None}
-    return [dict(none, url=file.absolute().as_uri(), size=file.stat().st_size, mpi=bundled_mpi(file)) for file in files]
+    return [Link(file.absolute().as_uri(), size=file.stat().st_size, mpi=bundled_mpi(file)) for file in files]
 
 
 def bundled_mpi(wheel: Path) -> str | None:
@@ -190,7 +200,7 @@ class SourceQuery(threading.Thread):
         self.projects = projects
         self.client = client
         self.timeout = timeout
-        self.results: dict[str, list[Json]] = {}
+        self.results: dict[str, list[Candidate]] = {}
         self.reason: str | None = None
         self.has_replied = False
         self.responded = threading.Event()
@@ -210,12 +220,12 @@ class SourceQuery(threading.Thread):
         self.responded.set()
 
     def query_links_page(self) -> None:
-        path = local_path(self.source["url"])
-        found_links = wheels(
-            links_of(*read_page(self.client, self.source["url"], self.timeout)) if path is None else local_links(path)
-        )
+        url = self.source["url"]
+        path = local_path(url)
+        links = links_of(*read_page(self.client, url, self.timeout)) if path is None else local_links(path)
+        found = wheels(links, self.source["label"])
         for project in self.projects:
-            self.results[project] = [item for item in found_links if item["project"] == project]
+            self.results[project] = [item for item in found if item.project == project]
 
     def query_index(self) -> None:
         path = local_path(self.source["url"])
@@ -223,14 +233,14 @@ class SourceQuery(threading.Thread):
             raise SourceUnusable("no such directory")
         denied = 0
         with ThreadPoolExecutor(MAX_PARALLEL) as pool:
-            for project, (found_links, is_denied) in zip(self.projects, pool.map(self.query_project, self.projects)):
+            for project, (found, is_denied) in zip(self.projects, pool.map(self.query_project, self.projects)):
                 denied += is_denied
-                self.results[project] = [item for item in found_links if item["project"] == project]
+                self.results[project] = [item for item in found if item.project == project]
         # File stores send 403 for missing files; only when all replies are 403, the source needs a login.
         if self.projects and denied == len(self.projects):
             raise ProjectMissing(denied=True)
 
-    def query_project(self, project: str) -> tuple[list[Json], bool]:
+    def query_project(self, project: str) -> tuple[list[Candidate], bool]:
         """The wheels of a project, and whether the source denies access to it."""
         if self.reason:
             raise SourceUnusable(self.reason)
@@ -238,12 +248,12 @@ class SourceQuery(threading.Thread):
             path = local_path(self.source["url"])
             if path is None:
                 page_url = f"{self.source['url'].rstrip('/')}/{project}/"
-                found_links = links_of(*read_page(self.client, page_url, self.timeout, self.responded.set))
+                links = links_of(*read_page(self.client, page_url, self.timeout, self.responded.set))
             else:
                 page = path / project / "index.html"
-                found_links = local_links(page) if page.is_file() else []
+                links = local_links(page) if page.is_file() else []
             self.has_replied = True
-            return wheels(found_links), False
+            return wheels(links, self.source["label"]), False
         except ProjectMissing as missing:
             self.has_replied = True
             return [], missing.denied
@@ -255,7 +265,7 @@ class SourceQuery(threading.Thread):
             self.responded.set()
 
 
-def query_sources(request: QueryRequest, _: BinaryIO) -> Json:
+def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
     timeout = request["timeout"]
     client = HttpClient(request["settings"])
     projects = [normalize(project) for project in request["projects"]]
@@ -263,8 +273,8 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> Json:
     began = time.monotonic()
     for query in queries:
         query.start()
-    candidates: dict[str, list[Json]] = {project: [] for project in projects}
-    answered, unusable = [], []
+    candidates: dict[str, list[Candidate]] = {project: [] for project in projects}
+    answered, failures = [], []
     for query in queries:
         label, reason = query.source["label"], None
         if not query.responded.wait(max(0.0, began + timeout - time.monotonic())):
@@ -275,12 +285,13 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> Json:
                 reason = f"slow: {len(query.results)} of {len(projects)} answers within {3 * timeout:g} s"
         reason = reason or query.reason
         if reason:
-            unusable.append({"source": label, "reason": reason})
+            failures.append(SourceFailure(label, reason))
             continue
         answered.append(label)
         for project in projects:
-            candidates[project] += [dict(item, source=label) for item in query.results.get(project, ())]
-    return {"candidates": candidates, "answered": answered, "silent": unusable, "logins": client.logins}
+            candidates[project] += query.results.get(project, ())
+    found = {project: tuple(items) for project, items in candidates.items()}
+    return QueryReply(found, tuple(answered), tuple(failures), client.logins)
 
 
 def size_of(client: HttpClient, url: str, timeout: float) -> int | None:

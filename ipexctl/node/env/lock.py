@@ -22,10 +22,10 @@ from ipexctl.node.common.http import CA_BUNDLES
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.common.stop import answer_until_stopped
 from ipexctl.node.env.indexes import local_path
+from ipexctl.node.env.replies import CompileReply, LocalWheel
 from ipexctl.node.env.uv import run, unpack_uv, uv_environment
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.http import HttpSettings
     from ipexctl.node.env.indexes import SourceRequest
     from ipexctl.node.files.store import StoreFile
@@ -147,7 +147,7 @@ def configuration(sources: list[SourceRequest], env: dict[str, str]) -> str:
     return "\n".join(lines) if lines else "no-index = true\n"
 
 
-def compile_lock(request: CompileRequest, directory: Path) -> Json:
+def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
     uv = request["uv"]
     if not isinstance(uv, str):
         uv = unpack_uv(Path(home_of(request), "wheels"), uv, directory)
@@ -188,25 +188,25 @@ def compile_lock(request: CompileRequest, directory: Path) -> Json:
         pylock.seek(0)
         text = pylock.read().decode(errors="replace")
     if child.process.returncode == 0:
-        return {"pylock": text, "on_disk": local_wheels(text, originals)}
+        return CompileReply(text, local_wheels(text, originals))
     message = child.text
     for links, original in originals.items():
         message = message.replace(str(links), str(original))
-    return {"pylock": None, "message": message.replace(str(directory) + "/", "")}
+    return CompileReply(None, message=message.replace(str(directory) + "/", ""))
 
 
-def local_wheels(text: str, originals: Mapping[Path, Path]) -> Json:
-    """Path, size and hash of each wheel of the lock that is a local file, by URL."""
+def local_wheels(text: str, originals: Mapping[Path, Path]) -> dict[str, LocalWheel]:
+    """The wheels of the lock that are local files, by URL."""
     wheels = {}
     for url in text.split('"'):
         if url.startswith("file://") and url.endswith(".whl"):
             path = Path(unquote(urlsplit(url).path))
             path = (originals.get(path.parent, path.parent) / path.name).resolve()
-            wheels[url] = {"path": str(path), "sha256": sha256_of(path), "size": path.stat().st_size}
+            wheels[url] = LocalWheel(str(path), sha256_of(path), path.stat().st_size)
     return wheels
 
 
-def compile_request(request: CompileRequest, _: BinaryIO) -> Json:
+def compile_request(request: CompileRequest, _: BinaryIO) -> CompileReply:
     with temporary_directory(home_of(request)) as directory:
         return compile_lock(request, directory)
 

@@ -10,7 +10,8 @@ import os
 import sys
 from pathlib import Path
 
-from ipexctl.node.common.answer import Json, answer
+from ipexctl.node.common.answer import answer
+from ipexctl.node.env.replies import PipSettings
 
 
 def files() -> list[Path]:
@@ -63,27 +64,27 @@ def normalize_option(name: str) -> str:
     return name[2:] if name.startswith("--") else name
 
 
-def settings() -> Json:
+def settings() -> PipSettings:
     values = read()
 
     def get_text(name: str) -> str | None:
         return (values.get(name) or "").strip() or None
 
-    def get_list(name: str) -> list[str]:
-        return (values.get(name) or "").split()
+    def get_list(name: str) -> tuple[str, ...]:
+        return tuple((values.get(name) or "").split())
 
     cert = get_text("cert") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE")
     client_cert = get_text("client-cert")
-    return {
-        "index_url": get_text("index-url"),
-        "extra_index_urls": get_list("extra-index-url"),
-        "find_links": [expand_home(link) for link in get_list("find-links")],
-        "no_index": (get_text("no-index") or "").lower() in ("y", "yes", "t", "true", "on", "1"),
-        "trusted_hosts": get_list("trusted-host"),
-        "cert": expand_home(cert) if cert else None,
-        "client_cert": expand_home(client_cert) if client_cert else None,
-        "proxy": get_text("proxy"),
-    }
+    return PipSettings(
+        index_url=get_text("index-url"),
+        extra_index_urls=get_list("extra-index-url"),
+        find_links=tuple(map(expand_home, get_list("find-links"))),
+        no_index=(get_text("no-index") or "").lower() in ("y", "yes", "t", "true", "on", "1"),
+        trusted_hosts=get_list("trusted-host"),
+        cert=expand_home(cert) if cert else None,
+        client_cert=expand_home(client_cert) if client_cert else None,
+        proxy=get_text("proxy"),
+    )
 
 
 def main(action: str) -> int:

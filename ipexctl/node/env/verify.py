@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypedDict
+from typing import BinaryIO, Mapping, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.archive import agent_argv
@@ -22,11 +22,8 @@ from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.sockets import free_port
 from ipexctl.node.common.stop import answer_until_stopped, emit_step
 from ipexctl.node.env.child import Child, watch
+from ipexctl.node.env.replies import Phase, VerifyResult
 from ipexctl.node.env.verify_rank import MARK
-
-if TYPE_CHECKING:
-    from ipexctl.node.env.verify_rank import RankOptions
-    from ipexctl.node.env.verify_steps import StepOptions
 
 RANKS = 2
 """Ranks of the all-reduce."""
@@ -35,8 +32,8 @@ RANKS = 2
 class VerifyRequest(TypedDict):
     python: str
     """The interpreter to verify, which need not be the one that runs the agent."""
-    variables: dict[str, str]
-    prepended: list[str]
+    variables: Mapping[str, str]
+    prepended: Sequence[str]
     backend: str
     """`auto` is ccl if there are bindings, else gloo."""
     module: str | None
@@ -58,9 +55,9 @@ class Verify:
         self.python, self.timeout = request["python"], request["timeout"]
         self.backend, self.module = "", ""
         """Those of the all-reduce, chosen for the parts that are there."""
-        self.phases: list[Json] = []
-        self.facts: Json = {"torch": None, "ipex": None, "oneccl": None, "python": None}
-        self.facts.update(capability=None, bf16=None, backend=None, launcher=None)
+        self.phases: list[Phase] = []
+        self.facts: Json = {}
+        """Fields of the result."""
         self.env = self._environment()
 
     def _environment(self) -> dict[str, str]:
@@ -77,17 +74,18 @@ class Verify:
         env["TORCHINDUCTOR_CACHE_DIR"] = self.cache  # torch makes it when it is imported
         return env
 
-    def run(self) -> Json:
+    def run(self) -> VerifyResult:
+        began = time.monotonic()
         steps = self._steps()
-        passed = {phase["name"] for phase in self.phases if phase["ok"]}
+        passed = {phase.name for phase in self.phases if phase.ok}
         if "torch" in passed and ("bindings" in passed or self.backend != "ccl"):
             emit_step("adding up over two ranks")
-            if not self._allreduce() and "EADDRINUSE" in self.phases[-1]["text"]:
+            if not self._allreduce() and "EADDRINUSE" in self.phases[-1].text:
                 self.phases.pop()
                 self._allreduce()
-        self.facts["backend"] = self.backend
-        ok = len(self.phases) == len(steps) + 1 and all(phase["ok"] for phase in self.phases)
-        return {"ok": ok, **self.facts, "phases": self.phases}
+        ok = len(self.phases) == len(steps) + 1 and all(phase.ok for phase in self.phases)
+        seconds = round(time.monotonic() - began, 3)
+        return VerifyResult(ok, tuple(self.phases), seconds, backend=self.backend, **self.facts)
 
     def _steps(self) -> list[str]:
         """Import and use the parts that are there, all in one process; after a failure, the rest in a new process."""
@@ -96,16 +94,9 @@ class Verify:
         while pending:
             emit_step(f"verifying {pending[0]}")
             pipe = os.pipe()
-            done = [phase["name"] for phase in self.phases]
-            options: StepOptions = {
-                "backend": self.request["backend"],
-                "module": self.request["module"],
-                "ipex": self.request["ipex"],
-                "done": done,
-                "fd": pipe[1],
-            }
-            argv = agent_argv(self.python, "env.verify_steps", json.dumps(options), isolated=False)
-            child = Child(argv, self.env, pipe)
+            done = [phase.name for phase in self.phases]
+            text = json.dumps([[self.request["backend"], self.request["module"], self.request["ipex"]], done, pipe[1]])
+            child = Child(agent_argv(self.python, "env.verify_steps", text, isolated=False), self.env, pipe)
             in_time = watch([child], self.timeout)
             began = None
             for line in child.report.decode(errors="replace").splitlines():
@@ -126,7 +117,7 @@ class Verify:
             if began is not None or len(self.phases) == len(done):
                 self._phase(began or pending[0], child, False, in_time=in_time)
                 pending.remove(began or pending[0])
-            if any(phase["name"] == "torch" and not phase["ok"] for phase in self.phases):
+            if any(phase.name == "torch" and not phase.ok for phase in self.phases):
                 break
         return steps
 
@@ -135,19 +126,19 @@ class Verify:
         by_mpirun = re.search(r"KILLED BY SIGNAL: (\d+)", child.text)
         number = -code if code < 0 else int(by_mpirun.group(1)) if by_mpirun else None
         self.phases.append(
-            {
-                "name": name,
-                "ok": ok,
-                "seconds": seconds or round(time.monotonic() - child.began, 3),
-                "rc": 0 if ok else code,
-                "signal": None if ok or not in_time else number,
-                "timed_out": not in_time,
-                "text": "" if ok else child.text,
-            }
+            Phase(
+                name=name,
+                ok=ok,
+                seconds=seconds or round(time.monotonic() - child.began, 3),
+                rc=0 if ok else code,
+                signal=None if ok or not in_time else number,
+                timed_out=not in_time,
+                text="" if ok else child.text,
+            )
         )
 
     def _allreduce(self) -> bool:
-        options: RankOptions = {"backend": self.backend, "module": self.module, "ranks": RANKS, "timeout": self.timeout}
+        options = [self.backend, self.module, RANKS, self.timeout]
         env = dict(self.env)
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
             env.pop(name, None)
@@ -169,7 +160,7 @@ class Verify:
         replies = [item for rank_process in children for item in results(rank_process.output)]
         ok = in_time and not failed and {item["rank"] for item in replies} == set(range(RANKS))
         if replies:
-            self.facts["allreduce_ms"] = [round(1000 * max(i["again"][k] for i in replies), 3) for k in (0, 1)]
+            self.facts["allreduce_ms"] = tuple(round(1000 * max(i["again"][k] for i in replies), 3) for k in (0, 1))
         self._phase("allreduce", child, ok, in_time=in_time)
         return ok
 
@@ -200,16 +191,14 @@ def results(output: bytes) -> list[Json]:
     return replies
 
 
-def verify(request: VerifyRequest, _: BinaryIO) -> Json:
-    began = time.monotonic()
+def verify(request: VerifyRequest, _: BinaryIO) -> VerifyResult:
     with tempfile.TemporaryDirectory(prefix="ipexctl-") as cache:
         result = Verify(request, cache).run()
-    result["seconds"] = round(time.monotonic() - began, 3)
     if request["keep"]:
         with contextlib.suppress(OSError):  # it may be an environment of another account
             target = Path(request["keep"])
             target.parent.mkdir(exist_ok=True)
-            write_json_atomically(target, {**result, "phases": []}, durable=False)
+            write_json_atomically(target, result._replace(phases=())._asdict(), durable=False)
     return result
 
 

@@ -13,19 +13,12 @@ import sys
 import time
 import traceback
 from datetime import timedelta
-from typing import Any, TypedDict
+from typing import Any
 
 MARK = "@ipexctl-rank "
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "RANK")
 LOCAL = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
 SIZES = (1024, 1 << 20)
-
-
-class RankOptions(TypedDict):
-    backend: str
-    module: str
-    ranks: int
-    timeout: float
 
 
 def first_of(names: tuple[str, ...], default: str | None = None) -> str:
@@ -49,18 +42,16 @@ def reduce_once(torch: Any, dist: Any, rank: int, world: int, size: int) -> floa
     return seconds
 
 
-def work(options: RankOptions) -> None:
-    rank, world = int(first_of(RANK)), options["ranks"]
+def work(backend: str, module: str, world: int, timeout: float) -> None:
+    rank = int(first_of(RANK))
     local = first_of(LOCAL, str(rank))
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=local, LOCAL_WORLD_SIZE=str(world))
     torch: Any = importlib.import_module("torch")
     dist: Any = importlib.import_module("torch.distributed")
-    if options["backend"] == "ccl":
-        importlib.import_module(options["module"])
+    if backend == "ccl":
+        importlib.import_module(module)
     began = time.perf_counter()
-    dist.init_process_group(
-        options["backend"], rank=rank, world_size=world, timeout=timedelta(seconds=options["timeout"])
-    )
+    dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=timeout))
     ready = time.perf_counter() - began
     first = [reduce_once(torch, dist, rank, world, size) for size in SIZES]
     again = [min(reduce_once(torch, dist, rank, world, size) for _ in range(3)) for size in SIZES]
@@ -75,10 +66,10 @@ def work(options: RankOptions) -> None:
 
 
 def main(options_text: str) -> int:
-    options: RankOptions = json.loads(options_text)
-    signal.alarm(int(options["timeout"]) + 5)  # the parent process may be gone: no rank must be left spinning
+    backend, module, world, timeout = json.loads(options_text)
+    signal.alarm(int(timeout) + 5)  # the parent process may be gone: no rank must be left spinning
     try:
-        work(options)
+        work(backend, module, world, timeout)
     except BaseException:  # noqa: BLE001  # under oneCCL a rank that only raises waits for the others forever
         traceback.print_exc()
         sys.stdout.flush()

@@ -14,25 +14,7 @@ import sys
 import time
 import traceback
 from importlib import metadata
-from typing import Any, Callable, NamedTuple, TypedDict
-
-
-class StepOptions(TypedDict):
-    backend: str
-    module: str | None
-    ipex: bool
-    done: list[str]
-    """Steps to leave out."""
-    fd: int
-    """Of the pipe."""
-
-
-class Parts(NamedTuple):
-    """What there is to verify."""
-
-    steps: list[str]
-    backend: str
-    module: str
+from typing import Any, Callable
 
 
 def version_of(*names: str) -> str | None:
@@ -44,7 +26,7 @@ def version_of(*names: str) -> str | None:
     return None
 
 
-def torch_step(_: Parts) -> dict[str, Any]:
+def torch_step(_: str) -> dict[str, Any]:
     torch: Any = importlib.import_module("torch")
     capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", lambda: None)()
     product = torch.ones(32, 32) @ torch.ones(32, 32)
@@ -54,7 +36,7 @@ def torch_step(_: Parts) -> dict[str, Any]:
     return {**facts, **bf16(torch, None)}
 
 
-def ipex_step(_: Parts) -> dict[str, Any]:
+def ipex_step(_: str) -> dict[str, Any]:
     torch: Any = importlib.import_module("torch")
     ipex: Any = importlib.import_module("intel_extension_for_pytorch")
     return {"ipex": str(ipex.__version__), **bf16(torch, ipex)}
@@ -113,48 +95,47 @@ def infer(torch: Any, ipex: Any, *, in_bf16: bool) -> None:
         check_finite(torch, model(x))
 
 
-def bindings_step(parts: Parts) -> dict[str, Any]:
+def bindings_step(module_name: str) -> dict[str, Any]:
     importlib.import_module("torch")  # the bindings need it loaded first
-    module = importlib.import_module(parts.module)
+    module = importlib.import_module(module_name)
     return {"oneccl": version_of("oneccl-bind-pt", "torch-ccl") or getattr(module, "__version__", None)}
 
 
-STEPS: dict[str, Callable[[Parts], dict[str, Any]]] = {
+STEPS: dict[str, Callable[[str], dict[str, Any]]] = {
     "torch": torch_step,
     "ipex": ipex_step,
     "bindings": bindings_step,
 }
 
 
-def find_parts(options: StepOptions) -> Parts:
+def choose_steps(backend: str, module: str | None, has_ipex: bool) -> tuple[list[str], str, str]:
     """The steps for the parts that are there or required, without importing them, the backend, and its module."""
     modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
-    module = options["module"] or next((name for name in modules if importlib.util.find_spec(name)), None)
-    backend = options["backend"]
+    module = module or next((name for name in modules if importlib.util.find_spec(name)), None)
     if backend == "auto":
         backend = "ccl" if module else "gloo"
-    has_ipex = options["ipex"] or importlib.util.find_spec("intel_extension_for_pytorch")
+    has_ipex = has_ipex or importlib.util.find_spec("intel_extension_for_pytorch") is not None
     steps = ["torch", *(["ipex"] if has_ipex else []), *(["bindings"] if backend == "ccl" else [])]
-    return Parts(steps, backend, module or modules[0])
+    return steps, backend, module or modules[0]
 
 
 def main(options_text: str) -> int:
-    options: StepOptions = json.loads(options_text)
-    report = os.fdopen(options["fd"], "w", buffering=1)
+    wanted, done, pipe = json.loads(options_text)
+    report = os.fdopen(pipe, "w", buffering=1)
 
     def emit(**event: Any) -> None:
         report.write(json.dumps(event) + "\n")
         report.flush()
 
-    parts = find_parts(options)
-    emit(**parts._asdict())
-    for step in parts.steps:
-        if step in options["done"]:
+    steps, backend, module = choose_steps(*wanted)
+    emit(steps=steps, backend=backend, module=module)
+    for step in steps:
+        if step in done:
             continue
         emit(begin=step)
         began = time.monotonic()
         try:
-            facts = STEPS[step](parts)
+            facts = STEPS[step](module)
         except BaseException:  # noqa: BLE001  # IPEX leaves by exit() from an import
             traceback.print_exc()
             sys.stderr.flush()

@@ -173,8 +173,8 @@ class HomeContents:
 
     def found(self) -> Iterator[Json]:
         """The entries that `remove` removes."""
-        envs = environments.list_environments({"home": self.home})
-        yield entry("environments", len(envs["envs"]), sum(env["bytes"] for env in envs["envs"]))
+        envs = environments.list_environments({"home": self.home}).envs
+        yield entry("environments", len(envs), sum(env.bytes for env in envs))
         for kind, parts in self.parts().items():
             files = [part.files(with_results=self.takes_results) for part in parts]
             removable = [paths for part, paths in zip(parts, files) if paths or not part.results()]
@@ -203,18 +203,18 @@ class HomeContents:
                 yield {**entry("other", 1, disk_usage(path)), "path": str(path)}
 
     def remove(self) -> None:
-        names = [env["name"] for env in environments.list_environments({"home": self.home})["envs"]]
-        for name, reason in environments.remove({"home": self.home, "names": names, "used": {}})["failed"].items():
-            raise AgentError(f"{name} was not removed: {reason}")
+        envs = [env.name for env in environments.list_environments({"home": self.home}).envs]
+        for env, reason in environments.remove({"home": self.home, "names": envs, "used": {}}).failed.items():
+            raise AgentError(f"{env} was not removed: {reason}")
         for part in (*self.trees, *self.runs):
             part.remove(with_results=self.takes_results)
         home = os.fsencode(self.home)
         for name in sorted(HOME_ENTRIES - STAYS - {"code", "runs"}):
             remove_tree(home + b"/" + encode_name(name))
         for directory in (home + b"/code", home + b"/runs"):
-            for name in list_names(directory):
-                if name.startswith(b"."):  # the store's name, the list of pruned runs, locks, remains
-                    remove_tree(directory + b"/" + name)
+            for found in list_names(directory):
+                if found.startswith(b"."):  # the store's name, the list of pruned runs, locks, remains
+                    remove_tree(directory + b"/" + found)
             remove_directory(directory)
         remove_directory(home)
 

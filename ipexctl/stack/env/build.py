@@ -14,14 +14,14 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Status, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
-from ipexctl.stack.env.environment import CheckResult, EnvClient, machine_token, parse_result
+from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
 from ipexctl.stack.env.preflight import home_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.node.env.build import SharedRecord
+    from ipexctl.node.env.replies import CheckResult, EnvRecord
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.stack.install_context import InstallContext
@@ -47,8 +47,8 @@ class EnvSpec:
     lock: Lock
     installer: Wheel | None
     """uv; None if nothing is built."""
-    record: SharedRecord = field(hash=False)
-    """The fields of env.json that are the same on every host."""
+    record: EnvRecord = field(hash=False)
+    """Without the fields that differ between hosts."""
     interpreters: Mapping[str, str] = field(hash=False)
     index_answer: IndexAnswer | None = field(default=None, repr=False)
     """The answer of the indexes; None if the lock is an older one, read from a host."""
@@ -296,10 +296,9 @@ class EnvInstaller:
         began = time.monotonic()
         context.watch(Stepped(host.name, "verifying"))
         found = self.check(host, session)
-        if not found.ok:
-            raise HostError(f"the environment {name} is damaged: {found.problems[0]}", "run ipexctl install again")
-        if isinstance(mpi := found.record.get("mpi"), str):
-            context.installed_mpi = mpi
+        if found.record is None:
+            raise HostError(f"the environment {name} is damaged: {found.problem}", "run ipexctl install again")
+        context.installed_mpi = found.record.mpi or context.installed_mpi
         machine = machine_token(context.facts[host.name], host)
         client = self._client(host, session)
         result = client.verify(name, found.record, machine=machine, timeout=context.request.timeout)

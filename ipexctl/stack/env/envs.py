@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.facts.gather import HostFacts, gather
 from ipexctl.hosts.home import find_leaders
 from ipexctl.remote.outcome import HostError, HostResult, Report, Status
-from ipexctl.stack.env.environment import EnvClient, EnvListing, machine_token, verify
+from ipexctl.stack.env.environment import EnvClient, machine_token, verify
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.text import readable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Env
     from ipexctl.hosts.host import Host
+    from ipexctl.node.env.replies import EnvListing
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -128,8 +129,8 @@ def verify_envs(
             found = client.check(name, timeout=timeout)
             if not found.exists:
                 raise HostError(f"there is no environment {name}", "list the environments: ipexctl envs")
-            if not found.ok:
-                raise HostError(f"{name} is damaged: {found.problems[0]}", "build it again: ipexctl install")
+            if found.record is None:
+                raise HostError(f"{name} is damaged: {found.problem}", "build it again: ipexctl install")
             machine = machine_token(target.facts, target.host)
             result = client.verify(found.name, found.record, machine=machine, timeout=timeout)
             problem = explain(result, env=found.name, record=found.record)

@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from packaging.version import VERSION_PATTERN
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.node.env.replies import EnvRecord
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.text import is_variable_name
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Env
-    from ipexctl.node.env.build import SharedRecord
-    from ipexctl.node.env.environments import LockedWheel
 
 
 DEFAULT: Final = "default"
@@ -55,57 +54,20 @@ def check_env_name(name: str) -> str:
 SCHEMA: Final = "ipexctl.env/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvRecord:
-    """The content of env.json."""
-
-    name: str
-    interpreter: str
-    digest: str
-    packages: dict[str, str]
-    variables: dict[str, str]
-    prepended: tuple[str, ...]
-    row: str
-    python: str
-    requests: tuple[dict[str, Any], ...]
-    backend: str
-    module: str | None = None
-    retired: bool = False
-    mpi: str | None = None
-    why: str = ""
-    installer: LockedWheel | None = None
-
-    def to_shared_json(self) -> SharedRecord:
-        """The fields that are the same on every host; the agent adds the others."""
-        return {
-            "schema": SCHEMA,
-            "row": self.row,
-            "python": self.python,
-            "requests": list(self.requests),
-            "backend": self.backend,
-            "module": self.module,
-            "retired": self.retired,
-            "mpi": self.mpi,
-            "why": self.why,
-            "installer": self.installer,
-        }
-
-
 def read_record(text: str) -> EnvRecord | None:
     """The record; None if the text, which comes from a host, is not a valid record."""
     try:
         data = Reply(json.loads(text))
-        variables, packages = data.texts_by_name("variables"), data.texts_by_name("packages")
-        if data.text("schema") != SCHEMA or not all(map(is_variable_name, variables)):
-            return None
-        # They become lines of a requirements file, where any other text may be an option or a second line.
-        if not (all(map(_PACKAGE.fullmatch, packages)) and all(map(_VERSION.fullmatch, packages.values()))):
-            return None
         requests = tuple(request for request in data["requests"] if _is_request(request))
         installer = data["installer"] if isinstance(data.get("installer"), dict) else None
-        return data.decode(EnvRecord, requests=requests, variables=variables, installer=installer)
+        record = data.decode(EnvRecord, requests=requests, installer=installer)
     except (MalformedReply, ValueError, TypeError, RecursionError):
         return None
+    if record.schema != SCHEMA or not all(map(is_variable_name, record.variables)):
+        return None
+    # They become lines of a requirements file, where any other text may be an option or a second line.
+    are_lines = all(map(_PACKAGE.fullmatch, record.packages)) and all(map(_VERSION.fullmatch, record.packages.values()))
+    return record if are_lines else None
 
 
 def _is_request(value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
 from ipexctl.known_errors.table import known_errors
@@ -13,10 +13,8 @@ from ipexctl.node.run.verdict import signal_name
 from ipexctl.stack.catalog.table import minor, rows, version_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ipexctl.known_errors.match import KnownError
-    from ipexctl.stack.env.environment import Phase, VerifyResult
+    from ipexctl.node.env.replies import EnvRecord, Phase, VerifyResult
 
 _INSTALL_AGAIN: Final = (
     "run the same ipexctl install again, which builds the environment anew; if that fails too, choose another stack: "
@@ -41,10 +39,10 @@ _STEPS: Final = {
 }
 
 
-def explain(verify: VerifyResult, *, env: str, record: Mapping[str, Any] | None = None) -> tuple[str, str] | None:
+def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) -> tuple[str, str] | None:
     """The reason and the fix; None where the environment works.
 
-    `env` is its name and `record` its env.json; for a Python of the user `env` is the path, and there is no record.
+    `env` is its name; for a Python of the user it is the path, and there is no record.
     """
     phase = verify.failed
     if phase is None:
@@ -97,19 +95,18 @@ def _last_line(phase: Phase) -> str:
     return (errors or lines or [f"exit code {phase.rc}"])[-1][:300]
 
 
-def _no_oneccl_inside(reason: str, record: Mapping[str, Any]) -> tuple[str, str]:
+def _no_oneccl_inside(reason: str, record: EnvRecord) -> tuple[str, str]:
     """The bindings' wheel has neither oneCCL nor Intel MPI inside: a row of the version table adds both packages."""
-    packages: Mapping[str, str] = record["packages"]
-    bindings, row_name = str(packages.get("oneccl-bind-pt", "")), str(record.get("row"))
-    if not bindings or {"oneccl", "impi-rt"} <= set(packages):
+    bindings = record.packages.get("oneccl-bind-pt", "")
+    if not bindings or {"oneccl", "impi-rt"} <= set(record.packages):
         return reason, _INSTALL_AGAIN
-    row = next((row for row in rows() if row.name == row_name), None)
+    row = next((row for row in rows() if row.name == record.row), None)
     built_with = [build.oneccl for build in row.oneccl_builds if bindings.startswith(build.version)] if row else []
     version = minor(next(filter(None, built_with), _NEWEST_ONECCL))
     reason += f"; the wheel of oneccl_bind_pt {bindings} has no oneCCL inside"
     if version_key(version) < version_key(_ONECCL_ON_PYPI):
         return reason, "use a wheel of oneccl_bind_pt with oneCCL inside, such as Intel's: --wheelhouse DIR"
-    entry = json.dumps({"name": row_name, "requires": [f"oneccl=={version}.*", f"impi-rt=={version}.*"]})
+    entry = json.dumps({"name": record.row, "requires": [f"oneccl=={version}.*", f"impi-rt=={version}.*"]})
     return reason, (
         f"add the packages oneccl and impi-rt to the stack: add {entry} to the list in $IPEXCTL_ROWS or "
         f"~/.config/ipexctl/rows.json (if there is no such file, create it with [{entry}]), then run "

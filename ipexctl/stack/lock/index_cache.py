@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.files import make_private_directory, write_json_atomically
-from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
+from ipexctl.node.env.replies import Candidate, SourceFailure
+from ipexctl.stack.lock.wheels import Availability
 from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:

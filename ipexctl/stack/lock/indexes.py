@@ -10,13 +10,13 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name
 
 from ipexctl.node.common.http import origin_of, without_login
+from ipexctl.node.env.replies import Candidate, PipSettings, QueryReply
 from ipexctl.remote.node_call import call
-from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
+from ipexctl.stack.lock.wheels import Availability
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipexctl.node.common.http import HttpSettings
     from ipexctl.node.env.indexes import QueryRequest, SourceRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
@@ -61,29 +61,6 @@ STACK_SOURCES: Final = (
     Source("links", INTEL_LINKS, "Intel's older wheels"),
 )
 """Queried besides PyPI or its mirror, unless --index-url is given."""
-
-
-@dataclass(frozen=True, slots=True)
-class PipSettings:
-    """The settings of pip on one machine."""
-
-    index_url: str | None = field(default=None, repr=False)
-    extra_index_urls: tuple[str, ...] = field(default=(), repr=False)
-    find_links: tuple[str, ...] = field(default=(), repr=False)
-    no_index: bool = False
-    trusted_hosts: tuple[str, ...] = ()
-    cert: str | None = None
-    client_cert: str | None = None
-    proxy: str | None = field(default=None, repr=False)
-
-    def transport(self) -> HttpSettings:
-        """The settings for the machine's own http requests."""
-        return {
-            "trusted_hosts": self.trusted_hosts,
-            "cert": self.cert,
-            "client_cert": self.client_cert,
-            "proxy": self.proxy,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,21 +148,14 @@ def query_indexes(
         "settings": settings.transport(),
         "timeout": timeout,
     }
-    reply = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20, cancel=cancel)
-    candidates = reply.record("candidates")
-    availability = Availability(
-        {
-            project: _from_first_index_with_version(
-                (item.decode(Candidate) for item in candidates.records(project)), queried
-            )
-            for project in candidates
-        },
-        reply.texts("answered"),
-        tuple(item.decode(SourceFailure) for item in reply.records("silent")),
-    )
-    answered = set(reply.texts("answered"))
-    logins = reply.texts_by_name("logins") if reply.get("logins") else {}
-    return IndexAnswer(availability, tuple(s for s in queried if s.label in answered), settings, logins)
+    done = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20, cancel=cancel)
+    reply = done.decode(QueryReply)
+    candidates = {
+        project: _from_first_index_with_version(found, queried) for project, found in reply.candidates.items()
+    }
+    availability = Availability(candidates, reply.answered, reply.failures)
+    answered = tuple(source for source in queried if source.label in reply.answered)
+    return IndexAnswer(availability, answered, settings, reply.logins)
 
 
 def unqueried(sources: Sources, settings: PipSettings) -> IndexAnswer:
@@ -205,9 +175,8 @@ def directory_of(location: str) -> str | None:
     return None if "://" in location else location
 
 
-def _from_first_index_with_version(candidates: Iterable[Candidate], sources: Iterable[Source]) -> tuple[Candidate, ...]:
+def _from_first_index_with_version(found: tuple[Candidate, ...], sources: Iterable[Source]) -> tuple[Candidate, ...]:
     """Without the candidates of later indexes for the same version, so that the plan has what uv finds. Pure."""
-    found = tuple(candidates)
     own = [source.label for source in sources if source.kind == "index" and not source.is_of_stacks]
     first: dict[str, str] = {}
     for label in own:

@@ -12,7 +12,7 @@ from ipexctl.remote.transfer.store_client import StoredFile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.node.env.environments import LockDocument, LockedWheel
+    from ipexctl.node.env.build import LockDocument, LockedWheel
 
 
 @dataclass(frozen=True, slots=True)

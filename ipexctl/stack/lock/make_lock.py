@@ -20,6 +20,7 @@ from packaging.version import Version
 from ipexctl.errors import UserError
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
+from ipexctl.node.env.replies import CompileReply
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from ipexctl.node.env.indexes import SizesRequest
     from ipexctl.node.env.lock import CompileRequest
+    from ipexctl.node.env.replies import LocalWheel
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
     from ipexctl.stack.lock.wheels import Availability
@@ -141,15 +143,15 @@ def make_lock(
         "settings": index_answer.settings.transport(),
         "timeout": _TIME,
     }
-    reply = maker.call("env.lock", "compile", request, timeout=_TIME + 30)
-    if reply.get("pylock") is None:
-        raise explain_refusal(str(reply.get("message") or ""), plan, wanted, origins or {}, index_answer, maker.name)
+    reply = maker.call("env.lock", "compile", request, timeout=_TIME + 30).decode(CompileReply)
+    if reply.pylock is None:
+        raise explain_refusal(reply.message, plan, wanted, origins or {}, index_answer, maker.name)
     try:
-        wheels = read_pylock(reply["pylock"], plan.python, plan.glibc, reply.get("on_disk") or {})
+        wheels = read_pylock(reply.pylock, plan.python, plan.glibc, reply.local_wheels)
     except NoWheel as package:
         raise HostError(f"there is no wheel of {package} for Python {plan.python} and glibc {plan.glibc}") from None
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise MalformedReply(f"pylock.toml: {error}", str(reply["pylock"])) from None
+        raise MalformedReply(f"pylock.toml: {error}", reply.pylock) from None
     if unknown := [wheel.filename for wheel in wheels if not wheel.sha256]:
         raise HostError(f"the index gives no sha256 of {', '.join(unknown)}", "use another index: --index-url URL")
     if not isinstance(maker.session, LocalSession):
@@ -170,7 +172,7 @@ def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer
     request: SizesRequest = {
         "urls": urls,
         "settings": index_answer.settings.transport(),
-        "logins": dict(index_answer.logins),
+        "logins": index_answer.logins,
         "timeout": ANSWER_WITHIN,
     }
     found = maker.call("env.indexes", "sizes", request).record("sizes")
@@ -187,10 +189,10 @@ def platform_for(glibc: str) -> str:
     return f"x86_64-manylinux_2_{max(known, default=OLDEST_GLIBC)}"
 
 
-def read_pylock(text: str, python: str, glibc: str, on_disk: Mapping[str, Mapping[str, Any]]) -> tuple[Wheel, ...]:
+def read_pylock(text: str, python: str, glibc: str, local: Mapping[str, LocalWheel]) -> tuple[Wheel, ...]:
     """The lock's wheels, one a package; an empty sha256 if the lock has none. Raises NoWheel.
 
-    `on_disk`: what is known of those that lie on the machine that made the lock, by URL.
+    `local`: those that are files of the machine that made the lock, by URL.
     """
     ranks = tag_ranks(python, glibc)
     made = []
@@ -199,7 +201,7 @@ def read_pylock(text: str, python: str, glibc: str, on_disk: Mapping[str, Mappin
         fitting = [(fit, file) for file in files if (fit := _fit(file, ranks)) is not None]
         if not fitting:
             raise NoWheel(package["name"])
-        made.append(_wheel(package, min(fitting, key=lambda pair: pair[0])[1], on_disk))
+        made.append(_wheel(package, min(fitting, key=lambda pair: pair[0])[1], local))
     return tuple(sorted(made, key=lambda wheel: wheel.name))
 
 
@@ -218,19 +220,19 @@ def _fit(file: Mapping[str, Any], ranks: Mapping[Tag, int]) -> tuple[int, tuple[
     return None if rank is None else (rank, (-number, rest))
 
 
-def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], on_disk: Mapping[str, Mapping[str, Any]]) -> Wheel:
+def _wheel(package: Mapping[str, Any], file: Mapping[str, Any], local: Mapping[str, LocalWheel]) -> Wheel:
     filename = _filename_of(file)
     url = str(file.get("url") or "")
-    known = on_disk.get(url)
+    known = local.get(url)
     version = package.get("version") or str(parse_wheel_filename(filename)[1])
     return Wheel(
         name=canonicalize_name(package["name"]),
         version=version,
         filename=filename,
-        sha256=(known or {}).get("sha256") or (file.get("hashes") or {}).get("sha256") or "",
-        size=(known or {}).get("size") or file.get("size"),
+        sha256=known.sha256 if known else (file.get("hashes") or {}).get("sha256") or "",
+        size=known.size if known else file.get("size"),
         url=None if known else without_login(url),
-        path=(known or {}).get("path"),
+        path=known.path if known else None,
     )
 
 

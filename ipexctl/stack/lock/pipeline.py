@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.http import without_login
+from ipexctl.node.env.replies import PipSettings, SourceFailure
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
@@ -24,7 +25,6 @@ from ipexctl.stack.lock.indexes import (
     STACK_SOURCES,
     TORCH_CPU,
     IndexAnswer,
-    PipSettings,
     Source,
     call_labels,
     directory_of,
@@ -34,7 +34,7 @@ from ipexctl.stack.lock.indexes import (
 )
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
-from ipexctl.stack.lock.wheels import Availability, SourceFailure, is_cpu_build
+from ipexctl.stack.lock.wheels import Availability, is_cpu_build
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.compatibility import join_names
 from ipexctl.stack.resolve.model import Sources, StackPlan, StackRequest
@@ -129,7 +129,7 @@ class _Locking:
         control, cancel = self.context.control, self.context.pool.cancel
         try:
             settings = pip_settings(control.session, control.python, cancel=cancel) if and_pips else PipSettings()
-            sources_here = sources_for(self.context.request.sources, replace(settings, no_index=True))
+            sources_here = sources_for(self.context.request.sources, settings._replace(no_index=True))
             index_answer = query_indexes(
                 control.session, control.python, sources_here, self.projects, PipSettings(), cancel=cancel
             )

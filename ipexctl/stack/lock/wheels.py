@@ -17,6 +17,8 @@ from ipexctl.stack.catalog.table import version_key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ipexctl.node.env.replies import Candidate, SourceFailure
+
 OLDEST_GLIBC: Final = 17
 """The minor version that counts for a host whose glibc is not known."""
 _LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
@@ -33,35 +35,6 @@ class Target:
     python: str
     """`3.11`."""
     glibc: str
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """An available wheel."""
-
-    project: str
-    """The normalised name."""
-    version: str
-    """`2.8.0+cpu`."""
-    filename: str
-    source: str
-    """The label of its index or directory."""
-    size: int | None = None
-    yanked: bool = False
-    requires_python: str | None = None
-    url: str | None = None
-    """Without credentials."""
-    sha256: str | None = None
-    mpi: str | None = None
-    """The Intel MPI inside, read from a wheel of the bindings on a disk; empty if there is none, None if not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFailure:
-    """An index or directory that gave no answer, and the reason."""
-
-    source: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

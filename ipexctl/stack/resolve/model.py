@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ipexctl.node.env.replies import Candidate
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.lock.wheels import Candidate
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
 from ipexctl.stack.catalog.table import rows as packaged_rows
-from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Candidate, Target, is_cpu_build, split_requirement
+from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build, split_requirement
 from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import (
     HostProfile,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.node.env.replies import Candidate
 
 TORCH: Final = "torch"
 IPEX: Final = "intel-extension-for-pytorch"

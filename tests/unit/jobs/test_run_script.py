@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,9 @@ from ipexctl.jobs.submit.preflight.imports import (
     read_script,
 )
 from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.node.env.replies import EnvRecord
 from ipexctl.remote.reply import Reply
-from ipexctl.stack.env.record import EnvRecord
+from ipexctl.stack.env.record import SCHEMA
 from message_data import missing
 
 TRAIN = """\
@@ -176,22 +176,21 @@ def test_syntax_error_is_reported_with_position_and_python_version() -> None:
 def test_install_command_repeats_the_recorded_request() -> None:
     asked = {"torch": "2.13", "stack": "torch", "python": None, "require_oneccl": True, "extras": ["peft>=0.17"]}
     record = EnvRecord(
+        schema=SCHEMA,
         name="e",
         row="torch-2.13",
         python="3.11",
         interpreter="",
         digest="",
+        packages={},
         backend="gloo",
         requests=(asked,),
-        packages={},
-        variables={},
-        prepended=(),
     )
     said = "ipexctl install --env mine --torch 2.13 --stack torch --require-oneccl --with 'peft>=0.17'"
     assert install_command([record], "mine") == said
     assert install_command([], "default") == "ipexctl install"
-    bare = replace(record, requests=({"extras": []},))
-    for records in ([bare, record], [record, bare], [replace(record, requests=(asked, {}))]):
+    bare = record._replace(requests=({"extras": []},))
+    for records in ([bare, record], [record, bare], [record._replace(requests=(asked, {}))]):
         assert install_command(records, "mine") == said
     assert install_command([bare], "default") == "ipexctl install"
 

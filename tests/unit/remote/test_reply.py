@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
+from ipexctl.node.env.replies import PipSettings
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command, FenceFilter
 from ipexctl.remote.fanout import fan_out
@@ -25,7 +26,7 @@ from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
 from ipexctl.stack.env.environment import EnvClient, verify
-from ipexctl.stack.lock.indexes import PipSettings, pip_settings, query_indexes
+from ipexctl.stack.lock.indexes import pip_settings, query_indexes
 
 HOST = Host("n1", "10.0.0.1")
 PHASE = {"name": "torch", "ok": True, "seconds": 1.5, "rc": 0, "signal": None, "timed_out": False, "text": ""}
@@ -38,9 +39,16 @@ ENV = {
     "backend": "gloo", "created": None, "packages": {"torch": "2.8.0"}, "bytes": 10, "complete": True,
 }  # fmt: skip
 ENVS = {"envs": [ENV], "leftovers": 0, "leftover_bytes": 0, "wheels": 1, "wheel_bytes": 2}
-CHECKED = {"ok": True, "problems": [], "exists": True, "name": "x", "build": None, "record": {}, "verified": {}}
+RECORD = {
+    "schema": "ipexctl.env/1", "name": "x", "row": "ipex-2.8", "python": "3.11", "interpreter": "/p", "digest": "ab",
+    "packages": {"torch": "2.8.0"}, "backend": "gloo", "requests": [{}], "variables": {"A": "b"}, "prepended": ["A"],
+}  # fmt: skip
+VERIFICATIONS = {"m1": {"ok": True}}
+CHECKED = {
+    "problems": [], "exists": True, "name": "x", "build": None, "record": RECORD, "verified": VERIFICATIONS,
+}  # fmt: skip
 CANDIDATE = {"project": "torch", "version": "2.8", "filename": "t.whl", "source": "PyPI", "size": 1, "url": None}
-INDEXES = {"candidates": {"torch": [CANDIDATE]}, "answered": ["PyPI"], "silent": [], "logins": {"https://h": "Basic"}}
+INDEXES = {"candidates": {"torch": [CANDIDATE]}, "answered": ["PyPI"], "failures": [], "logins": {"https://h": "Basic"}}
 SETTINGS: dict[str, Any] = {"index_url": None, "extra_index_urls": []}
 BLOB = StoredFile("0" * 64, "a.whl", 3)
 LOCATION = StoreLocation(HOST, "python3", "/h/wheels")

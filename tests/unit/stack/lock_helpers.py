@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 from ipexctl.hosts.host import Host
+from ipexctl.node.env.replies import PipSettings, SourceFailure
 from ipexctl.remote.local import LocalSession
 from ipexctl.stack.catalog.table import rows
-from ipexctl.stack.lock.indexes import IndexAnswer, PipSettings, Source, query_indexes
+from ipexctl.stack.lock.indexes import IndexAnswer, Source, query_indexes
 from ipexctl.stack.lock.make_lock import LockMaker, uv_here
-from ipexctl.stack.lock.wheels import Availability, SourceFailure
+from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import StackPlan
 
 LOCAL_SESSION = LocalSession(Host("here", "127.0.0.1"))

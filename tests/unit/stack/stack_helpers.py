@@ -9,8 +9,9 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi, Python, Software
 from ipexctl.facts.system import Disk, HomeDirectory, System
+from ipexctl.node.env.replies import Candidate, SourceFailure
 from ipexctl.refusal import Refusal
-from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
+from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 
 AVX = frozenset({"avx", "sse4_2"})

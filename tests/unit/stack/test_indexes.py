@@ -11,10 +11,10 @@ import pytest
 from lock_helpers import LOCAL_SESSION
 
 from ipexctl.node.common.http import without_login
+from ipexctl.node.env.replies import PipSettings
 from ipexctl.stack.env import staging
 from ipexctl.stack.lock.indexes import (
     STACK_SOURCES,
-    PipSettings,
     Source,
     query_indexes,
     sources_for,

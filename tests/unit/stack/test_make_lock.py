@@ -24,13 +24,14 @@ from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import is_running, partial_name
+from ipexctl.node.env.replies import Candidate, PipSettings, SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import indexes
-from ipexctl.stack.lock.indexes import PYPI_SOURCE, IndexAnswer, PipSettings, query_indexes, sources_for
+from ipexctl.stack.lock.indexes import PYPI_SOURCE, IndexAnswer, query_indexes, sources_for
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, uv_for_node
-from ipexctl.stack.lock.wheels import Availability, Candidate, SourceFailure
+from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import Sources
 from message_data import missing
 from simple_index import SimpleIndex
@@ -463,7 +464,8 @@ def test_lock_made_on_a_host_has_no_paths_of_the_control_machine(wheels: Path) -
         'lock-version = "1.0"\n[[packages]]\nname = "torch"\nversion = "2.8.0+cpu"\n'
         f'wheels = [{{ url = "{url}", hashes = {{ sha256 = "{"0" * 64}" }} }}]\n'
     )
-    answer = {"event": "done", "pylock": text, "said": "", "on_disk": {url: {"path": secret, "size": 1}}}
+    local_wheels = {url: {"path": secret, "sha256": "0" * 64, "size": 1}}
+    answer = {"event": "done", "pylock": text, "local_wheels": local_wheels}
     session = FakeSession(Host("node1", "node1"), json.dumps(answer).encode() + b"\n")
     remote = LockMaker(session, "python3", "/home/me/.ipexctl", "/usr/bin/uv")
     (wheel,) = make_lock(remote, plan("torch==2.8.0+cpu"), query(links(str(wheels)))).wheels

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from stack_helpers import index
 
+from ipexctl.node.env.replies import Candidate, LocalWheel
 from ipexctl.stack.lock.make_lock import NoWheel, platform_for, read_pylock
-from ipexctl.stack.lock.wheels import Availability, Candidate, Target
+from ipexctl.stack.lock.wheels import Availability, Target
 
 
 def lock(*wheels: str, name: str = "torch", version: str = "2.8.0") -> str:
@@ -66,9 +67,7 @@ def test_credentials_are_removed_from_lock_urls() -> None:
 
 def test_wheel_on_disk_has_a_path_and_no_url() -> None:
     url = "https://host/torch-2.8.0-py3-none-any.whl"
-    (wheel,) = read_pylock(
-        lock("torch-2.8.0-py3-none-any.whl"), "3.11", "2.31", {url: {"path": "/w/t.whl", "sha256": "ab", "size": 7}}
-    )
+    (wheel,) = read_pylock(lock("torch-2.8.0-py3-none-any.whl"), "3.11", "2.31", {url: LocalWheel("/w/t.whl", "ab", 7)})
     assert (wheel.url, wheel.path, wheel.sha256, wheel.size) == (None, "/w/t.whl", "ab", 7)
 
 

@@ -161,7 +161,7 @@ def test_bindings_with_cuda_torch_are_used_only_on_request() -> None:
 )
 def test_small_torch_wheel_counts_as_a_cpu_build(size: int | None, name: str) -> None:
     wheels = index(*PYPI, BINDINGS_2_7)
-    sized = tuple(replace(torch, size=size) for torch in wheels.of("torch"))
+    sized = tuple(torch._replace(size=size) for torch in wheels.of("torch"))
     wheels = replace(wheels, candidates={**wheels.candidates, "torch": sized})
     assert planned(resolve(NEWEST, {"n1": host()}, wheels)).row.name == name
 
@@ -182,7 +182,7 @@ def test_custom_built_bindings_are_used_if_available() -> None:
 def test_bindings_with_bundled_mpi_need_no_impi_package(inside: str | None, impi: bool, mpi: str | None) -> None:
     found = index(*PYPI, "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl")
     (wheel,) = found.of("oneccl-bind-pt")
-    read = {**found.candidates, "oneccl-bind-pt": (replace(wheel, mpi=inside),)}
+    read = {**found.candidates, "oneccl-bind-pt": (wheel._replace(mpi=inside),)}
     plan = planned(resolve(StackRequest(stack="ipex"), {"n1": host()}, replace(found, candidates=read)))
     assert ("impi-rt>=2021.14,<2021.19" in plan.requirements, plan.bundled_mpi) == (impi, mpi)
 
@@ -191,7 +191,7 @@ def test_bindings_wheel_without_mpi_needs_impi_despite_the_table() -> None:
     found = index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)
     assert planned(resolve(NEWEST, {"n1": host()}, found)).bundled_mpi == "2021.14"
     (wheel,) = found.of("oneccl-bind-pt")
-    read = {**found.candidates, "oneccl-bind-pt": (replace(wheel, mpi=""),)}
+    read = {**found.candidates, "oneccl-bind-pt": (wheel._replace(mpi=""),)}
     plan = planned(resolve(NEWEST, {"n1": host()}, replace(found, candidates=read)))
     assert plan.bundled_mpi is None
     assert any(requirement.startswith("impi-rt") for requirement in plan.requirements)

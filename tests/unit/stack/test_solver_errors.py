@@ -8,9 +8,9 @@ import pytest
 from lock_helpers import answer_of, index, plan
 
 from ipexctl.errors import UserError
+from ipexctl.node.env.replies import SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.lock.make_lock import explain_refusal
-from ipexctl.stack.lock.wheels import SourceFailure
 from message_data import missing
 
 END = "we can conclude that your requirements are unsatisfiable."

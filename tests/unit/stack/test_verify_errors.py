@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from stack_helpers import planned
 
+from ipexctl.node.env.replies import EnvRecord, Phase, VerifyResult
 from ipexctl.stack.catalog.user_table import merged
-from ipexctl.stack.env.environment import Phase, VerifyResult
+from ipexctl.stack.env.record import SCHEMA
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
@@ -193,7 +194,7 @@ def broken(name: str, text: str, **more: object) -> VerifyResult:
 
 
 def told(
-    name: str, text: str, env: str = "ipex-2.8", record: dict[str, object] | None = None, **more: object
+    name: str, text: str, env: str = "ipex-2.8", record: EnvRecord | None = None, **more: object
 ) -> tuple[str, str]:
     """The reason and the fix for a failed step with this output."""
     found = explain(broken(name, text, **more), env=env, record=record)
@@ -214,7 +215,17 @@ def test_verification_failures_are_explained_with_a_fix(
     assert missing(why, "None script") == ["None", "script"]
 
 
-RECORD: dict[str, object] = {"row": "ipex-2.8", "packages": {"torch": "2.8.0", "oneccl-bind-pt": "2.8.0+cpu"}}
+RECORD = EnvRecord(
+    schema=SCHEMA,
+    name="ipex-2.8-12345678",
+    row="ipex-2.8",
+    python="3.11",
+    interpreter="",
+    digest="",
+    packages={"torch": "2.8.0", "oneccl-bind-pt": "2.8.0+cpu"},
+    backend="ccl",
+    requests=(),
+)
 NO_LIBRARY = (
     ("bindings", "ImportError: libccl.so.1: cannot open shared object file: No such"),
     ("bindings", "ImportError: libmpi.so.12: cannot open shared object file"),
@@ -234,8 +245,8 @@ def test_fix_for_bindings_without_oneccl_is_a_row_that_adds_oneccl_and_impi(phas
 
 
 def test_no_row_is_suggested_if_packages_are_installed_or_unavailable() -> None:
-    whole = {**RECORD, "packages": {"oneccl-bind-pt": "2.8.0", "oneccl": "2021.15.2", "impi-rt": "2021.15.0"}}
-    old: dict[str, object] = {"row": "ipex-2.5", "packages": {"oneccl-bind-pt": "2.5.0"}}
+    whole = RECORD._replace(packages={"oneccl-bind-pt": "2.8.0", "oneccl": "2021.15.2", "impi-rt": "2021.15.0"})
+    old = RECORD._replace(row="ipex-2.5", packages={"oneccl-bind-pt": "2.5.0"})
     for record, expected in ((whole, "ipexctl"), (old, "--wheelhouse")):
         _, fix = told(*NO_LIBRARY[0], record=record)
         assert "rows.json" not in fix
@@ -247,7 +258,7 @@ def test_successful_verification_has_no_explanation() -> None:
 
 
 @pytest.mark.parametrize(("record", "of_user"), [(RECORD, False), (None, True)])
-def test_no_fix_removes_an_environment(record: dict[str, object] | None, of_user: bool) -> None:
+def test_no_fix_removes_an_environment(record: EnvRecord | None, of_user: bool) -> None:
     reason, fix = told("ipex", IPEX_MISMATCH, env="/opt/venv/bin/python", record=record)
     assert "--remove" not in fix
     assert ("builds" in fix) is not of_user

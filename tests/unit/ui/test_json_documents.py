@@ -10,6 +10,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch.manifest import FetchResult
 from ipexctl.jobs.uninstall import UninstallReport, UninstallResult
+from ipexctl.node.env.replies import EnvEntry, EnvListing
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -46,6 +47,16 @@ UNINSTALLED = UninstallResult(N1, "ok")
 def test_report_documents_have_these_fields(document: dict[str, Any], names: str, of_host: str) -> None:
     assert sorted(document) == sorted(f"{REPORT} {names}".split())
     assert sorted(document["hosts"][0]) == sorted(f"{HOST} {of_host}".split())
+
+
+def test_each_environment_of_a_listing_has_these_fields() -> None:
+    env = EnvEntry("e", ("default",), "/h/envs/e", "ipex-2.8", "3.11", "gloo", None, {"torch": "2.8.0"}, 7, True)
+    (document,) = envs.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing((env,), 0, 0, 0, 0)),), 0.0))[
+        "hosts"
+    ]
+    names = "name names path row python backend created packages bytes complete"
+    assert list(document["envs"][0]) == names.split()
+    assert document["envs"][0]["names"] == ["default"]
 
 
 def test_uninstall_control_and_fetch_documents_have_these_fields() -> None:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
+    from ipexctl.node.env.replies import EnvRecord
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.env.record import EnvRecord
 
 _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"

@@ -1,0 +1,226 @@
+"""The record of an environment, and the answers of the commands for environments, for both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Mapping, NamedTuple
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.http import HttpSettings
+
+
+class EnvRecord(NamedTuple):
+    """The content of env.json. The control machine sends it; the agent adds the fields from `created` on."""
+
+    schema: str
+    name: str
+    row: str
+    python: str
+    interpreter: str
+    digest: str
+    packages: Mapping[str, str]
+    backend: str
+    requests: tuple[Json, ...]
+    module: str | None = None
+    """That of the oneCCL bindings."""
+    retired: bool = False
+    mpi: str | None = None
+    why: str = ""
+    installer: Json | None = None
+    """The wheel of uv."""
+    created: str = ""
+    build: str = ""
+    variables: Mapping[str, str] = {}
+    prepended: tuple[str, ...] = ()
+
+
+class CheckResult(NamedTuple):
+    """Whether an environment is what its lock says."""
+
+    problems: tuple[str, ...]
+    """Sentences: what is damaged."""
+    exists: bool
+    """Whether there is an environment of that name."""
+    name: str
+    """The name of its directory: `ipex-2.8-1a2b3c4d`."""
+    build: str | None
+    """The token of its build, for the `replace` of a build."""
+    record: EnvRecord | None = None
+    """None if it is damaged."""
+    verified: Mapping[str, Json] = {}
+    """Machine → how its verification there ended, where that was recorded."""
+
+    @property
+    def ok(self) -> bool:
+        return self.record is not None
+
+    @property
+    def problem(self) -> str:
+        """The first one; empty if there is none."""
+        return "".join(self.problems[:1])
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was verified, and failed on every machine that verified it."""
+        return bool(self.verified) and all(record.get("ok") is False for record in self.verified.values())
+
+
+class EnvEntry(NamedTuple):
+    """An entry of `ipexctl envs`."""
+
+    name: str
+    names: tuple[str, ...]
+    """The names that point at it."""
+    path: str
+    row: str | None
+    python: str | None
+    backend: str | None
+    created: str | None
+    packages: Mapping[str, str]
+    bytes: int
+    complete: bool
+
+
+class EnvListing(NamedTuple):
+    envs: tuple[EnvEntry, ...]
+    leftovers: int
+    """Files of builds that run or died."""
+    leftover_bytes: int
+    wheels: int
+    wheel_bytes: int
+
+
+class Removed(NamedTuple):
+    removed: tuple[str, ...]
+    failed: Mapping[str, str]
+    """Name → the reason why it was not removed."""
+    bytes: int = 0
+    """Bytes of removed wheels and leftovers."""
+
+
+class Phase(NamedTuple):
+    """One step of a verification."""
+
+    name: str
+    ok: bool
+    seconds: float
+    rc: int | None = None
+    signal: int | None = None
+    """The number of the signal that ended it; of ranks, the one that mpirun reports."""
+    timed_out: bool = False
+    text: str = ""
+    """The beginning and the end of its output, if it failed."""
+
+
+class VerifyResult(NamedTuple):
+    ok: bool
+    phases: tuple[Phase, ...]
+    seconds: float
+    torch: str | None = None
+    ipex: str | None = None
+    oneccl: str | None = None
+    python: str | None = None
+    capability: str | None = None
+    """torch's CPU capability: `AVX512`."""
+    bf16: str | None = None
+    """`training`, `inference` or `no`."""
+    bf16_why: str = ""
+    """The reason why bf16 training was not possible."""
+    backend: str | None = None
+    launcher: str | None = None
+    """The mpirun that started the two ranks; None if they were started without one."""
+    allreduce_ms: tuple[float, ...] = ()
+    """The best of three, for 4 KB and for 4 MB."""
+
+    @property
+    def failed(self) -> Phase | None:
+        """The first failed phase."""
+        return next((phase for phase in self.phases if not phase.ok), None)
+
+    def to_json(self) -> Json:
+        """The contract's `verify{}`."""
+        document = self._asdict()
+        del document["bf16_why"]
+        phases = [phase._asdict() for phase in self.phases]
+        for phase in phases:
+            del phase["timed_out"]
+        return {**document, "phases": phases, "allreduce_ms": list(self.allreduce_ms)}
+
+
+class PipSettings(NamedTuple):
+    """The settings of pip on one machine."""
+
+    index_url: str | None = None
+    extra_index_urls: tuple[str, ...] = ()
+    find_links: tuple[str, ...] = ()
+    no_index: bool = False
+    trusted_hosts: tuple[str, ...] = ()
+    cert: str | None = None
+    client_cert: str | None = None
+    proxy: str | None = None
+
+    def __repr__(self) -> str:
+        return "PipSettings()"  # no credentials of URLs in logs
+
+    def transport(self) -> HttpSettings:
+        """The settings for the machine's own http requests."""
+        return {
+            "trusted_hosts": self.trusted_hosts,
+            "cert": self.cert,
+            "client_cert": self.client_cert,
+            "proxy": self.proxy,
+        }
+
+
+class Candidate(NamedTuple):
+    """An available wheel."""
+
+    project: str
+    """The normalised name."""
+    version: str
+    """`2.8.0+cpu`."""
+    filename: str
+    source: str
+    """The label of its index or directory."""
+    size: int | None = None
+    yanked: bool = False
+    requires_python: str | None = None
+    url: str | None = None
+    """Without credentials."""
+    sha256: str | None = None
+    mpi: str | None = None
+    """The Intel MPI inside, read from a wheel of the bindings on a disk; empty if there is none, None if not known."""
+
+
+class SourceFailure(NamedTuple):
+    """An index or directory that gave no answer, and the reason."""
+
+    source: str
+    reason: str
+
+
+class QueryReply(NamedTuple):
+    candidates: Mapping[str, tuple[Candidate, ...]]
+    """Project → its wheels; empty if no source has any."""
+    answered: tuple[str, ...]
+    """The sources that answered, in their order."""
+    failures: tuple[SourceFailure, ...]
+    logins: Mapping[str, str] = {}
+    """`https://host` → the Authorization header for it, for later downloads."""
+
+
+class LocalWheel(NamedTuple):
+    """A wheel of a lock that is a file of the machine that made it."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+class CompileReply(NamedTuple):
+    pylock: str | None
+    """None if uv made none."""
+    local_wheels: Mapping[str, LocalWheel] = {}
+    """By URL."""
+    message: str = ""
+    """What uv printed if it failed."""
