@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.jobs.local_copy import read_final_status, remove_copy
 from ipexctl.node.common.files import disk_usage
+from ipexctl.node.run.replies import PrunedRun, PruneReply
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult
@@ -75,15 +76,6 @@ def background_prune(keep: RetentionLimits, home: str, python: str, run: str) ->
 
 
 @dataclass(frozen=True, slots=True)
-class PrunedRun:
-    """A run that was pruned, or would be."""
-
-    id: str
-    size: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class PruneResult(HostResult):
     """One host: the old runs that were pruned, or would be."""
 
@@ -122,8 +114,8 @@ def prune_nodes(
                 timeout=120,
                 cancel=cancel,
             )
-        gone = tuple(run.decode(PrunedRun, size=run.integer("bytes")) for run in reply.records("pruned"))
-        return PruneResult(host, "ok", gone=gone, kept=reply.integer("kept"), size=reply.integer("bytes"))
+        found = reply.decode(PruneReply)
+        return PruneResult(host, "ok", gone=found.pruned, kept=found.kept, size=found.size)
 
     found: dict[tuple[str, int | None, str], PruneResult] = {}
     for done in fan_out(list(nodes), work, forks=32, cancel=cancel):

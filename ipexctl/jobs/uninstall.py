@@ -11,6 +11,7 @@ from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.jobs.registry import RunRegistry, abandoned_runs, starting_runs
+from ipexctl.node.uninstall.replies import HomeReply
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.trust.setup import TrustOptions, revoke
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.node.uninstall.home import UninstallRequest
-    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -139,7 +139,7 @@ class _Uninstall:
                 timeout=self._options.timeout,
                 cancel=self._pool.cancel,
             )
-            return _with_reply(before, reply, self._options.selection)
+            return _with_reply(before, reply.decode(HomeReply), self._options.selection)
 
         for outcome in self._pool.each([host for host in hosts if self.results[host.name].home], work):
             if outcome.result is not None:
@@ -242,29 +242,24 @@ def _first_result(answer: HostFacts) -> UninstallResult:
     return UninstallResult(answer.host, "ok", home=home.path if home.exists else None, store=store)
 
 
-def _with_reply(before: UninstallResult, reply: Reply, selection: str) -> UninstallResult:
-    found = tuple(
-        entry.decode(FileGroup, size=entry.integer("bytes"), path="", fix="") for entry in reply.records("found")
-    )
-    left = tuple(_left_group(entry, selection) for entry in reply.records("left"))
+def _with_reply(before: UninstallResult, reply: HomeReply, selection: str) -> UninstallResult:
+    found = tuple(FileGroup(*entry) for entry in reply.found)
     return replace(
         before,
         status="changed" if found else before.status,
         found=found or before.found,
-        left=left,
-        live=reply.texts("live"),
-        starting=reply.texts("starting"),
-        over=reply.texts("over"),
-        busy=reply.texts("busy"),
-        is_node0_of_trust=reply.flag("logins"),
+        left=tuple(FileGroup(*entry, _fix_of_left(entry.kind, selection)) for entry in reply.left),
+        live=reply.live,
+        starting=reply.starting,
+        over=reply.over,
+        busy=reply.busy,
+        is_node0_of_trust=reply.logins,
     )
 
 
-def _left_group(entry: Reply, selection: str) -> FileGroup:
-    kind = entry.text("kind")
-    fix = "ipexctl did not make it: look at it before you remove it"
+def _fix_of_left(kind: str, selection: str) -> str:
     if kind in ("runs", "projects"):
-        fix = f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
-    elif kind == "settings":
-        fix = f"it undoes the settings of tune: ipexctl play tune-xeon{selection} -e undo=true"
-    return entry.decode(FileGroup, size=entry.integer("bytes"), fix=fix)
+        return f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
+    if kind == "settings":
+        return f"it undoes the settings of tune: ipexctl play tune-xeon{selection} -e undo=true"
+    return "ipexctl did not make it: look at it before you remove it"

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.ps import KnownRun
     from ipexctl.jobs.registry import DamagedRecord, RunRecord
-    from ipexctl.jobs.retention import PrunedRun, PruneResult
+    from ipexctl.jobs.retention import PruneResult
     from ipexctl.jobs.stop import StopResult
+    from ipexctl.node.run.replies import PrunedRun
 
 _LAYOUTS: Final = (
     ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by"),
@@ -131,12 +132,12 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
                 entry,
                 without=("gone", "size"),
                 status="changed" if entry.gone and not dry_run else entry.status,
-                pruned=value_json(entry.gone),
+                pruned=value_json([run._asdict() for run in entry.gone]),
                 kept_bytes=entry.size,
             )
             for entry in nodes
         ],
-        "here": value_json(local),
+        "here": value_json([run._asdict() for run in local]),
         "dry_run": dry_run,
     }
 

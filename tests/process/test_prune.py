@@ -107,7 +107,7 @@ def test_oldest_runs_are_pruned_above_the_size_limit(runs: Runs) -> None:
         runs.make(f"r-{days}", days, size=2_000_000)
     done = runs.prune(gb=0.0045)
     assert runs.names == ["r-1", "r-2"]
-    assert done["bytes"] < 4_500_000
+    assert done["size"] < 4_500_000
     assert done["pruned"][0]["why"] == "all runs took more than 0.0045 GB"
 
 
@@ -184,7 +184,7 @@ def test_damaged_records_are_pruned(runs: Runs) -> None:
         os.utime(runs.place / name, (1, 1))
     runs.prune()
     assert runs.names == []
-    assert runs.prune() == {"event": "done", "pruned": [], "kept": 0, "bytes": 0}
+    assert runs.prune() == {"event": "done", "pruned": [], "kept": 0, "size": 0}
 
 
 def test_pruned_run_is_listed_with_its_result(runs: Runs) -> None:

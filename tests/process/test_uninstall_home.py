@@ -83,7 +83,7 @@ def snapshot(directory: Path) -> set[tuple[str, int]]:
 
 
 def kinds(entries: list[dict[str, Any]]) -> dict[str, int]:
-    return {entry["kind"]: entry["count"] for entry in entries}
+    return {entry["kind"]: entry["entries"] for entry in entries}
 
 
 @pytest.mark.parametrize("python", all_pythons())

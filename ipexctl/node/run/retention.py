@@ -15,12 +15,13 @@ import shutil
 import time
 from typing import TypedDict
 
-from ipexctl.node.common.answer import Json, answer
+from ipexctl.node.common.answer import answer
 from ipexctl.node.common.files import disk_usage, home_of, open_private, read_json, remove_file, write_atomically
 from ipexctl.node.common.liveness import DAY, RETENTION_LIMITS, liveness_of
 from ipexctl.node.common.processes import command_lines
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
+from ipexctl.node.run.replies import PrunedRun, PruneReply
 
 PATIENCE = 90.0
 """Seconds to wait for another call that removes runs."""
@@ -171,12 +172,12 @@ def clean_up(runs_directory: str) -> None:
             write_atomically(path, "".join(lines[-REMEMBERED:]).encode(), durable=False)
 
 
-def prune(request: PruneRequest) -> Json:
+def prune(request: PruneRequest) -> PruneReply:
     runs_directory, now = os.path.join(home_of(request), "runs"), time.time()
     try:
         names = [entry.name for entry in os.scandir(runs_directory) if entry.is_dir(follow_symlinks=False)]
     except OSError:
-        return {"pruned": [], "kept": 0, "bytes": 0}
+        return PruneReply((), 0, 0)
     with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PATIENCE):
         runs = [Run(runs_directory, name) for name in names if not name.startswith(".")]
         to_remove = choose_runs(runs, request, runs_with_processes(runs_directory), now)
@@ -185,8 +186,8 @@ def prune(request: PruneRequest) -> Json:
             to_remove = [(run, why) for run, why in to_remove if remove(runs_directory, run, why, now)]
     removed = {run.name for run, _ in to_remove}
     kept = [run.bytes for run in runs if run.name not in removed]
-    pruned = [{"id": run.name, "bytes": run.bytes, "why": why} for run, why in to_remove]
-    return {"pruned": pruned, "kept": len(kept), "bytes": sum(kept)}
+    pruned = tuple(PrunedRun(run.name, run.bytes, why) for run, why in to_remove)
+    return PruneReply(pruned, len(kept), sum(kept))
 
 
 def main(action: str) -> int:

@@ -1,10 +1,6 @@
 """Lists and removes what ipexctl put into a home of this host; files that runs wrote stay unless they are requested.
 
-    → {"event": "done", "logins": whether `trust` put files there, "live": [run, …], "starting": [run, …],
-       "over": [run, …], "busy": [reason, …], "found": [{"kind", "count", "bytes"}, …],
-       "left": [{"kind", "path", "count", "bytes"}, …]}
-
-`found` is what was there before, `left` what stays. `remove` changes nothing while a run or another process uses the
+`remove` changes nothing while a run or another process uses the
 home. It does not remove the files of `trust`; `tune.before` stays, because it is needed to undo the settings.
 """
 
@@ -19,7 +15,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, Iterator, Sequence, TypedDict
 
-from ipexctl.node.common.answer import Action, AgentError, Json, answer
+from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.files import HOME_ENTRIES, check_owner, disk_usage, encode_name, home_of
 from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use
@@ -30,6 +26,7 @@ from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import Plan
 from ipexctl.node.run.retention import runs_with_processes
 from ipexctl.node.run.status_file import NoRecord, read_document
+from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 """The directories of a run with the output of its ranks."""
@@ -159,48 +156,48 @@ class HomeContents:
             reasons.append("an install is at work there")
         return reasons
 
-    def describe(self) -> Json:
+    def describe(self) -> HomeReply:
         states = self.run_states()
-        return {
-            "logins": os.path.isdir(f"{self.home}/ssh"),
-            "live": states["live"],
-            "starting": states["starting"],
-            "over": sorted(states["over"] + states["dead"]),
-            "busy": [] if states["live"] else self.busy(),
-            "found": [entry for entry in self.found() if entry["count"]],
-            "left": list(self.left()),
-        }
+        return HomeReply(
+            os.path.isdir(f"{self.home}/ssh"),
+            live=tuple(states["live"]),
+            starting=tuple(states["starting"]),
+            over=tuple(sorted(states["over"] + states["dead"])),
+            busy=() if states["live"] else tuple(self.busy()),
+            found=tuple(entry for entry in self.found() if entry.entries),
+            left=tuple(self.left()),
+        )
 
-    def found(self) -> Iterator[Json]:
+    def found(self) -> Iterator[HomeEntry]:
         """The entries that `remove` removes."""
         envs = environments.list_environments({"home": self.home}).envs
-        yield entry("environments", len(envs), sum(env.bytes for env in envs))
+        yield HomeEntry("environments", len(envs), sum(env.bytes for env in envs))
         for kind, parts in self.parts().items():
             files = [part.files(with_results=self.takes_results) for part in parts]
             removable = [paths for part, paths in zip(parts, files) if paths or not part.results()]
-            yield entry(kind, len(removable), sum(size_of(path) for paths in removable for path in paths))
+            yield HomeEntry(kind, len(removable), sum(size_of(path) for paths in removable for path in paths))
         kinds = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "temporary": "tmp"}
         for kind, name in kinds.items():
             path = Path(self.home, name)
-            yield entry(kind, len(list_directory(path)), disk_usage(path))
+            yield HomeEntry(kind, len(list_directory(path)), disk_usage(path))
 
     def parts(self) -> dict[str, list[Part]]:
         return {"runs": [*self.runs], "projects": [*self.trees]}
 
-    def left(self) -> Iterator[Json]:
-        """The entries that `remove` leaves there; `runs` and `projects` are files that runs wrote."""
+    def left(self) -> Iterator[HomeEntry]:
+        """The entries that `remove` leaves there."""
         for (kind, parts), name in zip(self.parts().items(), ("runs", "code")):
             results = [path for part in parts if not self.takes_results for path in part.results()]
             if results:
                 size = sum(size_of(path) for path in results)
-                yield {**entry(kind, len(results), size), "path": f"{self.home}/{name}"}
+                yield HomeEntry(kind, len(results), size, f"{self.home}/{name}")
         for path in list_directory(Path(self.home)):
             if path.name not in HOME_ENTRIES or path.name == "tune.before":
                 kind = "settings" if path.name == "tune.before" else "other"
-                yield {**entry(kind, 1, disk_usage(path)), "path": str(path)}
+                yield HomeEntry(kind, 1, disk_usage(path), str(path))
         for path in self._directories("code"):
             if not _TREE.fullmatch(path.name):
-                yield {**entry("other", 1, disk_usage(path)), "path": str(path)}
+                yield HomeEntry("other", 1, disk_usage(path), str(path))
 
     def remove(self) -> None:
         envs = [env.name for env in environments.list_environments({"home": self.home}).envs]
@@ -217,10 +214,6 @@ class HomeContents:
                     remove_tree(directory + b"/" + found)
             remove_directory(directory)
         remove_directory(home)
-
-
-def entry(kind: str, count: int, size: int) -> Json:
-    return {"kind": kind, "count": count, "bytes": size}
 
 
 def is_directory(path: bytes) -> bool:
@@ -272,16 +265,16 @@ def age_of(path: bytes) -> float:
         return math.inf
 
 
-def remove(request: UninstallRequest, _: BinaryIO) -> Json:
+def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
     contents = HomeContents(request)
     description = contents.describe()
-    for run in (*description["live"], *description["starting"]):
+    for run in (*description.live, *description.starting):
         raise AgentError(f"run {run} is alive", f"ipexctl stop {run}")
-    for reason in description["busy"]:
+    for reason in description.busy:
         raise AgentError(reason, "wait until it has ended, then run it again")
     contents.remove()
     after = HomeContents(request)
-    return {**description, "left": list(after.left()), "logins": os.path.isdir(f"{after.home}/ssh")}
+    return description._replace(left=tuple(after.left()), logins=os.path.isdir(f"{after.home}/ssh"))
 
 
 def main(action: str) -> int:

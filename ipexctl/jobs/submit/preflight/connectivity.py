@@ -108,8 +108,7 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
             cancel=pool.cancel,
         )
         nodes = reply.record("nodes")
-        answers = {name: nodes.record(ssh_name) for ssh_name, name in names.items()}
-        results = {name: NodeResult(node.text("kind"), node.text("text")) for name, node in answers.items()}
+        results = {name: nodes.record(ssh_name).decode(NodeResult) for ssh_name, name in names.items()}
         record = ConnectivityRecord(key, reply.number("began")) if key else None
     except HostError as error:
         raise StartFailure.of_host(node0.name, error) from None
