@@ -11,12 +11,15 @@ import secrets
 import socket
 import threading
 import time
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Mapping
 
 from ipexctl.node.common.files import format_size
 from ipexctl.node.files.checkpoint import TIME_LIMIT
 from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies, plan_exchange, read_host_copies
 from ipexctl.node.files.peer_transfer import HANDSHAKE_TIME, MALFORMED, MAX_REQUEST, TokenServer, read_line, send_line
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
 
 _MAX_REASON = 1000
 
@@ -116,13 +119,13 @@ class CheckpointExchange(TokenServer):
         except MALFORMED as error:
             raise _HostFailure(f"{host}: its list of files can't be read: {error}") from None
 
-    def _send(self, host: str, message: Any) -> None:
+    def _send(self, host: str, message: object) -> None:
         try:
             send_line(self._conns[host], message)
         except OSError as error:
             raise _HostFailure(f"{host}: {error.strerror or error}") from None
 
-    def _receive(self, host: str) -> Any:
+    def _receive(self, host: str) -> Json:
         try:
             message = read_line(self._conns[host], time.monotonic() + TIME_LIMIT, MAX_REQUEST)
         except (OSError, *MALFORMED) as error:

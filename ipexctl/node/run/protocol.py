@@ -11,7 +11,7 @@ import select
 import socket
 import time
 from collections import deque
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence, Union
 
 from ipexctl.node.common.frames import Frame, FrameReader, encode_json
 
@@ -87,10 +87,15 @@ class Link:
         self.sock.close()
 
 
-def ready(readers: list[Any], writers: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+Pollable = Union[int, socket.socket, Link]
+
+
+def ready(
+    readers: Sequence[Pollable], writers: Sequence[Pollable], timeout: float
+) -> tuple[list[Pollable], list[Pollable]]:
     """The readers and writers that are ready within that many seconds."""
     poll = select.poll()
-    by_number: dict[int, Any] = {}
+    by_number: dict[int, Pollable] = {}
     events: dict[int, int] = {}
     reads, writes = ((file, select.POLLIN) for file in readers), ((file, select.POLLOUT) for file in writers)
     for file, event in (*reads, *writes):

@@ -269,7 +269,7 @@ class Rank:
         now = time.monotonic()
         self.client.step(now)
         open_streams = {stream.number: stream for stream in self.streams if stream.open and stream.read_at <= now}
-        readers = [wake, self.stacks.reader, *open_streams, *self.client.readers()]
+        readers: list[protocol.Pollable] = [wake, self.stacks.reader, *open_streams, *self.client.readers()]
         readable, writable = protocol.ready(readers, self.client.writers(), wait)
         if wake in readable:
             os.read(wake, 4096)

@@ -9,7 +9,7 @@ import errno
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk
@@ -124,18 +124,18 @@ class RankConnections:
         self._checked_at = self._full_since = 0.0
         self._room_at = float("-inf")
 
-    def readers(self) -> list[Any]:
+    def readers(self) -> list[protocol.Pollable]:
         return [*self._listeners, *self._unauthenticated, *self._peers]
 
-    def writers(self) -> list[Any]:
+    def writers(self) -> list[Link]:
         return [link for link in (*self._unauthenticated, *self._peers) if link.pending]
 
-    def handle_ready(self, readable: list[Any]) -> bool:
+    def handle_ready(self, readable: Sequence[protocol.Pollable]) -> bool:
         """Handle readable connections; True when output has arrived."""
         for reader in readable:
-            if reader in self._listeners:
+            if isinstance(reader, socket.socket):
                 self._accept(reader)
-            elif reader in self._peers or reader in self._unauthenticated:
+            elif isinstance(reader, protocol.Link) and (reader in self._peers or reader in self._unauthenticated):
                 self._drop_on_error(reader, self._read)
         has_output = bool(self._with_new_output)
         if has_output:
@@ -323,7 +323,7 @@ class RankConnections:
         self._welcome(link, peer, nonces)
         self._on_message(peer, messages.Connected(hello.host, is_new))
 
-    def _welcome(self, link: Link, peer: RankConnection, nonces: Any, **more: Any) -> None:
+    def _welcome(self, link: Link, peer: RankConnection, nonces: tuple[object, ...], **more: object) -> None:
         fields = {"attempt": self.attempt, **peer.offsets(), **self.welcome(), **more}
         proof = sockets.proof(self._token, "supervisor", *nonces)
         link.send(protocol.message("welcome", proof=proof, **fields))

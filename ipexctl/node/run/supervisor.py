@@ -30,11 +30,13 @@ from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorR
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Mpirun
-from ipexctl.node.run import messages, mpirun, protocol, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run import messages, protocol, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run.mpirun import MpirunProcess
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
 
 if TYPE_CHECKING:
     import socket
+    from io import BufferedReader
 
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 
@@ -94,7 +96,7 @@ class Supervisor:
             messages.End: lambda peer, message: self.on_end(peer, message.ends),
             messages.Malformed: self.on_malformed,
         }
-        self.mpirun: Any = None
+        self.process: MpirunProcess | None = None
         self.signals: list[int] = []
         self.peers.addresses.update(start.addresses)
         self.wake, wakeup = os.pipe()
@@ -105,6 +107,11 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
+    @property
+    def mpirun(self) -> MpirunProcess:
+        assert self.process is not None, "mpirun is not started"
+        return self.process
+
     def start(self) -> None:
         """Start mpirun; raises an OSError when it can't be started."""
         limit, master = self.plan.time_limit, self.plan.master
@@ -112,7 +119,7 @@ class Supervisor:
         if self.plan.checkpoint:
             self.exchange = self.exchange_checkpoint()
         remove_file(self.connectivity_path)
-        self.mpirun = mpirun.MpirunProcess(self.plan, self.rundir)
+        self.process = MpirunProcess(self.plan, self.rundir)
         now = time.monotonic()
         self.mpirun_started_at = now
         self.end_at = self.created_at + limit if limit else None
@@ -361,7 +368,7 @@ class Supervisor:
             waiting = [peer for peer in self.ranks if not peer.is_done and peer.instance is not None]
             is_over = all(peer.is_done for peer in self.ranks) or (ending is not None and not waiting)
             patience = FLUSH if self.peers.is_behind(now) else protocol.GRACE
-            self.mpirun.end_after_ranks(now, ending["at"] + patience if ending else None, is_over=is_over)
+            self.mpirun.end_after_ranks(now, ending.at + patience if ending else None, is_over=is_over)
             return
         left = [peer for peer in self.ranks if not peer.is_done and peer.exit is None]
         if left and ending is None and now - self.mpirun.ended_at > LAST_MESSAGE_TIME:
@@ -384,7 +391,7 @@ class Supervisor:
         if all(peer.instance is None or (peer.link is None and gone > LAST_MESSAGE_TIME) for peer in waiting):
             return True
         patience = FLUSH if self.peers.is_behind(time.monotonic()) else protocol.GRACE + PATIENCE
-        return bool(time.monotonic() - ending["at"] > patience and gone > LAST_MESSAGE_TIME)
+        return time.monotonic() - ending.at > patience and gone > LAST_MESSAGE_TIME
 
     def handle_signals(self) -> None:
         while self.signals:
@@ -431,10 +438,10 @@ class Supervisor:
         return True
 
     def close(self) -> None:
-        ending = self.verdict.ending or {"state": "ok", "code": 0}
+        ending = self.verdict.ending or verdict.Ending("ok", 0)
         for peer in self.ranks:
             if peer.status.state not in FINAL:
-                is_lost = peer.instance is not None and ending["state"] != "stopped"
+                is_lost = peer.instance is not None and ending.state != "stopped"
                 peer.status = peer.status._replace(state="lost" if is_lost else "stopped")
             for name, sink in peer.sinks.items():
                 try:
@@ -443,17 +450,15 @@ class Supervisor:
                     reason = error.strerror or str(error)
                     self.record.event("output-lost", rank=peer.rank, host=peer.host, stream=name, reason=reason)
         self.record.times.close()
-        if self.mpirun is not None:
-            self.mpirun.kill_leftovers()
+        if self.process is not None:
+            self.process.kill_leftovers()
         self.peers.dismiss()
         remove_file(self.record.path("job.json"))
-        if ending["state"] == "ok" and self.plan.connectivity is not None:
+        if ending.state == "ok" and self.plan.connectivity is not None:
             with contextlib.suppress(OSError):
                 write_json_atomically(self.connectivity_path, self.plan.connectivity._asdict(), durable=False)
-        self.record.status = self.record.status._replace(
-            state=ending["state"], exit_code=ending["code"], ended=time.time()
-        )
-        self.record.event("ended", state=ending["state"], exit_code=ending["code"])
+        self.record.status = self.record.status._replace(state=ending.state, exit_code=ending.code, ended=time.time())
+        self.record.event("ended", state=ending.state, exit_code=ending.code)
         until = time.monotonic() + FLUSH
         self.record.save(time.monotonic())
         while self.record.is_unsaved and time.monotonic() < until:
@@ -488,7 +493,7 @@ def daemonize(log_path: str) -> Callable[[Json], None] | str:
     return send_reply
 
 
-def reply_and_follow(reply: str, stdin: Any) -> int:
+def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
     """Pass on the supervisor's reply; if it has started the run, follow it unless stdin ends."""
     sys.stdout.write(reply)
     sys.stdout.flush()
@@ -503,7 +508,7 @@ def reply_and_follow(reply: str, stdin: Any) -> int:
 
 
 def main(action: str) -> int:  # noqa: ARG001
-    stdin = sys.stdin.buffer
+    stdin = open(0, "rb", closefd=False)  # noqa: SIM115
     request = decode(SupervisorRequest, json.loads(stdin.readline()), "the request")
     allow_many_files(1 << 20)
     local = f"{sockets.LOCAL}ipexctl-{os.urandom(16).hex()}"
@@ -539,7 +544,7 @@ def main(action: str) -> int:  # noqa: ARG001
         send_reply({"event": "failed", "reason": why, "fix": "df and ulimit -n there say what is short"})
         os._exit(1)
     send_reply(supervisor.start_and_reply())
-    if supervisor.mpirun is not None:
+    if supervisor.process is not None:
         supervisor.run()
     else:
         supervisor.close()

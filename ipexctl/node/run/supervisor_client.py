@@ -66,10 +66,10 @@ class SupervisorClient:
         self._resume = resume
         self._expected = ""
 
-    def readers(self) -> list[Any]:
+    def readers(self) -> list[protocol.Link]:
         return [self._link] if self._link is not None and not self._connecting else []
 
-    def writers(self) -> list[Any]:
+    def writers(self) -> list[protocol.Link]:
         return [self._link] if self._link is not None and (self._connecting or self._link.pending) else []
 
     @property
@@ -146,7 +146,7 @@ class SupervisorClient:
         self._expected = ""
         self._retry_at = time.monotonic() + RETRY_INTERVAL
 
-    def exchange(self, readable: list[Any], writable: list[Any]) -> list[Json]:
+    def exchange(self, readable: Sequence[protocol.Pollable], writable: Sequence[protocol.Pollable]) -> list[Json]:
         """Send and receive what is possible now; returns the supervisor's messages."""
         messages: list[Json] = []
         link = self._link

@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Callable, Sequence
+from typing import TYPE_CHECKING, Callable, NamedTuple, Sequence
 
 from ipexctl.node.common.records import Attempt, Failure, OutOfMemory, State
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.answer import Json
     from ipexctl.node.run.messages import Exit
     from ipexctl.node.run.mpirun import MpirunProcess
     from ipexctl.node.run.rank_connections import RankConnection
@@ -54,15 +53,22 @@ _SIGNALS = {
 }
 
 
+class Ending(NamedTuple):
+    state: State
+    code: int
+    at: float = 0.0
+    """By the monotonic clock."""
+
+
 class Verdict:
-    """`ending` is None while the run continues, then {"state", "code", "reason", "at": monotonic}."""
+    """`ending` is None while the run continues."""
 
     def __init__(self, recorder: Recorder, on_end: Callable[[], None], *, by_mpirun: bool = True) -> None:
         """`on_end` is called when a reason to end is found.
 
         `by_mpirun`: false when the process that was started is the wrapper of the only rank.
         """
-        self.ending: Json | None = None
+        self.ending: Ending | None = None
         self._recorder, self._on_end = recorder, on_end
         self._by_mpirun = by_mpirun
         self._signalled_at: float | None = None
@@ -72,11 +78,11 @@ class Verdict:
         """Ranks got a signal to end, and its sender is not known yet."""
         return self._signalled_at is not None and self.ending is None
 
-    def end(self, state: str, code: int, reason: str) -> None:
+    def end(self, state: State, code: int, reason: str) -> None:
         """Record why the run ends; only the first reason counts."""
         if self.ending is not None:
             return
-        self.ending = {"state": state, "code": code, "reason": reason, "at": time.monotonic()}
+        self.ending = Ending(state, code, time.monotonic())
         self._recorder.status = self._recorder.status._replace(reason=reason)
         self._recorder.event("ending", state=state, exit_code=code, reason=reason)
         self._on_end()
@@ -109,11 +115,11 @@ class Verdict:
             self.end("failed", code, reason)
             return
         before = self._recorder.status.first_failure
-        is_soon = time.monotonic() - self.ending["at"] < SETTLE_TIME
+        is_soon = time.monotonic() - self.ending.at < SETTLE_TIME
         if is_soon and before is not None and before.kind == "exit" and kind in ("signal", "oom"):
             # A rank that loses a peer raises an exception; the report of the peer's own death may come a moment later.
             self._recorder.status = self._recorder.status._replace(first_failure=first, reason=reason)
-            self.ending.update(code=code, reason=reason)
+            self.ending = self.ending._replace(code=code)
             self._recorder.event("verdict", exit_code=code, reason=reason)
 
     def on_exit(self, peer: RankConnection, message: Exit) -> None:
@@ -197,7 +203,7 @@ class Verdict:
 
     def may_restart(self, peers: Sequence[RankConnection], restarts: int) -> bool:
         """Whether a rank failed after its command started, and a restart is left."""
-        if self.ending is None or self.ending["state"] != "failed" or self._recorder.status.attempt >= restarts:
+        if self.ending is None or self.ending.state != "failed" or self._recorder.status.attempt >= restarts:
             return False
         first = self._recorder.status.first_failure
         return first is not None and first.kind in RESTARTABLE and any(peer.status.pid is not None for peer in peers)

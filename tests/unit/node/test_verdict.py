@@ -69,7 +69,7 @@ def test_first_failed_rank_gives_first_failure_and_exit_code() -> None:
     judge.on_exit(peers[0], Exit(1, True))
     assert record.ends == 1
     assert first_failure_fields(record) == ("exit", 3, "node2", [3])
-    assert (judge.ending["code"], record.status.reason) == (3, "rank 3 on node2 ended with exit code 3")
+    assert (judge.ending.code, record.status.reason) == (3, "rank 3 on node2 ended with exit code 3")
     assert peers[0].status.state == "failed"
 
 
@@ -80,7 +80,7 @@ def test_oom_kill_reported_later_replaces_an_exception_as_first_failure() -> Non
     judge.on_exit(peers[4], Exit(137, True, 9, OutOfMemory("cgroup", 2 << 30)))
     assert first_failure_fields(record) == ("oom", 4, "node3", [4])
     assert record.status.reason == "rank 4 on node3 was killed by the kernel: out of memory (limit 2.0 GB)"
-    assert judge.ending["code"] == 137
+    assert judge.ending.code == 137
 
 
 def test_ranks_stopped_by_the_supervisor_are_not_the_first_failure() -> None:
@@ -150,7 +150,7 @@ def test_sigterm_to_all_ranks_is_an_mpirun_failure_and_to_one_a_rank_failure() -
     assert record.ends == 1
     assert first_failure_fields(record) == ("signal", 3, "node2", [3])
     assert missing(record.status.reason, "rank 3 node2 SIGTERM") == []
-    assert judge.ending["code"] == 143
+    assert judge.ending.code == 143
 
 
 def test_rank_lost_before_mpirun_ended_is_the_cause_unless_mpirun_was_killed() -> None:
