@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.files.file_sender import RunFiles, SendRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class FetchRequest:
     """The files to fetch, the host, and the destination."""
 
     host: Host
-    request: dict[str, Any]
+    request: SendRequest
     dest: str
     home: str
     """The home of ipexctl on the host: its environments may have a Python."""
@@ -40,7 +41,8 @@ class FetchRequest:
 
     @property
     def requested(self) -> Requested:
-        return Requested(self.request["path"], self.request.get("run", ""))
+        run = self.request["run"]
+        return Requested(self.request["path"], run["id"] if run is not None else "")
 
 
 def order_of_run(
@@ -63,23 +65,22 @@ def order_of_run(
                 f"run {record.id} was on no host {quoted(host)}", fix=f"one of {', '.join(record.hosts) or 'its hosts'}"
             )
         chosen = found
-    request = {
-        "run": record.id,
+    run: RunFiles = {
         "home": record.home,
+        "id": record.id,
         "cwd": record.cwd or None,
         "since": record.started,
-        "record": chosen == record.node0,
-        "path": path,
+        "has_record": chosen == record.node0,
     }
     other_hosts = tuple(name for name in record.stores if name != chosen.name) if host is None else ()
-    return FetchRequest(chosen, request, dest, record.home, record.python, other_hosts)
+    return FetchRequest(chosen, {"path": path, "run": run}, dest, record.home, record.python, other_hosts)
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
     """The request for files of a host; a relative path is relative to the account's home. Pure."""
     for host in hosts:
         if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
-            return FetchRequest(host, {"base": "~", "path": source.path}, dest, home)
+            return FetchRequest(host, {"path": source.path, "run": None}, dest, home)
     raise UserError(
         f"{quoted(source.word)} is no run of this machine's and no host of this call's",
         fix=(

@@ -1,6 +1,6 @@
 """Input and output of an agent command: a request as one line of JSON on stdin, events as lines of JSON on stdout.
 
-Output of ranks is not JSON: between two events, a command may send frames (`frames.py`).
+Output of ranks and content of files are not JSON: they follow an event, as frames (`frames.py`) or as bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ Json = Dict[str, Any]
 Action = Callable[[Any, BinaryIO], object]
 """Takes the request and what follows it on stdin; returns a dict or a record."""
 _write_lock = threading.Lock()
+_buffer = bytearray()
+_buffer_size = 0
 
 
 class AgentError(Exception):
@@ -33,17 +35,41 @@ class AgentError(Exception):
 
 def emit(event: str, **fields: Any) -> None:
     """Write one event to stdout; raises an OSError when the control machine has closed it."""
-    _write(json.dumps({"event": event, **fields}).encode() + b"\n")
+    write_bytes(json.dumps({"event": event, **fields}).encode() + b"\n")
 
 
 def emit_failure(error: AgentError) -> None:
     emit("failed", reason=error.reason, fix=error.fix)
 
 
-def _write(data: bytes) -> None:
+def write_bytes(data: bytes) -> None:
+    """Write bytes to stdout that an event has announced. Data that fills the buffer is not copied into it."""
     with _write_lock:
-        while data:
-            data = data[os.write(1, data) :]
+        if len(_buffer) + len(data) < _buffer_size:
+            _buffer.extend(data)
+        else:
+            _flush()
+            _write_all(data)
+
+
+def buffer_output(size: int) -> None:
+    """From now on collect so many bytes before they are written: many small events become few writes."""
+    global _buffer_size
+    with _write_lock:
+        _flush()
+        _buffer_size = size
+
+
+def _flush() -> None:
+    data = bytes(_buffer)
+    _buffer.clear()
+    _write_all(data)
+
+
+def _write_all(data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(1, left) :]
 
 
 @contextlib.contextmanager
@@ -52,7 +78,7 @@ def emit_frames() -> Iterator[CompressedFrameWriter]:
     from ipexctl.node.common.frames import CompressedFrameWriter
 
     emit("frames")
-    writer = CompressedFrameWriter(_write)
+    writer = CompressedFrameWriter(write_bytes)
     try:
         yield writer
     finally:

@@ -1,6 +1,6 @@
 """Sends files of this host: first a listing, then the content of the requested files.
 
-    {"base": directory, "path": path below it} or {"run": id, "home", "cwd" or null, "since", "path" or null}
+    SendRequest
         → {"event": "entry", "i", "n": name, "t": "d" | "f" | "l", "m": mode, "s": size, "mt": ns, "to", "g"}, …
         → {"event": "note", "n", "reason"}, …
         → {"event": "listed", "from": path, "single": true when the path is one file,
@@ -11,8 +11,8 @@
           or {"event": "lost", "i", "reason"}
         → {"event": "done"}
 
-A run without a path means its record and the files it wrote in its working directory. A file that the receiver has in
-part is sent from that offset. Names are UTF-8; bytes that are not UTF-8 are Python's surrogates.
+A file that the receiver has in part is sent from that offset. Names are UTF-8; bytes that are not UTF-8 are Python's
+surrogates.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import json
 import os
 import stat
 import zlib
-from typing import Any, BinaryIO, Iterator, Tuple
+from typing import Any, BinaryIO, Iterator, Tuple, TypedDict
 
-from ipexctl.node.common.answer import AgentError, Json, answer
-from ipexctl.node.common.files import decode_name, encode_name, home_of, read_json
+from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, write_bytes
+from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json, rundir_of
 
 CHUNK_SIZE = 1 << 18
 LIST_CHUNK_SIZE = 1 << 14
@@ -42,43 +42,29 @@ NamedPath = Tuple[bytes, bytes]
 """The name for the receiver, and the path on this host."""
 
 
-class BufferedOutput:
-    """Buffered stdout: many small events become few writes."""
+class RunFiles(RunReference):
+    """A run whose files are requested."""
 
-    def __init__(self) -> None:
-        self.buffer = bytearray()
-        self.chunk_size = LIST_CHUNK_SIZE
-        with contextlib.suppress(OSError, AttributeError):
-            fcntl.fcntl(1, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
-
-    def emit(self, event: str, **fields: Any) -> None:
-        self.write(json.dumps({"event": event, **fields}).encode() + b"\n")
-
-    def write(self, data: bytes) -> None:
-        """Data that fills the buffer is not copied into it."""
-        if len(self.buffer) + len(data) < self.chunk_size:
-            self.buffer += data
-            return
-        self.flush()
-        write_all(data)
-
-    def flush(self) -> None:
-        data, self.buffer = self.buffer, bytearray()
-        write_all(data)
+    cwd: str | None
+    """None where only the plan of the run knows it."""
+    since: float
+    """When it started, by the clock of the control machine."""
+    has_record: bool
+    """This host is its node0."""
 
 
-def write_all(data: bytes | bytearray) -> None:
-    with memoryview(data) as view:
-        done = 0
-        while done < len(view):
-            done += os.write(1, view[done:])
+class SendRequest(TypedDict):
+    """A path below the home directory or the run's working directory."""
+
+    path: str | None
+    """None: the record of the run and the files it wrote."""
+    run: RunFiles | None
 
 
 class Listing:
     """The entries sent so far; the index of a path is the number of its entry."""
 
-    def __init__(self, output: BufferedOutput) -> None:
-        self.output = output
+    def __init__(self) -> None:
         self.paths: list[bytes] = []
         self.names: set[bytes] = set()
         self.links: set[bytes] = set()
@@ -102,9 +88,7 @@ class Listing:
         if kind == "l":
             self.links.add(name)
         fields = {"m": stat.S_IMODE(status.st_mode), "s": status.st_size, "mt": status.st_mtime_ns}
-        self.output.emit(
-            "entry", i=len(self.paths), n=decode_name(name), t=kind, to=decode_name(link_target), g=growing, **fields
-        )
+        emit("entry", i=len(self.paths), n=decode_name(name), t=kind, to=decode_name(link_target), g=growing, **fields)
         self.paths.append(os.path.realpath(path) if follow else path)
         return status
 
@@ -113,7 +97,7 @@ class Listing:
         return any(name[:end] in self.links for end in range(len(name)) if name[end : end + 1] == b"/")
 
     def note(self, name: bytes, reason: str, *, warning: bool = False) -> None:
-        self.output.emit("note", n=decode_name(name), reason=reason, warning=warning)
+        emit("note", n=decode_name(name), reason=reason, warning=warning)
 
     def add_tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
         """List a path with everything below it; links below it are not followed."""
@@ -199,23 +183,22 @@ def no_such_path(full: bytes) -> AgentError:
     return AgentError(f"there is no {decode_name(full)}", f"in {decode_name(above)} there is: {listed or 'nothing'}")
 
 
-def list_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
+def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
     """List the record of a run, and the files it wrote in its working directory."""
-    run = encode_name(request["run"])
-    rundir = encode_name(f"{home_of(request)}/runs/{request['run']}")
+    top, rundir = encode_name(run["id"]), encode_name(rundir_of(run))
     status = read_json(rundir + b"/status.json")
-    cwd = working_directory(request)
-    listing.add(run, rundir if os.path.isdir(rundir) else cwd, follow=True)
-    if request.get("record") and not status:
-        listing.note(run + b"/record", "it isn't there any more", warning=True)
+    cwd = working_directory(run)
+    listing.add(top, rundir if os.path.isdir(rundir) else cwd, follow=True)
+    if run["has_record"] and not status:
+        listing.note(top + b"/record", "it isn't there any more", warning=True)
     record = [(encode_name(name), rundir + b"/" + encode_name(name)) for name in RECORD_FILES]
     with contextlib.suppress(OSError):
         names = sorted(name for name in os.listdir(rundir + b"/ranks") if name.endswith((b".out", b".err")))
         record += [(b"ranks/" + name, rundir + b"/ranks/" + name) for name in names]
     for name, path in record:
         if os.path.isfile(path):
-            listing.add(run + b"/record/" + name, path, growing=True)
-    since = start_of_run(request, status)
+            listing.add(top + b"/record/" + name, path, growing=True)
+    since = start_of_run(run, status)
     synced = synced_to(cwd)
     for name, path in files_below(cwd):
         try:
@@ -224,20 +207,19 @@ def list_run(listing: Listing, request: Json) -> tuple[bytes, bool]:
             continue
         identity = [stat_result.st_size, stat_result.st_mtime_ns, stat_result.st_ino]
         if stat_result.st_mtime >= since and synced.get(path) != identity:
-            listing.add(run + b"/files/" + name, path)
+            listing.add(top + b"/files/" + name, path)
     return cwd, False
 
 
-def start_of_run(request: Json, status: Json) -> float:
+def start_of_run(run: RunFiles, status: Json) -> float:
     """When the run started: by the clock of node0 where its status is, else by that of the control machine."""
-    return float(status.get("started") or (float(request["since"]) - CLOCK_TOLERANCE))
+    return float(status.get("started") or run["since"] - CLOCK_TOLERANCE)
 
 
-def working_directory(request: Json) -> bytes:
-    """The run's working directory, from the request or from the plan of the run."""
-    cwd = request.get("cwd") or read_json(f"{home_of(request)}/runs/{request['run']}/plan.json").get("cwd")
+def working_directory(run: RunFiles) -> bytes:
+    cwd = run["cwd"] or read_json(f"{rundir_of(run)}/plan.json").get("cwd")
     if not cwd:
-        raise AgentError("the run's working directory is not known here", f"an absolute path: {request['run']}:/…")
+        raise AgentError("the run's working directory is not known here", f"an absolute path: {run['id']}:/…")
     return encode_name(cwd)
 
 
@@ -261,17 +243,17 @@ def files_below(top: bytes) -> Iterator[NamedPath]:
             yield os.path.relpath(path, top), path
 
 
-def send_file(output: BufferedOutput, number: int, path: bytes, have: int, known: str | None) -> None:
+def send_file(number: int, path: bytes, have: int, known: str | None) -> None:
     """Send one file, from the offset up to which the receiver has the same content."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        output.emit("lost", i=number, reason=error.strerror or str(error))
+        emit("lost", i=number, reason=error.strerror or str(error))
         return
     try:
         before = os.fstat(file)
         if not stat.S_ISREG(before.st_mode):
-            output.emit("lost", i=number, reason="it is no file any more")
+            emit("lost", i=number, reason="it is no file any more")
             return
         at = crc = 0
         if have and known and have <= before.st_size:
@@ -284,8 +266,8 @@ def send_file(output: BufferedOutput, number: int, path: bytes, have: int, known
             crc, end = zlib.crc32(data, crc), at + len(data)
             if end == before.st_size or not data:
                 fields.update(crc=crc, changed=has_changed(file, before, end))
-            output.emit("piece", at=at, n=len(data), **fields)
-            output.write(data)
+            emit("piece", at=at, n=len(data), **fields)
+            write_bytes(data)
             at = end
     finally:
         os.close(file)
@@ -310,33 +292,35 @@ def checksums(file: int, size: int) -> tuple[int, str]:
     return crc, digest.hexdigest()
 
 
-def serve(output: BufferedOutput, request: Json, stdin: BinaryIO) -> None:
-    listing, since = Listing(output), 0.0
-    if request.get("run") and request.get("path") is None:
-        source, single = list_run(listing, request)
+def send(request: SendRequest, stdin: BinaryIO) -> Json:
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(1, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
+    buffer_output(LIST_CHUNK_SIZE)
+    try:
+        serve(request, stdin)
+    finally:
+        buffer_output(0)
+    return {}
+
+
+def serve(request: SendRequest, stdin: BinaryIO) -> None:
+    listing, since, path, run = Listing(), 0.0, request["path"], request["run"]
+    if run is not None and path is None:
+        source, single = list_run(listing, run)
     else:
-        relative = not request["path"].startswith(("/", "~"))
-        base = decode_name(working_directory(request)) if request.get("run") and relative else request.get("base", "~")
-        source, single = list_path(listing, base, request["path"])
-        if request.get("run"):
-            since = start_of_run(request, read_json(f"{home_of(request)}/runs/{request['run']}/status.json"))
-    output.emit("listed", **{"from": decode_name(source), "single": single, "since": int(since * 1e9)})
-    output.flush()
-    output.chunk_size = CHUNK_SIZE
+        assert path is not None
+        is_absolute = path.startswith(("/", "~"))
+        base = "~" if run is None or is_absolute else decode_name(working_directory(run))
+        source, single = list_path(listing, base, path)
+        if run is not None:
+            since = start_of_run(run, read_json(f"{rundir_of(run)}/status.json"))
+    emit("listed", **{"from": decode_name(source), "single": single, "since": int(since * 1e9)})
+    buffer_output(CHUNK_SIZE)
     line = stdin.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing
         return
     for number, have, known in json.loads(line)["wants"]:
-        send_file(output, number, listing.paths[number], have, known)
-
-
-def send(request: Json, stdin: BinaryIO) -> Json:
-    output = BufferedOutput()
-    try:
-        serve(output, request, stdin)
-    finally:
-        output.flush()
-    return {}
+        send_file(number, listing.paths[number], have, known)
 
 
 def main(_: str = "") -> int:

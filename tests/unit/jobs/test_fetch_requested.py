@@ -184,10 +184,12 @@ def test_correct_file_lists_are_never_refused(
     with tempfile.TemporaryDirectory() as top:
         make(top, files, links)
         out = Out()
-        try:
-            _, single = list_path(Listing(out), top, path + end)  # type: ignore[arg-type]
-        except AgentError:
-            return
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("ipexctl.node.files.file_sender.emit", out.emit)
+            try:
+                _, single = list_path(Listing(), top, path + end)
+            except AgentError:
+                return
     accepted = Requested(path + end).accept(out.entries, single=single)
     assert accepted.single == single
     assert len(accepted.entries) + len(accepted.left_out) == len(out.entries)
@@ -237,7 +239,8 @@ def test_a_file_that_a_live_run_removes_meanwhile_is_left_out(tmp_path: Path, mo
     (tmp_path / "last.pt").touch()
     below = [(name, os.fsencode(tmp_path / os.fsdecode(name))) for name in (b"last.pt.tmp", b"last.pt")]
     monkeypatch.setattr("ipexctl.node.files.file_sender.files_below", lambda _: below)
-    listing = Listing(Out())  # type: ignore[arg-type]
-    list_run(listing, {"run": RUN, "home": str(tmp_path / "home"), "cwd": str(tmp_path), "since": 0.0})
+    monkeypatch.setattr("ipexctl.node.files.file_sender.emit", Out().emit)
+    listing, home, cwd = Listing(), str(tmp_path / "home"), str(tmp_path)
+    list_run(listing, {"home": home, "id": RUN, "cwd": cwd, "since": 0.0, "has_record": False})
     assert below[1][1] in listing.paths
     assert below[0][1] not in listing.paths

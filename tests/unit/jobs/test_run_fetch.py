@@ -20,6 +20,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run
 from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord
+from ipexctl.node.files.file_sender import SendRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
@@ -52,10 +53,14 @@ def tree_contents(top: Path) -> dict[bytes, Any]:
     return found
 
 
+def request_for(base: Path, path: str) -> SendRequest:
+    return {"path": path if path.startswith(("/", "~")) else f"{base}/{path}", "run": None}
+
+
 def run_fetch(
     base: Path, path: str, dest: str | Path, session: Callable[[], LocalSession] = lambda: LocalSession(HERE)
 ) -> FetchResult:
-    order = FetchRequest(HERE, {"base": str(base), "path": path}, str(dest), "~/.ipexctl")
+    order = FetchRequest(HERE, request_for(base, path), str(dest), "~/.ipexctl")
     return fetch(order, session, lambda _: None, Cancel())
 
 
@@ -223,7 +228,7 @@ def test_connection_that_transfers_nothing_is_an_error(there: Path, out: Path) -
 
 def _cancel_fetch(there: Path, out: Path, after: int) -> Path:
     """Cancel a fetch in its middle and return the partial file."""
-    order = FetchRequest(HERE, {"base": str(there), "path": "w.pt"}, f"{out}/", "~/.ipexctl")
+    order = FetchRequest(HERE, request_for(there, "w.pt"), f"{out}/", "~/.ipexctl")
     cancel, link = Cancel(), UnstableConnection(after)
 
     def broken(_: Event) -> None:
@@ -276,7 +281,7 @@ def test_concurrent_fetch_of_the_same_file_fails(there: Path, out: Path) -> None
 @pytest.mark.parametrize("python", other_pythons())
 def test_every_python_version_can_send_files(there: Path, out: Path, python: str) -> None:
     write_file(there / "ck/w.pt", b"weights")
-    order = FetchRequest(HERE, {"base": str(there), "path": "c*"}, str(out), "~/.ipexctl", python)
+    order = FetchRequest(HERE, request_for(there, "c*"), str(out), "~/.ipexctl", python)
     assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("ck/w.pt",)
 
 
