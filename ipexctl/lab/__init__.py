@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipexctl.lab.down import RemovedLabs, down
 from ipexctl.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
-from ipexctl.lab.faults import FAULTS, Fault
+from ipexctl.lab.faults import FAULTS
 from ipexctl.lab.plan import LabSpec
 from ipexctl.lab.state import Lab, LabHost
 from ipexctl.lab.state import load_all as list_labs
@@ -12,7 +12,6 @@ from ipexctl.lab.up import up
 
 __all__ = [
     "FAULTS",
-    "Fault",
     "Lab",
     "LabHost",
     "LabSpec",
