@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.node.env.replies import CheckResult, EnvListing, EnvRecord, Removed, VerifyResult
 from ipexctl.remote.node_call import call
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.env.build import BuildRequest
     from ipexctl.node.env.environments import (
         CheckRequest,
@@ -154,9 +155,9 @@ class EnvClient:
         request: LinkRequest = {"home": self.home, "name": name, "link": link}
         self._call("unlink", request)
 
-    def add_request(self, name: str, request: Mapping[str, Any]) -> None:
+    def add_request(self, name: str, request: Json) -> None:
         """Record one more request that this environment satisfies."""
-        added: NoteRequest = {"home": self.home, "name": name, "request": dict(request)}
+        added: NoteRequest = {"home": self.home, "name": name, "request": request}
         self._call("note", added)
 
     def _call(
