@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.jobs.dump import RankStacks, name_ranks, place_lines
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.stall_report import describe_silent
-from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, bare, cause_of, raised, shortened
-from ipexctl.known_errors.table import known_errors
-from ipexctl.node.common.records import Failure, OutOfMemory, RankStatus, SilentRank
-from ipexctl.node.run.verdict import describe_exit, format_limit
+from ipexctl.jobs.why.cause import choose_cause, find_first_failure
+from ipexctl.known_errors.match import Cause, RankOutput, bare, shortened
+from ipexctl.node.common.records import Failure, RankStatus, SilentRank
+from ipexctl.node.run.verdict import describe_exit
 from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
 
@@ -90,12 +90,12 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
             "failed",
             f"run {run} was ended{_after(snapshot)}: {snapshot.status.reason or 'its time limit was over'}",
             first,
-            choose(snapshot, None, hung=snapshot.current_dump is None) if has_hung else None,
+            choose_cause(snapshot, None, hung=snapshot.current_dump is None) if has_hung else None,
             others=_last_places(snapshot),
             notes=(*_hung(snapshot), *_notes(snapshot), more),
             next=(f"ipexctl logs {run}",),
         )
-    cause, others, notes = choose(snapshot, first), _other_ranks(snapshot, first), _notes(snapshot)
+    cause, others, notes = choose_cause(snapshot, first), _other_ranks(snapshot, first), _notes(snapshot)
     if first is None or first.rank is None:
         headline = f"{failed}: {snapshot.status.reason or 'no rank printed a reason'}"
         own = [line for line in snapshot.context.mpirun.err if line != snapshot.status.reason]
@@ -132,7 +132,7 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
         run,
         "lost",
         f"run {run} is lost{_after(snapshot)}: {why}; its ranks end themselves within a minute",
-        cause=choose(snapshot, None, hung=True),
+        cause=choose_cause(snapshot, None, hung=True),
         lines=lines,
         whose="the supervisor" if lines else "",
         others=_other_ranks(snapshot, None),
@@ -178,7 +178,7 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     after: tuple[str, ...] = (f"ipexctl attach {run}",)
     if silent is not None:
         headline += f"; no rank has printed anything for {lasted(silent)}"
-        cause = choose(snapshot, None, hung=snapshot.current_dump is None)
+        cause = choose_cause(snapshot, None, hung=snapshot.current_dump is None)
         after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
     others = (*_places(snapshot), *_states_of_silent(snapshot))
     notes = _notes(snapshot)
@@ -301,131 +301,3 @@ def lasted(seconds: float) -> str:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     days, hours = divmod(hours, 24)
     return f"{days} d {hours} h" if hours else f"{days} d"
-
-
-_MAX_RANKS: Final = 16
-"""Other ranks whose output is searched for a better cause."""
-
-
-def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
-    """The first failure, completed from the record of its rank."""
-    first = snapshot.status.first_failure
-    if first is None:
-        return None
-    row = snapshot.row(first.rank)
-    oom = first.oom or (row.oom if row else None) or (OutOfMemory("") if first.kind == "oom" else None)
-    return first._replace(host=first.host or (row.host if row else ""), oom=oom)
-
-
-def choose(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) -> Cause | None:
-    """The cause in the first failure's own output, unless it follows from another; then the best of any rank.
-
-    `hung`: without a better cause, a text that rarely ends a run counts too. A dump says more about a hang.
-    """
-    context = snapshot.context
-    own: Cause | None = None
-    if first is not None and (too_many := _too_many_ranks(snapshot, first)) is not None:
-        return too_many
-    if first is not None and first.rank is not None:
-        if first.oom is not None:
-            limited = f" (its limit is {format_limit(first.oom.limit)})" if first.oom.limit else ""
-            return _recorded(snapshot, first, "memory.oom", limited=limited)
-        output = snapshot.output_of(first.rank)
-        own = cause_of(output, context, known_errors()) or raised(output, context)
-        if own is not None and own.order == _VAGUE:
-            own = raised(output, context) or own
-        if own is not None and own.is_good:
-            return own
-    if first is None or (first.exit_code is None and first.signal is None):
-        of_mpirun = cause_of(context.mpirun, context, known_errors())
-        if of_mpirun is not None and of_mpirun.is_good:
-            return of_mpirun
-    better = _cause_of_others(snapshot, first)
-    if better is not None:
-        return better
-    if hung or own is not None:
-        harmless = _harmless_cause(snapshot)
-        own = own or harmless
-    return own or (_end_without_text(snapshot, first) if first is not None else None)
-
-
-_VAGUE: Final = 3
-_OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
-"""Causes whose texts are also printed if ranks do not get their turn in time."""
-
-
-def _too_many_ranks(snapshot: RunSnapshot, first: Failure) -> Cause | None:
-    """The cause of ranks that did not answer in time, if a host has far more ranks than cores."""
-    context = snapshot.context
-    if first.kind not in ("lost", "not-begun") or _has_killed_wrapper(snapshot):
-        return None
-    of_mpirun = cause_of(context.mpirun, context, known_errors())
-    if of_mpirun is not None and of_mpirun.is_good and of_mpirun.id not in _OF_SLOW_RANKS:
-        return None
-    hosts = (first.host,) if first.kind == "lost" and first.host else context.hosts
-    shares = {host: share for host in hosts if (share := context.ranks_per_core(host)) is not None}
-    if not shares:
-        return None
-    host, (ranks, cores) = max(shares.items(), key=lambda item: item[1][0] / item[1][1])
-    words = {"ranks": ranks, "shared": counted(cores, "core"), "cores": cores}
-    return _recorded(snapshot, first, "run.too_many_ranks", host, **words)
-
-
-def _has_killed_wrapper(snapshot: RunSnapshot) -> bool:
-    """By the supervisor's reason; that for a rank that does not respond is another one."""
-    return " was killed" in snapshot.status.reason or " were killed" in snapshot.status.reason
-
-
-def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
-    if first.kind == "lost":
-        id_ = "node.wrapper_killed" if _has_killed_wrapper(snapshot) else "node.lost"
-        id_ = "node.cut_off" if first.rank is None else id_
-        return _recorded(snapshot, first, id_, node0=snapshot.node0)
-    if first.exit_code is not None and not first.signal:
-        return _recorded(snapshot, first, "script.exited", code=first.exit_code)
-    return None
-
-
-def _recorded(snapshot: RunSnapshot, first: Failure, id_: str, host: str | None = None, **words: object) -> Cause:
-    """A cause that the run's record shows; `words` are those of its row in the table."""
-    output = RankOutput(first.rank, first.host or "" if host is None else host)
-    known = next(known for known in known_errors("recorded") if known.id == id_)
-    found = PatternMatch(output, snapshot.context, {name: str(word) for name, word in words.items()})
-    return Cause(id_, *known.texts(found), known.confidence, output.rank, output.host)
-
-
-def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """The best cause in other ranks' output: first those that failed, by time, then those that ipexctl ended."""
-    rows = [row for row in snapshot.status.ranks if first is None or row.rank != first.rank]
-    rows = [row for row in rows if row.state != "ok"]
-    rows.sort(
-        key=lambda row: (row.state not in ("failed", "lost"), snapshot.ended_at.get(row.rank, float("inf")), row.rank)
-    )
-    best: Cause | None = None
-    for row in _distinct(rows, snapshot)[:_MAX_RANKS]:
-        output = snapshot.output_of(row.rank)
-        if row.state not in ("failed", "lost"):  # ipexctl ended it, by a signal
-            output = RankOutput(output.rank, output.host, output.out, output.err)
-        cause = cause_of(output, snapshot.context, known_errors())
-        if cause is None or not cause.is_good:
-            cause = raised(output, snapshot.context) if cause is None else None
-        if cause is not None and (best is None or cause.order < best.order):
-            best = cause
-    return best
-
-
-def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankStatus]:
-    """One rank of all that printed the same."""
-    found: dict[object, RankStatus] = {}
-    for row in rows:
-        output = snapshot.output_of(row.rank)
-        found.setdefault((output.out, output.err, row.state), row)
-    return list(found.values())
-
-
-def _harmless_cause(snapshot: RunSnapshot) -> Cause | None:
-    for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
-        found = cause_of(snapshot.output_of(row.rank), snapshot.context, known_errors("harmless"))
-        if found is not None:
-            return found
-    return None
