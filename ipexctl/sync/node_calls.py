@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipexctl.node.common.files import encode_name
+from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, read_chunks
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import ChunkStream
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Readable, Session
     from ipexctl.sync.manifest import ManifestEntry
     from ipexctl.sync.project import Project
-
-_CHUNK: Final = 1 << 18
-END: Final = b'{"end": true}\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +221,7 @@ def frame(root: bytes, entry: ManifestEntry) -> bytes:
 
 
 def header(entry: ManifestEntry) -> bytes:
-    return json.dumps({"sha256": entry.content, "size": entry.size}).encode() + b"\n"
+    return header_line({"sha256": entry.content, "size": entry.size})
 
 
 def _read_error(path: bytes, reason: str) -> HostError:
@@ -237,28 +234,23 @@ def _make_chunks(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterato
     for part in parts:
         if isinstance(part, bytes):
             buffer += part
-        elif part.size <= _CHUNK:
+        elif part.size <= SEND_CHUNK:
             buffer += frame(root, part)
         else:
             yield bytes(buffer) + header(part)
             buffer.clear()
             yield from _read_chunks(root, part)
-        while len(buffer) >= _CHUNK:
-            yield bytes(buffer[:_CHUNK])
-            del buffer[:_CHUNK]
+        while len(buffer) >= SEND_CHUNK:
+            yield bytes(buffer[:SEND_CHUNK])
+            del buffer[:SEND_CHUNK]
     if buffer:
         yield bytes(buffer)
 
 
 def _read_chunks(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
-    path, left = os.path.join(root, encode_name(entry.path)), entry.size
+    path = os.path.join(root, encode_name(entry.path))
     try:
         with open(path, "rb", buffering=0) as file:
-            while left:
-                chunk = file.read(min(_CHUNK, left))
-                if not chunk:
-                    raise _read_error(path, "it became shorter while it was read")
-                left -= len(chunk)
-                yield chunk
+            yield from read_chunks(file, entry.size)
     except OSError as error:
         raise _read_error(path, error.strerror or str(error)) from None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.facts.internal import addresses_among
 from ipexctl.node.common.files import encode_name
+from ipexctl.node.files.file_stream import END
 from ipexctl.refusal import Refusal
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
@@ -20,7 +21,7 @@ from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
-from ipexctl.sync.node_calls import END, frame
+from ipexctl.sync.node_calls import frame
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ from typing import BinaryIO, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, without_login
+from ipexctl.node.files.file_stream import CHUNK
 from ipexctl.node.files.store import (
-    CHUNK,
     HashMismatch,
     PartialFile,
     Progress,

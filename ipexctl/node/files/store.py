@@ -1,7 +1,7 @@
 """Content store: a file STORE/<sha256>/<name> is always complete and has that hash.
 
-Files are transferred as frames: a line of JSON with sha256, name and size, then the bytes; after the last file, a line
-`{"end": true}`. `peer_transfer` moves frames from host to host; `remote/transfer/relay.py` through the control machine.
+Files are transferred as a `file_stream`, whose headers have a name, too. `peer_transfer` moves it from host to host,
+`remote/transfer/relay.py` through the control machine.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypedDict
+from typing import Any, BinaryIO, Callable, NoReturn, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit
 from ipexctl.node.common.files import (
     HOME_ENTRIES,
     explain_full_disk,
     explain_os_error,
-    format_size,
     free_space,
     open_private,
     secure_directory,
     sha256_of,
 )
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
+from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_body, read_headers
 
-CHUNK = 1 << 20
-_HEADER = 1 << 14
 _TICK = 0.2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _unfinished: set[Path] = set()
@@ -248,14 +246,14 @@ def _remove(path: Path) -> None:
 
 
 def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:
-    """Store files from frames, each as soon as it is complete."""
+    """Store files from a stream, each as soon as it is complete."""
     store, files = request["store"], request["files"]
     expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
     got, failed = [], []
     clear(store)
     report("ready")
-    for header in _headers(stream):
+    for header in read_headers(stream):
         sha256, name, size = str(header.get("sha256")), str(header.get("name")), header.get("size")
         file: StoreFile | None = {"sha256": sha256, "name": name, "size": None}
         if expected is not None:
@@ -269,7 +267,10 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
             raise AgentError(f"{file['name']}: the sender announces {size} bytes, expected are {file['size']}")
         try:
             with PartialFile(store, {"sha256": sha256, "name": file["name"], "size": size}) as part:
-                _write_body(part, size, stream, progress)
+                for chunk in read_body(stream, size, part.path.name):
+                    part.write(memoryview(chunk))
+                    progress.add(len(chunk), part.path.name)
+                    del chunk  # the next one takes its memory
                 part.adopt()
         except HashMismatch as wrong:
             failed.append({"sha256": sha256, "reason": wrong.reason, "kind": "hash"})
@@ -279,52 +280,25 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
     return {"got": got, "failed": failed}
 
 
-def _headers(stream: BinaryIO) -> Iterator[Json]:
-    while True:
-        line = stream.readline(_HEADER)
-        if not line.endswith(b"\n"):
-            raise AgentError("the stream broke off between two files" if len(line) < _HEADER else "that is no frame")
-        header = None
-        with suppress(ValueError):
-            header = json.loads(line)
-        if not isinstance(header, dict):
-            raise AgentError("that is no frame")
-        if header.get("end") is True:
-            return
-        yield header
-
-
-def _write_body(part: PartialFile, size: int, stream: BinaryIO, progress: Progress) -> None:
-    name, buffer = part.path.name, memoryview(bytearray(min(size, CHUNK) or 1))
-    left = size
-    while left:
-        count: int | None = stream.readinto(buffer[: min(left, CHUNK)])  # type: ignore[attr-defined]
-        if not count:
-            raise AgentError(f"the stream broke off {format_size(left)} before the end of {name}")
-        part.write(buffer[:count])
-        left -= count
-        progress.add(count, name)
-
-
 def send(request: StoreRequest, write: Callable[[bytes], Any], send_body: Callable[[BinaryIO, int], Any]) -> None:
-    """Write frames; a file that can't be read gets a frame with an error."""
+    """Write a stream of files; the header of a file that can't be read has an error, and no bytes follow it."""
     for file in request["files"]:
         header = {"sha256": file["sha256"], "name": file["name"]}
         try:
             opened = path_of(request["store"], file).open("rb", buffering=0)
         except OSError as error:
             message = f"{error.filename} can't be read: {error.strerror or error}"
-            write(json.dumps({**header, "error": message}).encode() + b"\n")
+            write(header_line({**header, "error": message}))
             continue
         with opened:
             size = os.fstat(opened.fileno()).st_size
-            write(json.dumps({**header, "size": size}).encode() + b"\n")
+            write(header_line({**header, "size": size}))
             send_body(opened, size)
-    write(b'{"end": true}\n')
+    write(END)
 
 
 def _send_to_stdout(request: StoreRequest) -> int:
-    """Write frames to stdout, and errors to stderr."""
+    """Write the files to stdout, and errors to stderr."""
     out = sys.stdout.buffer
 
     def send_body(file: BinaryIO, size: int) -> None:

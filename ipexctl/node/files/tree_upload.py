@@ -17,7 +17,7 @@ import os
 import signal
 import stat
 import zlib
-from typing import BinaryIO, Callable, Iterator, NoReturn, Union
+from typing import BinaryIO, Callable, Iterator, NoReturn
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import (
@@ -29,6 +29,7 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.liveness import DAY
+from ipexctl.node.files.file_stream import CHUNK, read_body, read_headers
 from ipexctl.node.files.tree import (
     SHA256,
     STATE_DIRECTORY,
@@ -42,7 +43,6 @@ from ipexctl.node.files.tree import (
     lstat_or_none,
 )
 
-CHUNK = 1 << 20
 SILENCE = 300
 """Seconds to wait for each chunk, with the tree locked: a lost connection may never end the stream."""
 GZIP = 16 + zlib.MAX_WBITS
@@ -324,35 +324,20 @@ class UploadStream:
         raise AgentError(f"no files came for {SILENCE} s: the connection may be lost", "run it again")
 
 
-Upload = Union[BinaryIO, UploadStream]
-
-
-def frames(stream: Upload) -> Iterator[tuple[str, int]]:
-    while True:
-        line = stream.readline(1 << 12)
-        if not line.endswith(b"\n"):
-            raise AgentError("the connection broke off while files came", "run it again")
-        header = json.loads(line.decode())  # for bytes, json looks for the encoding first
-        if header.get("end"):
-            return
-        if not SHA256.fullmatch(str(header["sha256"])):
-            raise AgentError("a file came without a hash")
-        yield header["sha256"], int(header["size"])
-
-
-def receive_contents(stage: bytes, stream: Upload) -> None:
+def receive_contents(stage: bytes, stream: BinaryIO | UploadStream) -> None:
     """Write contents from a stream to the stage; each is complete and has its hash, or is absent.
 
     Only a kill can leave an incomplete file, of another size: see `TreeUpdate.is_staged`.
     """
-    for sha256, size in frames(stream):
-        path = stage + b"/" + sha256.encode()
+    for header in read_headers(stream):
+        sha256, size = str(header.get("sha256")), header["size"]
+        if not SHA256.fullmatch(sha256):
+            raise AgentError("a file came without a hash")
+        path, body = stage + b"/" + sha256.encode(), read_body(stream, size, sha256)
         if size > CHUNK:
-            receive_large(path, sha256, size, stream)
+            receive_large(path, sha256, body)
             continue
-        data = stream.read(size)
-        if len(data) < size:
-            raise AgentError("the connection broke off while files came", "run it again")
+        data = b"".join(body)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise AgentError("a file of the project changed while it was sent", "run it again")
         write_new(path, data)
@@ -373,15 +358,11 @@ def write_new(path: bytes, data: bytes) -> None:
         os.close(number)
 
 
-def receive_large(path: bytes, sha256: str, size: int, stream: Upload) -> None:
-    digest, left = hashlib.sha256(), size
+def receive_large(path: bytes, sha256: str, body: Iterator[bytes]) -> None:
+    digest = hashlib.sha256()
     with open(path + b".part", "wb", buffering=0) as file:
-        while left:
-            chunk = stream.read(min(CHUNK, left))
-            if not chunk:
-                raise AgentError("the connection broke off while files came", "run it again")
+        for chunk in body:
             digest.update(chunk)
-            left -= len(chunk)
             while chunk:
                 chunk = chunk[file.write(chunk) :]
     if digest.hexdigest() != sha256:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.node.files.file_stream import END, header_line, read_chunks
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Readable, Session
 
-_CHUNK: Final = 1 << 18
 _DROP: Final = """\
 [ -d {store} ] || exit 0
 cd {store} || exit
@@ -303,19 +302,14 @@ def refuse_damaged(response: Reply, subject: str) -> None:
 
 
 def _frames(files: Iterable[tuple[StoredFile, Path]]) -> Iterator[bytes]:
-    """Files as one stream of frames; each file is opened when the stream reaches it."""
+    """Files as one stream; each file is opened when the stream reaches it."""
     for blob, path in files:
         try:
-            file = path.open("rb", buffering=0)
+            with path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                yield header_line({**blob.to_json(), "size": size})
+                yield from read_chunks(file, size)
         except OSError as error:
-            raise NotInStore(f"{path} on this machine can't be read: {error.strerror or error}") from None
-        with file:
-            left = os.fstat(file.fileno()).st_size
-            yield json.dumps({**blob.to_json(), "size": left}).encode() + b"\n"
-            while left:
-                data = file.read(min(left, _CHUNK))
-                if not data:
-                    raise NotInStore(f"{path} changed while it was read", "run it again")
-                left -= len(data)
-                yield data
-    yield b'{"end": true}\n'
+            reason = f"{path} on this machine can't be read: {error.strerror or error}"
+            raise NotInStore(reason, "run it again") from None
+    yield END

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import shutil
@@ -19,7 +20,8 @@ from sync_helpers import LOCAL_HOST, LocalConnector, Place, contents, put
 from agent_helpers import agent_argv, all_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.node.files.tree_upload import stage_from_store
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.files.tree_upload import receive_contents, stage_from_store
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
@@ -430,6 +432,13 @@ def test_incomplete_staged_file_is_replaced_by_the_stored_file(tmp_path: Path) -
     assert (stage / "abc").samefile(stored)
     stage_from_store(os.fsencode(stage), os.fsencode(stored))
     assert stored.read_text() == "whole"
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3}\nab' % (b"a" * 64)])
+def test_truncated_stream_of_contents_is_reported(tmp_path: Path, sent: bytes) -> None:
+    with pytest.raises(AgentError, match="the stream broke off"):
+        receive_contents(os.fsencode(tmp_path), io.BytesIO(sent))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_large_data_for_several_hosts_is_distributed_and_cleaned_up(
