@@ -58,9 +58,6 @@ class Reply(dict[str, Any]):
     def texts(self, key: str) -> tuple[str, ...]:
         return self._read(key, tuple, "tuple[str, ...]")
 
-    def optional_texts(self, key: str) -> tuple[str, ...]:
-        return () if self.get(key) is None else self.texts(key)
-
     def texts_by_name(self, key: str) -> dict[str, str]:
         return self._read(key, dict, "dict[str, str]")
 

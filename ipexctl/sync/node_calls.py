@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, read_chunks
+from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import ChunkStream
@@ -24,23 +24,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Readable, Session
     from ipexctl.sync.manifest import ManifestEntry
     from ipexctl.sync.project import Project
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One tree of the project on a host."""
-
-    number: int
-    path: str
-    digest: str | None
-    whole: bool
-    """It is up to date."""
-    held: tuple[str, ...]
-    """Other runs that use it."""
-    ended: tuple[str, ...]
-    """Runs with a lease on it that have ended by their record."""
-    staged: tuple[str, ...]
-    kept: tuple[str, ...] = ()
 
 
 class TreeState(NamedTuple):
@@ -148,34 +131,25 @@ def query_tree(
 
     stdin = ChunkStream(contents())
     reply = calls.call(session, "files.tree", "inspect", fields, label="look at the tree", stdin=stdin)
-    state = _read_state(session.host.name, reply)
-    if "updated" not in reply:
-        return state
-    return state._replace(updated=read_result(session.host, reply.record("updated"), sent))
+    trees = reply.decode(TreesReply)
+    updated = sync_result(session.host, trees.updated, sent) if trees.updated is not None else None
+    store = trees.store or f"alone:{session.host.name}"
+    return TreeState(trees.home, store, trees.python, trees.generations, updated)
 
 
-def _read_state(host: str, reply: Reply) -> TreeState:
-    return TreeState(
-        reply.text("home"),
-        reply.text_or_none("store") or f"alone:{host}",
-        reply.text("python"),
-        tuple(entry.decode(Generation, number=entry.integer("generation")) for entry in reply.records("generations")),
-    )
-
-
-def read_result(host: Host, reply: Reply, sent_bytes: int) -> SyncResult:
+def sync_result(host: Host, changes: TreeChanges, sent_bytes: int) -> SyncResult:
     return SyncResult(
         host,
-        "changed" if reply.flag("changed") else "ok",
-        path=reply.text("path"),
+        "changed" if changes.changed else "ok",
+        path=changes.path,
         sent_bytes=sent_bytes,
-        files_sent=reply.integer("placed"),
-        files_deleted=reply.integer("deleted"),
-        kept=reply.texts("kept"),
-        blocked=reply.texts("blocked"),
-        moved_away=reply.texts("aside"),
-        would_send=reply.optional_texts("place"),
-        would_delete=reply.optional_texts("delete"),
+        files_sent=changes.placed,
+        files_deleted=changes.deleted,
+        kept=changes.kept,
+        blocked=changes.blocked,
+        moved_away=changes.aside,
+        would_send=changes.place,
+        would_delete=changes.delete,
     )
 
 
@@ -185,7 +159,7 @@ def put_tree(
     generation: int,
     contents: Sequence[bytes | ManifestEntry],
     blobs: Sequence[str],
-) -> tuple[Reply, int]:
+) -> tuple[PutReply, int]:
     """Update that generation to the project; returns the host's reply and the number of bytes sent.
 
     `contents` are complete frames, and files that are read while they are sent. `blobs` are paths in the host's store.
@@ -204,7 +178,7 @@ def put_tree(
         if upload.error is not None:
             raise upload.error from error
         raise
-    return reply, upload.read_bytes
+    return reply.decode(PutReply), upload.read_bytes
 
 
 def frame(root: bytes, entry: ManifestEntry) -> bytes:

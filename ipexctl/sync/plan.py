@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.sync.node_calls import Generation, TreeState
+    from ipexctl.node.files.replies import Generation
+    from ipexctl.sync.node_calls import TreeState
 
 
 class SyncPlan(NamedTuple):

@@ -16,7 +16,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Timed, ignore_event
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.sync.node_calls import Expected, TreeCalls, TreeRequest, frame, put_tree, query_tree, read_result
+from ipexctl.sync.node_calls import Expected, TreeCalls, TreeRequest, frame, put_tree, query_tree, sync_result
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import last_sent, remember, sent_before
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -279,19 +279,17 @@ class ProjectSync:
         for _ in range(_ROUNDS):
             reply, count = put_tree(session, self.request, plan.generation, contents, blobs)
             sent += count
-            if "need" not in reply:
+            if not reply.need:
                 break
-            needed = set(reply.texts("need"))
-            if not needed <= set(self.project.manifest.files):
+            if not set(reply.need) <= set(self.project.manifest.files):
                 raise MalformedReply("it needs files that are not in the project", json.dumps(reply))
-            blobs, contents = [], self._contents(needed)
+            blobs, contents = [], self._contents(set(reply.need))
         self.watch(Timed(host.name, "sent", time.monotonic() - began))
-        if "busy" in reply:
-            runs = ", ".join(reply.texts("busy"))
-            raise HostError(f"run {runs} began to use the tree during the sync", "run it again")
-        if "need" in reply:
+        if reply.busy:
+            raise HostError(f"run {', '.join(reply.busy)} began to use the tree during the sync", "run it again")
+        if reply.changes is None:
             raise HostError("files that were sent are still missing there", "run it again")
-        return read_result(host, reply, 0 if self.dry_run else sent)
+        return sync_result(host, reply.changes, 0 if self.dry_run else sent)
 
     def _contents(self, need: set[str]) -> list[bytes | ManifestEntry]:
         """The contents as frames; a small amount is read once for all hosts that lack the same files."""

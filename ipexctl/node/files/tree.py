@@ -29,6 +29,7 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.liveness import LEASE_LIMITS, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
+from ipexctl.node.files.replies import Generation, TreesReply
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -152,9 +153,10 @@ class ProjectTree:
             return stat.S_ISLNK(status.st_mode) and decode_name(os.readlink(self.path_of(path))) == row[4]
         return stat.S_ISREG(status.st_mode) and status.st_size == row[3] and sha256_of(self.path_of(path)) == row[4]
 
-    def check(self) -> Json:
+    def check(self) -> tuple[int, list[str]]:
         """Compare the tree with its state: the number of missing files, and the changed ones."""
-        gone, kept = 0, []
+        gone = 0
+        kept: list[str] = []
         for row in self.rows.values():
             status = lstat_or_none(self.path_of(row[0]))
             if status is None:
@@ -163,7 +165,7 @@ class ProjectTree:
                 continue
             elif not row[6] or status.st_size > WORTH_READING or not self.has_content(row[0], status, row):
                 kept.append(row[0])
-        return {"gone": gone, "kept": kept}
+        return gone, kept
 
 
 def record_of(tree: ProjectTree, run: str) -> Json:
@@ -227,41 +229,47 @@ def generations(home: bytes, project: str) -> list[ProjectTree]:
     return trees
 
 
-def inspect(request: InspectRequest) -> Json:
+def inspect(request: InspectRequest) -> TreesReply:
     """Describe the trees of a project, and take a lease on one that is up to date."""
     home, digest = os.fsencode(home_of(request)), request["digest"]
     own_run, ended = request["lease"], request["ended"]
-    descriptions: list[Json] = []
+    described: list[Generation] = []
     leased = False
     for tree in generations(home, request["project"]):
         if not tree.exists():
             continue
-        description: Json = {"whole": False}
+        kept: list[str] = []
         with tree.lock() if own_run and tree.digest == digest and not leased else contextlib.nullcontext():
-            if tree.digest == digest and not tree.pending:
-                description.update(tree.check())
-                description["whole"] = not description["gone"]
-            if description["whole"] and not leased:
+            is_whole = tree.digest == digest and not tree.pending
+            if is_whole:
+                gone, kept = tree.check()
+                is_whole = not gone
+            if is_whole and not leased:
                 tree.lease(own_run)
                 leased = bool(own_run)
-        description["staged"] = []
+        staged: list[str] = []
         with contextlib.suppress(OSError):
-            description["staged"] = [
-                decode_name(name) for name in os.listdir(tree.stage) if SHA256.fullmatch(decode_name(name))
-            ]
-        description.update(generation=tree.generation, path=decode_name(tree.path), digest=tree.digest)
-        description["held"] = tree.active_runs(own_run, ended)
-        description["ended"] = [run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)]
-        descriptions.append(description)
-    return description_of(home, descriptions, make_token=not request["dry_run"])
+            staged = [decode_name(name) for name in os.listdir(tree.stage) if SHA256.fullmatch(decode_name(name))]
+        described.append(
+            Generation(
+                tree.generation,
+                decode_name(tree.path),
+                tree.digest,
+                is_whole,
+                held=tuple(tree.active_runs(own_run, ended)),
+                ended=tuple(run for run in tree.runs() if record_of(tree, run) and has_ended(tree, run)),
+                staged=tuple(staged),
+                kept=tuple(kept),
+            )
+        )
+    return describe(home, described, make_token=not request["dry_run"])
 
 
-def description_of(home: bytes, trees: list[Json], *, make_token: bool) -> Json:
-    token = store_token(home, make=make_token)
-    return {"home": decode_name(home), "store": token, "python": sys.executable, "generations": trees}
+def describe(home: bytes, trees: list[Generation], *, make_token: bool) -> TreesReply:
+    return TreesReply(decode_name(home), store_token(home, make=make_token), sys.executable, tuple(trees))
 
 
-def inspect_or_update(request: InspectRequest, stream: BinaryIO) -> Json:
+def inspect_or_update(request: InspectRequest, stream: BinaryIO) -> TreesReply:
     if "expected" not in request:
         return inspect(request)
     from ipexctl.node.files.tree_upload import update  # it imports this module, and OpenSSL

@@ -19,7 +19,7 @@ import stat
 import zlib
 from typing import BinaryIO, Callable, Iterator, NoReturn
 
-from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
@@ -30,13 +30,14 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.liveness import DAY
 from ipexctl.node.files.file_stream import CHUNK, read_body, read_headers
+from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.tree import (
     SHA256,
     STATE_DIRECTORY,
     InspectRequest,
     ProjectTree,
     Row,
-    description_of,
+    describe,
     generations,
     has_ended,
     inspect,
@@ -405,21 +406,21 @@ def read_manifest(request: InspectRequest, stream: BinaryIO) -> list[Row]:
     return rows
 
 
-def put(request: PutRequest, stream: BinaryIO) -> Json:
+def put(request: PutRequest, stream: BinaryIO) -> PutReply:
     return put_into(generations(os.fsencode(home_of(request)), request["project"]), request, stream)
 
 
-def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) -> Json:
+def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) -> PutReply:
     home, own_run, ended, number = trees[0].home, request["lease"], request["ended"], request["generation"]
     tree = next((tree for tree in trees if tree.generation == number), None)
     tree = tree or ProjectTree(home, request["project"], number)
     others = [other for other in trees if other.generation != number]
     rows = read_manifest(request, stream)
     if request["dry_run"]:
-        return report_of(Plan(tree, rows), dry_run=True)
+        return PutReply(changes_of(Plan(tree, rows), dry_run=True))
     with tree.lock():
         if request.get("expected", tree.digest) != tree.digest:
-            return {}  # another host with this home was faster
+            return PutReply()  # another host with this home was faster
         make_private_directory(tree.stage)
         try:
             for blob in request["blobs"]:
@@ -428,12 +429,12 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
             plan = Plan(tree, rows)
             update = TreeUpdate(plan)
             if missing := update.stage_local_copies(others):
-                return {"need": missing}
+                return PutReply(need=tuple(missing))
         except OSError:
             empty_stage(tree.stage)  # no path is changed yet, and the disk space may be needed
             raise
         if plan.changes and (busy := tree.active_runs(own_run, ended)):
-            return {"busy": busy}
+            return PutReply(busy=tuple(busy))
         for other in others:
             other.release(own_run)
         for run in [*ended, *(run for run in tree.runs() if has_ended(tree, run))]:
@@ -441,10 +442,10 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
         update.apply(request["digest"])
         tree.lease(own_run)
         remove_old_transfers(home, tree.filesystem_time())
-        return report_of(plan)
+        return PutReply(changes_of(plan))
 
 
-def update(request: InspectRequest, stream: BinaryIO) -> Json:
+def update(request: InspectRequest, stream: BinaryIO) -> TreesReply:
     """Describe the trees; first update the only one, if no run uses it and it is as the control machine expects.
 
     The control machine may expect that there is none.
@@ -454,27 +455,27 @@ def update(request: InspectRequest, stream: BinaryIO) -> Json:
     first = trees[0]
     if len(trees) > 1 or first.digest != request["expected"] or first.pending or first.runs():
         return inspect(request)
-    reply = put_into(trees, {**request, "generation": 1, "blobs": []}, stream)
-    if "changed" not in reply:  # a content is missing after all, a run has just begun, or another host was faster
+    changes = put_into(trees, {**request, "generation": 1, "blobs": []}, stream).changes
+    if changes is None:  # a content is missing after all, a run has just begun, or another host was faster
         return inspect(request)
-    updated: Json = {"whole": True, "staged": [], "held": [], "ended": [], "kept": reply["kept"]}
-    updated.update(generation=1, path=reply["path"], digest=request["digest"])
-    return {**description_of(home, [updated], make_token=True), "updated": reply}
+    updated = Generation(1, changes.path, request["digest"], True, kept=changes.kept)
+    return describe(home, [updated], make_token=True)._replace(updated=changes)
 
 
-def report_of(plan: Plan, *, dry_run: bool = False) -> Json:
-    files = [row[0] for row in plan.make if row[1] != "d"]
-    gone = [path for path in plan.remove if any(row[1] != "d" for row in plan.old[path])]
-    return {
-        "path": decode_name(plan.tree.path),
-        "changed": plan.changes,
-        "placed": len(files),
-        "deleted": len(gone),
-        "kept": plan.kept[:MAX_PATHS],
-        "blocked": plan.blocked[:MAX_PATHS],
-        "aside": plan.aside[:MAX_PATHS],
-        **({"place": files, "delete": gone} if dry_run else {}),
-    }
+def changes_of(plan: Plan, *, dry_run: bool = False) -> TreeChanges:
+    files = tuple(row[0] for row in plan.make if row[1] != "d")
+    gone = tuple(path for path in plan.remove if any(row[1] != "d" for row in plan.old[path]))
+    return TreeChanges(
+        decode_name(plan.tree.path),
+        bool(plan.changes),
+        placed=len(files),
+        deleted=len(gone),
+        kept=tuple(plan.kept[:MAX_PATHS]),
+        blocked=tuple(plan.blocked[:MAX_PATHS]),
+        aside=tuple(plan.aside[:MAX_PATHS]),
+        place=files if dry_run else (),
+        delete=gone if dry_run else (),
+    )
 
 
 def main(action: str) -> int:

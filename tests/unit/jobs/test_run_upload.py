@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +15,7 @@ from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import StartFailure
 
 PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
+CONTEXT: Any = SimpleNamespace(facts={})
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Sync:
     needs_upload: bool
     is_uploaded: bool = False
     dry_run: bool = False
+    facts: dict[str, object] = field(default_factory=dict)
 
     def upload(self) -> Report:
         self.is_uploaded = True
@@ -46,14 +48,14 @@ def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
     failed: Future[Any] = Future()
     failed.set_exception(StartFailure("REASON"))
     with pytest.raises(StartFailure, match="REASON"):
-        _upload(done(sync), PROJECT, None, print, failed)  # type: ignore[arg-type]
+        _upload(done(sync), PROJECT, CONTEXT, print, failed)
     assert not sync.is_uploaded
 
 
 def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
     notes: list[str] = []
     still_running: Future[Any] = Future()
-    tree = _upload(done(Sync(needs_upload=False)), PROJECT, None, notes.append, still_running)  # type: ignore[arg-type]
+    tree = _upload(done(Sync(needs_upload=False)), PROJECT, CONTEXT, notes.append, still_running)
     assert tree == "/there/project"
     assert notes == ["note: NOTE"]
 

@@ -16,9 +16,10 @@ from sync_helpers import put
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.node.files.replies import Generation
 from ipexctl.sync import scan as walk
 from ipexctl.sync.manifest import Manifest, ManifestEntry, unpacked
-from ipexctl.sync.node_calls import Generation, TreeState
+from ipexctl.sync.node_calls import TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import Hashes, data_patterns, manifest_of
 from ipexctl.sync.report import SyncReport, SyncResult

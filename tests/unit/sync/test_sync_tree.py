@@ -21,13 +21,14 @@ from agent_helpers import agent_argv, all_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.files.replies import Generation
 from ipexctl.node.files.tree_upload import receive_contents, stage_from_store
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.sync import sync, upload
-from ipexctl.sync.node_calls import Generation, TreeCalls, TreeRequest, TreeState
+from ipexctl.sync.node_calls import TreeCalls, TreeRequest, TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -558,7 +559,7 @@ def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str
         capture_output=True,
         check=True,
     )
-    assert json.loads(done.stdout)["changed"], done.stderr
+    assert json.loads(done.stdout)["changes"]["changed"], done.stderr
     assert (place.home / "code/p-1/d").is_dir()
 
 

@@ -1,0 +1,59 @@
+"""The answers about a project's trees, for both sides."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Generation(NamedTuple):
+    """One tree of the project on a host."""
+
+    number: int
+    path: str
+    digest: str | None
+    whole: bool
+    """It is up to date."""
+    held: tuple[str, ...] = ()
+    """Other runs that use it."""
+    ended: tuple[str, ...] = ()
+    """Runs with a lease on it that have ended by their record."""
+    staged: tuple[str, ...] = ()
+    """Hashes of contents that wait in it."""
+    kept: tuple[str, ...] = ()
+    """Files that were changed on the host."""
+
+
+class TreeChanges(NamedTuple):
+    """The update of a tree, or with dry_run the update that would be done. Of lists that are kept short, the first."""
+
+    path: str
+    changed: bool
+    placed: int
+    deleted: int
+    kept: tuple[str, ...]
+    """Files that were changed on the host."""
+    blocked: tuple[str, ...]
+    """Files of the project that are not there, because the host has its own."""
+    aside: tuple[str, ...]
+    """Files of the host that have got another name."""
+    place: tuple[str, ...] = ()
+    """With dry_run, all that would be placed."""
+    delete: tuple[str, ...] = ()
+
+
+class PutReply(NamedTuple):
+    """Without changes, the reason: contents that are missing, or runs that use the tree. Else another was faster."""
+
+    changes: TreeChanges | None = None
+    need: tuple[str, ...] = ()
+    busy: tuple[str, ...] = ()
+
+
+class TreesReply(NamedTuple):
+    home: str
+    store: str | None
+    """The same on hosts that share this home; None if it is not known."""
+    python: str
+    generations: tuple[Generation, ...]
+    updated: TreeChanges | None = None
+    """If the same call updated or checked the only tree."""
