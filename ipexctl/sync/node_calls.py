@@ -147,7 +147,7 @@ def sync_result(host: Host, changes: TreeChanges, sent_bytes: int) -> SyncResult
         files_deleted=changes.deleted,
         kept=changes.kept,
         blocked=changes.blocked,
-        moved_away=changes.aside,
+        moved_away=changes.moved_away,
         would_send=changes.place,
         would_delete=changes.delete,
     )

@@ -1,4 +1,4 @@
-"""Whether a run is over, as far as one host can tell: the rule for all that reports runs, or removes what they use.
+"""Tells whether a run is over, as far as one host can know: the rule for all that reports runs or removes their files.
 
 Processes that name the run are better evidence than this rule; callers that remove something look for them first.
 """

@@ -34,7 +34,7 @@ class TreeChanges(NamedTuple):
     """Files that were changed on the host."""
     blocked: tuple[str, ...]
     """Files of the project that are not there, because the host has its own."""
-    aside: tuple[str, ...]
+    moved_away: tuple[str, ...]
     """Files of the host that have got another name."""
     place: tuple[str, ...] = ()
     """With dry_run, all that would be placed."""

@@ -472,7 +472,7 @@ def changes_of(plan: Plan, *, dry_run: bool = False) -> TreeChanges:
         deleted=len(gone),
         kept=tuple(plan.kept[:MAX_PATHS]),
         blocked=tuple(plan.blocked[:MAX_PATHS]),
-        aside=tuple(plan.aside[:MAX_PATHS]),
+        moved_away=tuple(plan.aside[:MAX_PATHS]),
         place=files if dry_run else (),
         delete=gone if dry_run else (),
     )

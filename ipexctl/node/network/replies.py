@@ -1,4 +1,4 @@
-"""What a check of the connections between nodes finds."""
+"""Results of a check of the connections between nodes, for both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands about runs reply with."""
+"""The answers of the commands about runs, for both sides."""
 
 from __future__ import annotations
 

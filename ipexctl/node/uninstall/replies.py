@@ -1,4 +1,4 @@
-"""What is in a home: the reply of `list` and `remove`."""
+"""The contents of a home, the answer of `list` and `remove`, for both sides."""
 
 from __future__ import annotations
 
