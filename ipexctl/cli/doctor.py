@@ -42,14 +42,14 @@ def doctor_command(
 def examine(targets: Targets, home: Home, output: Output, **checks: Any) -> DoctorReport:
     """Check the hosts of the call; `checks` are options of doctor. Raises Interrupted after a signal."""
     from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
-    from ipexctl.facts.gather import gather
+    from ipexctl.facts.gather import gather_facts
     from ipexctl.remote.fanout import run_in_background
 
     hosts = choose_hosts(targets)
     home_on_hosts = check_home(home)
     started = time.monotonic()
     with session_pool(targets, output) as (pool, interrupt):
-        probed = gather(hosts, pool, home=home_on_hosts, timeout=targets.timeout)
+        probed = gather_facts(hosts, pool, home=home_on_hosts, timeout=targets.timeout)
         answers = run_in_background(lambda: list(probed), "facts")
         pool.connector.load(hosts)
         # Imported while the hosts answer: it takes as long as a connection.

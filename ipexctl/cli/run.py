@@ -253,7 +253,7 @@ def _install_first(
     Returns the exit code, and the facts of the hosts if they still hold, as nothing had to be installed.
     Without --stack and --torch the hosts get the environment that other hosts have.
     """
-    from ipexctl.facts.gather import gather
+    from ipexctl.facts.gather import gather_facts
     from ipexctl.jobs.submit.context import is_everywhere
     from ipexctl.jobs.submit.preflight.before_install import check_before_install
     from ipexctl.jobs.submit.request import StartFailure
@@ -269,7 +269,7 @@ def _install_first(
     stack = StackRequest(request.torch, request.stack)
     wanted = install_request(stack, packages, requirements, Sources(), request.env, os.environ)
     # All answers are read: an abandoned gather cancels the pool.
-    probed = tuple(gather(hosts, pool, home=request.home, timeout=request.timeout))
+    probed = tuple(gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
     is_there = is_everywhere(probed, request.env)
     if is_there and wanted.env == EnvRequest(StackRequest()):
         return 0, probed

@@ -32,10 +32,10 @@ def check_value(param: Param, value: Any) -> None:
         check_request(RunRequest("script", ("",), LaunchOptions(), **given))
     elif name in _OF_STACK or name == "python":
         from ipexctl.stack.catalog.user_table import known_rows
-        from ipexctl.stack.choice import check_request as check_stack
+        from ipexctl.stack.choice import check_stack_request
         from ipexctl.stack.resolve.model import StackRequest
 
-        check_stack(StackRequest(**given), known_rows(os.environ))
+        check_stack_request(StackRequest(**given), known_rows(os.environ))
     else:
         _check_text(param, value)
 

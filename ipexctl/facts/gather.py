@@ -80,7 +80,7 @@ class _Output(OutputCollector):
         return error.status, error.reason, error.advice  # no option gives it longer
 
 
-def gather(
+def gather_facts(
     hosts: Sequence[Host],
     pool: SessionPool,
     *,

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.facts.gather import HostFacts, gather
+from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.control_files import FileGroup, find_control_files, remove_control_files
@@ -118,7 +118,7 @@ class _Uninstall:
         return sorted({run for result in self.results.values() for run in result.over})
 
     def find_homes(self) -> None:
-        for answer in gather(self.hosts, self._pool, home=self._options.home, timeout=self._options.timeout):
+        for answer in gather_facts(self.hosts, self._pool, home=self._options.home, timeout=self._options.timeout):
             self.results[answer.host.name] = _first_result(answer)
 
     def call_agent(self, action: str, hosts: Sequence[Host]) -> None:

@@ -146,7 +146,7 @@ def _network(route: str) -> ipaddress.IPv4Network | None:
         return None
 
 
-def make_plan(spec: LabSpec, name: str, block: int) -> Lab:
+def plan_lab(spec: LabSpec, name: str, block: int) -> Lab:
     """The lab of this spec, with all names and addresses."""
     hosts = tuple(_node(spec, name, block, index) for index in range(spec.hosts))
     bastion = None

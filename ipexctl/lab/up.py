@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.lab import cpu_files, disk, files, network, state, system
 from ipexctl.lab.down import known_labs, remove
-from ipexctl.lab.plan import LabSpec, check, free_block, free_name, make_plan
+from ipexctl.lab.plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.lab.state import Lab, LabHost, lab_lock, machine_lock
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _plan(spec: LabSpec) -> Lab:
     taken = {lab.block for lab in labs}
     taken |= {block for block in range(1, 255) if f"{state.LINK_PREFIX}{block}" in links}
     name = free_name(known_labs(), spec.name)
-    return make_plan(spec, name, free_block(taken, system.routes()))
+    return plan_lab(spec, name, free_block(taken, system.routes()))
 
 
 def _make(lab: Lab) -> Lab:

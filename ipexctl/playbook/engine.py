@@ -127,14 +127,14 @@ class Engine:
 
     def _gather(self, hosts: Sequence[Host]) -> None:
         from ipexctl.facts.facts import to_json
-        from ipexctl.facts.gather import gather
+        from ipexctl.facts.gather import gather_facts
 
         missing = [host for host in hosts if host.name not in self._facts]
         if not missing:
             return
         report = self.begin(GATHER, "facts", "")
         options = self.context.options
-        for answer in gather(missing, self.context.pool, home=options.home, timeout=options.timeout):
+        for answer in gather_facts(missing, self.context.pool, home=options.home, timeout=options.timeout):
             name = answer.host.name
             if answer.facts is None or answer.status != "ok":
                 result = failed_host(answer)

@@ -39,7 +39,7 @@ _PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")
 """The packages of a stack that other packages may not change."""
 
 
-def check_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
+def check_stack_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
     """Raise a UserError for a stack or version that does not exist, before any host is contacted."""
     decided = resolve(request, {}, None, rows=rows)
     if isinstance(decided, Refusal) and decided.exit_code == 2:
@@ -160,13 +160,13 @@ def versions_for(
     timeout: float | None = None,
 ) -> VersionsReport:
     """Choose for these hosts; hosts without facts are reported and do not count."""
-    from ipexctl.facts.gather import gather
+    from ipexctl.facts.gather import gather_facts
 
     began = time.monotonic()
     wrong = resolve(request, {}, None, rows=rows)
     if isinstance(wrong, Refusal) and wrong.exit_code == 2:
         return VersionsReport(tuple(rows), wrong)
-    answers = {answer.host.name: answer for answer in gather(hosts, pool, home=home, timeout=timeout)}
+    answers = {answer.host.name: answer for answer in gather_facts(hosts, pool, home=home, timeout=timeout)}
     ordered = tuple(answers[host.name] for host in hosts if host.name in answers)
     facts = {answer.host.name: answer.facts for answer in ordered if answer.facts is not None}
     outcome: StackPlan | Undecided | Refusal = Refusal("no host answered, so no stack can be chosen")

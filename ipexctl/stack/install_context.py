@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.facts.gather import HostFacts, gather
+from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.progress import Timed, Watch
 from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
-from ipexctl.stack.choice import check_request
+from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.preflight import takes_wheels
 from ipexctl.stack.env.record import DEFAULT, check_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
@@ -69,7 +69,7 @@ def install_request(
 ) -> InstallRequest:
     """The request for these packages and requirements files. Raises a UserError, before any host is contacted."""
     rows = known_rows(environ)
-    check_request(stack, rows)
+    check_stack_request(stack, rows)
     request = InstallRequest(EnvRequest(stack), sources, rows, name=check_env_name(env))
     if not (packages or files) and sources == Sources():
         return request
@@ -249,7 +249,7 @@ def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> 
         context.watch(Timed(host.name, step, seconds))
 
     pool, home, timeout = context.pool, request.home, request.timeout
-    for gathered in probed or gather(context.hosts, pool, home=home, timeout=timeout, on_step=on_step):
+    for gathered in probed or gather_facts(context.hosts, pool, home=home, timeout=timeout, on_step=on_step):
         try:
             context.facts[gathered.host.name], _ = gathered.require_home()
         except HostError as error:

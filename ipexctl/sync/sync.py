@@ -256,12 +256,14 @@ class ProjectSync:
         contents = [self.project.manifest.files[sha256] for sha256 in sorted(set().union(*needs.values()))]
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
             return None
-        from ipexctl.facts.gather import gather  # slow to import, and seldom needed
+        from ipexctl.facts.gather import gather_facts  # slow to import, and seldom needed
         from ipexctl.sync.upload import Uploader, store_locations
 
         unknown = [host for host in hosts if host.name not in self.facts]
         if unknown:
-            for answer in gather(unknown, self.pool, home=self.request.calls.home, timeout=self.request.calls.timeout):
+            for answer in gather_facts(
+                unknown, self.pool, home=self.request.calls.home, timeout=self.request.calls.timeout
+            ):
                 if answer.facts is not None:
                     self.facts[answer.host.name] = answer.facts
         first = [host for host in hosts if needs[host.name]]

@@ -15,7 +15,7 @@ from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.network_check import NetworkReport, check_network
 from ipexctl.doctor.smoke import measure
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.gather import gather
+from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from ipexctl.lab.plan import PREFIX, ipv6
@@ -201,4 +201,6 @@ def test_measurement_keeps_its_time_limit_and_leaves_no_processes(lab: Lab) -> N
 
 def _facts(lab: Lab) -> dict[str, Facts]:
     with open_sessions(lab) as pool:
-        return {answer.host.name: answer.facts or Facts() for answer in gather(read_hosts_file(lab.hostfile), pool)}
+        return {
+            answer.host.name: answer.facts or Facts() for answer in gather_facts(read_hosts_file(lab.hostfile), pool)
+        }

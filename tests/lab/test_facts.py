@@ -9,7 +9,7 @@ import pytest
 
 from cli_helpers import processes_with
 from ipexctl.facts.facts import Facts
-from ipexctl.facts.gather import HostFacts, gather
+from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.network import Network
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.lab import Lab, LabHost, LabSpec, break_host
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.lab
 
 def ask_all(lab: Lab, *, home: str | None = None, timeout: float | None = None) -> dict[str, HostFacts]:
     with Connector(ConnectOptions(connect_timeout=5)) as connector, SessionPool(connector, Cancel(), forks=32) as pool:
-        found = gather(read_hosts_file(lab.hostfile), pool, home=home, timeout=timeout)
+        found = gather_facts(read_hosts_file(lab.hostfile), pool, home=home, timeout=timeout)
         return {answer.host.name: answer for answer in found}
 
 

@@ -7,8 +7,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ipexctl.facts.gather import HostFacts
-from ipexctl.facts.gather import gather as gather_facts
+from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.internal import addresses_among
 from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold

@@ -19,7 +19,7 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
     import os
 
     from ipexctl.doctor.run import DoctorRequest, run_doctor
-    from ipexctl.facts.gather import gather
+    from ipexctl.facts.gather import gather_facts
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.stack.catalog.user_table import known_rows
 
@@ -33,7 +33,7 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
         rows=known_rows(os.environ),
         node0_of=RunRegistry().node0_of,
     )
-    probed = gather(hosts, context.pool, home=options.home, timeout=call.timeout)
+    probed = gather_facts(hosts, context.pool, home=options.home, timeout=call.timeout)
     report = run_doctor(hosts, probed, request, context.pool)
     failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
     ignored = {*(args["ignore"] or ()), *(context.fixed if call.check else ())}

@@ -137,10 +137,10 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
 
 
 def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str, Result]) -> dict[str, Facts]:
-    from ipexctl.facts.gather import gather
+    from ipexctl.facts.gather import gather_facts
 
     facts: dict[str, Facts] = {}
-    for answer in gather(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
+    for answer in gather_facts(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
         if answer.facts is None or answer.status != "ok":
             results[answer.host.name] = failed_host(answer)
         else:

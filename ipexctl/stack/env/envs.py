@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ipexctl.facts.gather import HostFacts, gather
+from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.home import find_leaders
 from ipexctl.remote.outcome import HostError, HostResult, Report, Status
 from ipexctl.stack.env.environment import EnvClient, machine_token, verify
@@ -157,7 +157,7 @@ def _on_hosts(
     began = time.monotonic()
     done: dict[str, EnvsResult] = {}
     targets: dict[str, _Target] = {}
-    for answer in gather(hosts, pool, home=home, timeout=timeout):
+    for answer in gather_facts(hosts, pool, home=home, timeout=timeout):
         target = _target_of(answer)
         if isinstance(target, _Target):
             targets[answer.host.name] = target

@@ -8,7 +8,7 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.facts.facts import Facts, parse, to_json
-from ipexctl.facts.gather import gather
+from ipexctl.facts.gather import gather_facts
 from ipexctl.facts.internal import addresses_among
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.hosts.host import Host
@@ -64,6 +64,6 @@ def test_reached_address_of_local_sessions_is_ignored(
 ) -> None:
     monkeypatch.setattr(SessionPool, "session", lambda _, host: session(host, stdout=b"reached 10.0.0.1\n"))
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
-        (answer,) = gather([Host("a", "a")], pool)
+        (answer,) = gather_facts([Host("a", "a")], pool)
     assert answer.facts is not None
     assert answer.facts.network.reached == reached

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.facts.facts import parse, to_json
-from ipexctl.facts.gather import REST_SECONDS, gather, skew
+from ipexctl.facts.gather import REST_SECONDS, gather_facts, skew
 from ipexctl.facts.probe import probe_command, probe_script
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
@@ -229,7 +229,7 @@ def test_hanging_programs_are_killed_and_other_facts_are_kept(tmp_path: Path, mo
     host = Host("localhost", "localhost")
     monkeypatch.setattr(SessionPool, "session", lambda _, host: LocalSession(host))
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
-        (answer,) = gather([host], pool)
+        (answer,) = gather_facts([host], pool)
     assert REST_SECONDS <= time.monotonic() - started < REST_SECONDS + 4
     assert (answer.status, answer.reason) == ("ok", "")
     facts = answer.facts

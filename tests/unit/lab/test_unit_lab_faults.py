@@ -12,11 +12,11 @@ from ipexctl.errors import UserError
 from ipexctl.lab import FAULTS, LabSpec
 from ipexctl.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.lab.faults import check_possible, find_fault, read_arguments, steps
-from ipexctl.lab.plan import make_plan
+from ipexctl.lab.plan import plan_lab
 from ipexctl.text import counted
 from message_data import missing
 
-HOST = make_plan(LabSpec(hosts=1, internal=True), "lab", 1).hosts[0]
+HOST = plan_lab(LabSpec(hosts=1, internal=True), "lab", 1).hosts[0]
 
 
 def test_unknown_fault_suggests_the_nearest_name_and_lists_all() -> None:

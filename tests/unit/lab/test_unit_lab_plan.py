@@ -11,7 +11,7 @@ from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, network, state
 from ipexctl.lab.down import labs_of, labs_to_remove, mounts_below
 from ipexctl.lab.fault_injection import find_host, pick_host
-from ipexctl.lab.plan import PREFIX, PREFIX_V6, check, free_block, free_name, ipv6, make_plan
+from ipexctl.lab.plan import PREFIX, PREFIX_V6, check, free_block, free_name, ipv6, plan_lab
 from ipexctl.lab.state import from_json, netns_name, to_json
 from ipexctl.lab.system import innermost_pid, missing
 from message_data import missing as data_missing
@@ -19,7 +19,7 @@ from message_data import missing as data_missing
 
 def test_addresses_begin_at_11_and_settings_repeat_in_turn() -> None:
     spec = LabSpec(hosts=3, cpus=("haswell", "icelake-sp"), users=("alice", "bob"), homes=("/home", "/scratch"))
-    hosts = make_plan(spec, "lab", 7).hosts
+    hosts = plan_lab(spec, "lab", 7).hosts
     assert [host.address for host in hosts] == ["10.77.7.11", "10.77.7.12", "10.77.7.13"]
     assert [host.cpu_profile for host in hosts] == ["haswell", "icelake-sp", "haswell"]
     assert [host.home for host in hosts] == ["/home/alice", "/scratch/bob", "/home/alice"]
@@ -27,7 +27,7 @@ def test_addresses_begin_at_11_and_settings_repeat_in_turn() -> None:
 
 
 def test_the_networks_of_a_large_lab_hold_all_its_hosts() -> None:
-    lab = make_plan(LabSpec(hosts=400), "lab", 6)
+    lab = plan_lab(LabSpec(hosts=400), "lab", 6)
     front = ipaddress.IPv4Interface(f"10.77.6.1/{PREFIX}").network
     assert [lab.hosts[at].address for at in (0, 199, 200, 399)] == [
         *("10.77.6.11", "10.77.6.210"),
@@ -39,13 +39,13 @@ def test_the_networks_of_a_large_lab_hold_all_its_hosts() -> None:
 
 
 def test_with_a_second_network_each_host_has_two_addresses() -> None:
-    host = make_plan(LabSpec(hosts=1, internal=True), "lab", 7).hosts[0]
+    host = plan_lab(LabSpec(hosts=1, internal=True), "lab", 7).hosts[0]
     assert (host.address, host.internal, host.peer_address) == ("10.77.7.11", "10.78.7.11", "10.78.7.11")
     assert network.interfaces(host) == ("eth0", "eth1")
 
 
 def test_only_the_bastion_has_an_address_in_the_front_network() -> None:
-    lab = make_plan(LabSpec(hosts=1, bastion=True, internal=True), "lab", 7)
+    lab = plan_lab(LabSpec(hosts=1, bastion=True, internal=True), "lab", 7)
     assert lab.bastion is not None
     assert (lab.bastion.address, lab.bastion.internal) == ("10.77.7.10", "10.78.7.10")
     assert (lab.hosts[0].address, lab.hosts[0].internal) == ("10.78.7.11", None)
@@ -53,7 +53,7 @@ def test_only_the_bastion_has_an_address_in_the_front_network() -> None:
 
 
 def test_home_of_root_is_slash_root() -> None:
-    assert make_plan(LabSpec(hosts=1, users=("root",)), "lab", 1).hosts[0].home == "/root"
+    assert plan_lab(LabSpec(hosts=1, users=("root",)), "lab", 1).hosts[0].home == "/root"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_invalid_specs_are_refused(spec: LabSpec, message: str) -> None:
 
 
 def test_lab_is_read_back_from_its_json() -> None:
-    lab = make_plan(LabSpec(hosts=2, bastion=True, shared_home=True), "lab", 7)
+    lab = plan_lab(LabSpec(hosts=2, bastion=True, shared_home=True), "lab", 7)
     lab = lab.with_host(replace(lab.hosts[1], faults={"slow-rc": ("3",), "no-names": ()}))
     assert from_json(to_json(lab)) == lab
     assert from_json(to_json(lab)).hosts[1].faults == {"slow-rc": ("3",), "no-names": ()}
@@ -129,24 +129,24 @@ def test_labs_are_found_by_their_network_namespaces() -> None:
 
 
 def test_interface_names_fit_the_kernel() -> None:
-    lab = make_plan(LabSpec(hosts=400, internal=True), "a" * 24, 254)
+    lab = plan_lab(LabSpec(hosts=400, internal=True), "a" * 24, 254)
     assert all(len(network.port_name(host, "eth1")) <= 15 for host in lab.hosts)
     assert len(lab.uplink) <= 15
 
 
 def test_front_ports_are_isolated_with_a_second_network_only() -> None:
-    assert "isolated on" in network.switch(make_plan(LabSpec(hosts=2, internal=True), "lab", 1))
-    assert "isolated on" not in network.switch(make_plan(LabSpec(hosts=2), "lab", 1))
+    assert "isolated on" in network.switch(plan_lab(LabSpec(hosts=2, internal=True), "lab", 1))
+    assert "isolated on" not in network.switch(plan_lab(LabSpec(hosts=2), "lab", 1))
 
 
 def test_no_ipv6_address_is_set_without_ipv6() -> None:
-    lab = make_plan(LabSpec(hosts=1), "lab", 1)
+    lab = plan_lab(LabSpec(hosts=1), "lab", 1)
     assert "fd77:1::11/31" in network.host_network(lab.hosts[0], v6=True)
     assert "fd77" not in network.host_network(lab.hosts[0], v6=False) + network.uplink(lab, v6=False)
 
 
 def test_host_is_found_by_name_if_the_name_is_unique() -> None:
-    one, two = (make_plan(LabSpec(hosts=2, bastion=True), name, 1) for name in ("lab", "lab2"))
+    one, two = (plan_lab(LabSpec(hosts=2, bastion=True), name, 1) for name in ("lab", "lab2"))
     assert pick_host([one], "node2") == one.hosts[1]
     assert pick_host([one, two], "node2", "lab2") == two.hosts[1]
     assert pick_host([one], "bastion") == one.bastion
@@ -161,7 +161,7 @@ def test_host_is_found_by_name_if_the_name_is_unique() -> None:
 
 
 def test_the_lab_of_the_hostfile_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    labs = [replace(make_plan(LabSpec(hosts=1), name, at), ready=True) for at, name in enumerate(("one", "two"), 1)]
+    labs = [replace(plan_lab(LabSpec(hosts=1), name, at), ready=True) for at, name in enumerate(("one", "two"), 1)]
     monkeypatch.setattr(state, "load_all", lambda: labs)
     monkeypatch.setenv("IPEXCTL_HOSTFILE", str(labs[1].hostfile))
     assert find_host("node1").lab == "two"

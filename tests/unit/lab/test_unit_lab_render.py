@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.lab import LabSpec, files
-from ipexctl.lab.plan import make_plan
+from ipexctl.lab.plan import plan_lab
 
-PLAIN = make_plan(LabSpec(hosts=2), "lab", 3)
-TWO_NETWORKS = make_plan(LabSpec(hosts=2, internal=True), "lab", 3)
-BASTION = make_plan(LabSpec(hosts=2, bastion=True), "lab", 3)
+PLAIN = plan_lab(LabSpec(hosts=2), "lab", 3)
+TWO_NETWORKS = plan_lab(LabSpec(hosts=2, internal=True), "lab", 3)
+BASTION = plan_lab(LabSpec(hosts=2, bastion=True), "lab", 3)
 PASSWD = (
     "root:x:0:0:root:/root:/bin/zsh\n"
     "sshd:x:102:65534::/run/sshd:/usr/sbin/nologin\n"
