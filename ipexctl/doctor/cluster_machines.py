@@ -12,7 +12,7 @@ from ipexctl.launch.topology import dtype, numa_nodes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.doctor.context import Cluster, Rule
+    from ipexctl.doctor.context import Cluster, ClusterRule
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 
@@ -178,6 +178,6 @@ def users(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (
+RULES: Final[tuple[ClusterRule, ...]] = (
     same_machine, same_hostname, arch, tiers, cores, numa, memory, kernels, jobs, users,
 )  # fmt: skip

@@ -13,7 +13,7 @@ from ipexctl.hosts.internal import common_networks
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from ipexctl.doctor.context import Cluster, HostContext, Rule
+    from ipexctl.doctor.context import Cluster, ClusterRule, HostContext
     from ipexctl.hosts.internal import Network
 
 _NAMES: Final = "as root, the same /etc/hosts on all hosts; ipexctl run does not need names"
@@ -254,6 +254,6 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-RULES: Final[tuple[Rule, ...]] = (
+RULES: Final[tuple[ClusterRule, ...]] = (
     no_network, same_address, several_networks, mtu, speed, iface_names, rdma, names, clocks,
 )  # fmt: skip

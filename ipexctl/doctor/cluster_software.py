@@ -13,7 +13,7 @@ from ipexctl.facts.software import minor_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.doctor.context import Cluster, HostContext, Rule
+    from ipexctl.doctor.context import Cluster, ClusterRule, HostContext
     from ipexctl.facts.software import Env
 
 
@@ -204,6 +204,6 @@ def mpis(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-RULES: Final[tuple[Rule, ...]] = (
+RULES: Final[tuple[ClusterRule, ...]] = (
     homes, shared_homes, stacks, missing_envs, pythons, libc, distros, mpis,
 )  # fmt: skip

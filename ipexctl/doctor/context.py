@@ -168,7 +168,7 @@ class Cluster(NamedTuple):
 
 
 HostRule = Callable[[HostContext], Iterator[Finding]]
-Rule = Callable[[Cluster], Iterator[Finding]]
+ClusterRule = Callable[[Cluster], Iterator[Finding]]
 
 
 def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | None]) -> dict[Key, list[str]]:

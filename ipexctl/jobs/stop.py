@@ -29,7 +29,7 @@ class StopResult:
 
     @property
     def is_over(self) -> bool:
-        return self.status.state not in ("starting", "running")
+        return self.status.is_over
 
 
 def stop(

@@ -239,6 +239,11 @@ class Cause:
         """Whether this is a cause, and not the consequence of another one."""
         return self.order in (0, 1, 2, 3, 5)
 
+    @property
+    def is_vague(self) -> bool:
+        """Whether its text is one of many that the same cause may print."""
+        return self.order == _ORDER["vague"]
+
 
 class _Fields(dict[str, Any]):
     """Replaces a group that the pattern did not match by a general word."""

@@ -1,4 +1,7 @@
-"""Reads the output of a program on a host: events, one per line of JSON, and raw bytes that some of them announce."""
+"""Reads the output of the agent, or of a script of doctor: events, and raw bytes that some of them announce.
+
+An event is a line of JSON.
+"""
 
 from __future__ import annotations
 

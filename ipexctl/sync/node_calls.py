@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.node.files.tree import InspectRequest
+    from ipexctl.node.files.tree import TreeRequest
     from ipexctl.node.files.tree_upload import PutRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
@@ -78,7 +78,7 @@ class TreeCalls(NamedTuple):
         )
 
 
-class TreeRequest(NamedTuple):
+class TreeCallOptions(NamedTuple):
     """The part that all requests of a sync have."""
 
     calls: TreeCalls
@@ -86,7 +86,7 @@ class TreeRequest(NamedTuple):
     lease: str | None = None
     ended: tuple[str, ...] = ()
 
-    def fields(self) -> InspectRequest:
+    def fields(self) -> TreeRequest:
         return {
             "home": self.calls.home,
             "project": self.project.name,
@@ -106,7 +106,7 @@ class Expected(NamedTuple):
 
 
 def query_tree(
-    session: Session, calls: TreeCalls, query: Callable[[], tuple[TreeRequest, Expected | None]]
+    session: Session, calls: TreeCalls, query: Callable[[], tuple[TreeCallOptions, Expected | None]]
 ) -> TreeState:
     """The state of the trees. With an `Expected`, a host that has it, and no run, updates it at once.
 
@@ -114,7 +114,7 @@ def query_tree(
     """
     sent = 0
 
-    def fields() -> InspectRequest:
+    def fields() -> TreeRequest:
         request, expected = query()
         if expected is None:
             return request.fields()
@@ -148,14 +148,14 @@ def sync_result(host: Host, changes: TreeChanges, sent_bytes: int) -> SyncResult
         kept=changes.kept,
         blocked=changes.blocked,
         moved_away=changes.moved_away,
-        would_send=changes.place,
-        would_delete=changes.delete,
+        would_send=changes.would_place,
+        would_delete=changes.would_delete,
     )
 
 
 def put_tree(
     session: Session,
-    request: TreeRequest,
+    request: TreeCallOptions,
     generation: int,
     contents: Sequence[bytes | ManifestEntry],
     blobs: Sequence[str],

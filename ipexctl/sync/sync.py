@@ -16,7 +16,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Timed, ignore_event
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.sync.node_calls import Expected, TreeCalls, TreeRequest, frame, put_tree, query_tree, sync_result
+from ipexctl.sync.node_calls import Expected, TreeCallOptions, TreeCalls, frame, put_tree, query_tree, sync_result
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import last_sent, remember, sent_before
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -67,7 +67,7 @@ def query_project(
     sync changes the tree until that run has ended. `ended` are runs that use no tree, whatever the hosts' records say.
     """
     lease = None if dry_run else lease
-    request = TreeRequest(TreeCalls(home, dry_run, timeout, pool.cancel), project, lease, tuple(ended))
+    request = TreeCallOptions(TreeCalls(home, dry_run, timeout, pool.cancel), project, lease, tuple(ended))
     sync = ProjectSync(request, hosts, pool, iface, watch)
     sync.query(query, may_update=may_update and not dry_run and lease is None)
     return sync
@@ -78,7 +78,7 @@ class TreeQuery:
 
     def __init__(self, hosts: Sequence[Host], pool: SessionPool, calls: TreeCalls) -> None:
         self._calls = calls
-        self._query: Future[tuple[TreeRequest, Expected | None]] = Future()
+        self._query: Future[tuple[TreeCallOptions, Expected | None]] = Future()
         self._watch: Watch = ignore_event
         self._outcomes = run_in_background(lambda: list(pool.each(hosts, self._work)), "trees")
 
@@ -88,7 +88,7 @@ class TreeQuery:
         self._watch(Timed(host.name, "asked", time.monotonic() - began))
         return answer
 
-    def send(self, request: TreeRequest, expected: Expected | None, watch: Watch) -> list[Outcome[Host, TreeState]]:
+    def send(self, request: TreeCallOptions, expected: Expected | None, watch: Watch) -> list[Outcome[Host, TreeState]]:
         """Send the request and return the outcome of each host."""
         self._watch = watch
         self._query.set_result((request, expected))
@@ -100,7 +100,7 @@ class ProjectSync:
 
     def __init__(
         self,
-        request: TreeRequest,
+        request: TreeCallOptions,
         hosts: Sequence[Host],
         pool: SessionPool,
         iface: str | None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.jobs.why.diagnosis import Diagnosis, Line
-    from ipexctl.jobs.why.why import Answer
+    from ipexctl.jobs.why.why import WhyResult
     from ipexctl.known_errors.match import Cause
 
 SCHEMA: Final = "ipexctl.why/1"
@@ -32,9 +32,9 @@ _PURPOSES: Final = {
 _CONFIDENCE_LABELS: Final = {"likely": "likely cause", "possible": "possible cause"}
 
 
-def as_json(answer: Answer) -> dict[str, Any]:
-    record, verdict = answer.record, answer.verdict
-    cause = verdict.cause
+def as_json(answer: WhyResult) -> dict[str, Any]:
+    record, diagnosis = answer.record, answer.diagnosis
+    cause = diagnosis.cause
     return {
         "schema": SCHEMA,
         "run": {
@@ -46,19 +46,19 @@ def as_json(answer: Answer) -> dict[str, Any]:
             "world_size": record.world_size,
             "started": record.started,
         },
-        "state": verdict.state,
-        "headline": printable(verdict.headline),
-        "first_failure": _first_failure(verdict),
+        "state": diagnosis.state,
+        "headline": printable(diagnosis.headline),
+        "first_failure": _first_failure(diagnosis),
         "cause": cause and value_json(cause, without=("order", "at_install")),
-        "lines": value_json(verdict.lines),
-        "others": value_json(verdict.others),
-        "notes": value_json(verdict.notes),
-        "next": list(verdict.next),
+        "lines": value_json(diagnosis.lines),
+        "others": value_json(diagnosis.others),
+        "notes": value_json(diagnosis.notes),
+        "next": list(diagnosis.next),
     }
 
 
-def _first_failure(verdict: Diagnosis) -> dict[str, Any] | None:
-    first = verdict.first
+def _first_failure(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    first = diagnosis.first
     if first is None:
         return None
     return {
@@ -71,11 +71,11 @@ def _first_failure(verdict: Diagnosis) -> dict[str, Any] | None:
         "limit": first.oom.limit if first.oom else None,
         "ranks": list(first.ranks),
         "at": first.at,
-        "after": max(0.0, first.at - verdict.started) if first.at is not None and verdict.started else None,
+        "after": max(0.0, first.at - diagnosis.started) if first.at is not None and diagnosis.started else None,
     }
 
 
-def show(answer: Answer, *, quiet: bool = False, no_color: bool = False) -> None:
+def show(answer: WhyResult, *, quiet: bool = False, no_color: bool = False) -> None:
     """Print the diagnosis to stdout, also with `quiet`: it is the answer."""
     del quiet
     terminal = sys.stdout.isatty()
@@ -84,29 +84,29 @@ def show(answer: Answer, *, quiet: bool = False, no_color: bool = False) -> None
     print_lines(lines_of(answer, columns, colors=colors))
 
 
-def lines_of(answer: Answer, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
+def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
     """The lines of the diagnosis, the headline first; with `columns` 0 nothing is wrapped, for grep."""
-    verdict = answer.verdict
-    for line in _folded(verdict.headline, columns, ""):
+    diagnosis = answer.diagnosis
+    for line in _folded(diagnosis.headline, columns, ""):
         yield paint(line, "1", on=colors)
-    yield from _last_lines(verdict.lines, verdict.whose, columns, colors=colors)
-    if verdict.others or verdict.notes:
+    yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
+    if diagnosis.others or diagnosis.notes:
         yield ""
-    for other in verdict.others:
+    for other in diagnosis.others:
         yield from _folded(other.sentence, columns, "")
-    for note in verdict.notes:
+    for note in diagnosis.notes:
         yield from _folded(note, columns, "")
-    cause = verdict.cause
+    cause = diagnosis.cause
     if cause is not None:
         yield ""
         source = ""
-        if cause.rank is not None and verdict.first is not None and cause.rank != verdict.first.rank:
+        if cause.rank is not None and diagnosis.first is not None and cause.rank != diagnosis.first.rank:
             source = f" (in the output of rank {cause.rank} on {cause.host})"
         for line in _folded(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns, ""):
             yield paint(line, "1", on=colors)
         for clause in cause.fix.split("; "):
             yield from _fix_lines(clause, columns)
-    commands = [command for command in verdict.next if cause is None or not _contains(cause.fix, command)]
+    commands = [command for command in diagnosis.next if cause is None or not _contains(cause.fix, command)]
     if commands:
         yield ""
         for index, command in enumerate(commands):

@@ -123,9 +123,9 @@ def test_local_copy_is_used_if_node0_is_unreachable(tmp_path: Path) -> None:
     record = RunRecord("run1", HERE, "/nowhere", sys.executable, world_size=2)
     answer = why(record, out_of_reach, state / "runs", Cancel())
     assert answer.exit_code == 0
-    assert answer.verdict.cause is not None
-    assert answer.verdict.cause.id == "memory.refused"
-    assert "REASON" in answer.verdict.notes[-1]
+    assert answer.diagnosis.cause is not None
+    assert answer.diagnosis.cause.id == "memory.refused"
+    assert "REASON" in answer.diagnosis.notes[-1]
     cause = cause_from_copy(record, state / "runs")
     assert cause is not None
     assert cause.id == "memory.refused"
@@ -138,9 +138,9 @@ def test_unfinished_or_missing_copy_gives_state_unknown(tmp_path: Path) -> None:
     directory(state, {}, state="running")
     half = why(record, out_of_reach, state / "runs", Cancel())
     assert nothing.exit_code == half.exit_code == 3
-    assert nothing.verdict.state == half.verdict.state == "unknown"
-    assert missing(nothing.verdict.notes[0], "train.py 2") == []
-    assert any("running" in note for note in half.verdict.notes)
+    assert nothing.diagnosis.state == half.diagnosis.state == "unknown"
+    assert missing(nothing.diagnosis.notes[0], "train.py 2") == []
+    assert any("running" in note for note in half.diagnosis.notes)
     assert cause_from_copy(RunRecord("run2", HERE, "/nowhere", sys.executable), state / "runs") is None
 
 
@@ -148,8 +148,8 @@ def test_missing_record_on_node0_is_reported(tmp_path: Path) -> None:
     record = RunRecord("run1", HERE, str(tmp_path / "home"), sys.executable)
     forgotten = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
     assert forgotten.exit_code == 1
-    assert missing(forgotten.verdict.headline, "run1 localhost") == []
+    assert missing(forgotten.diagnosis.headline, "run1 localhost") == []
     directory(tmp_path, {}, ended=13.0)
     copied = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
     assert copied.exit_code == 0
-    assert copied.verdict.state == "failed"
+    assert copied.diagnosis.state == "failed"

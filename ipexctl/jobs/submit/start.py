@@ -328,7 +328,7 @@ def job_of(plan: LaunchPlan, secrets: Mapping[str, str], hosts: Collection[str])
     prepended: dict[str, None] = {}
     for setting in plan.settings:
         if setting.host not in (None, *own) or setting.name in RANK_NAMES:
-            continue  # the rank wrapper sets those from mpirun's variables
+            continue  # the rank wrapper sets those: the number is mpirun's, the rest is in the job
         if setting.rank is not None:
             targets = [of_ranks[setting.rank]]
         elif setting.host is None or len(own) == 1:

@@ -44,7 +44,7 @@ def choose_cause(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = F
             return _recorded(snapshot, first, "memory.oom", limited=limited)
         output = snapshot.output_of(first.rank)
         own = cause_of(output, context, known_errors()) or raised(output, context)
-        if own is not None and own.order == _VAGUE:
+        if own is not None and own.is_vague:
             own = raised(output, context) or own
         if own is not None and own.is_good:
             return own
@@ -61,7 +61,6 @@ def choose_cause(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = F
     return own or (_end_without_text(snapshot, first) if first is not None else None)
 
 
-_VAGUE: Final = 3
 _OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
 """Causes whose texts are also printed if ranks do not get their turn in time."""
 

@@ -35,11 +35,11 @@ _FRESH: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WhyResult:
     """The diagnosis of a run, and the exit code of the call."""
 
     record: RunRecord
-    verdict: Diagnosis
+    diagnosis: Diagnosis
     exit_code: int = 0
     """3 where node0 can't be reached and its copy here doesn't say how the run ended; 1 where node0 doesn't know."""
 
@@ -51,7 +51,7 @@ def why(
     cancel: Cancel,
     *,
     timeout: float = QUERY_TIMEOUT,
-) -> Answer:
+) -> WhyResult:
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
     try:
         with closing(open_session()) as session:
@@ -62,7 +62,7 @@ def why(
         raise
     except HostError as error:
         return _with_host_options(_from_copy(record, runs, error, cancel))
-    return _with_host_options(Answer(record, diagnose(snapshot)))
+    return _with_host_options(WhyResult(record, diagnose(snapshot)))
 
 
 def _with_fresh_dump(
@@ -82,22 +82,22 @@ def _with_fresh_dump(
     return replace(snapshot, dump=taken)
 
 
-def mention_failed_call(answer: Answer, failed: FailedCall | None) -> Answer:
+def mention_failed_call(answer: WhyResult, failed: FailedCall | None) -> WhyResult:
     """A note that the last call of `ipexctl run` began no run, if it was made after this run."""
     if failed is None or failed.at <= answer.record.started:
         return answer
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(failed.at))
     because = f": {failed.reason}" if failed.reason else ""
     note = f"the last call of ipexctl run, {failed.script} at {at}, began no run{because}; this is the run before it"
-    return replace(answer, verdict=replace(answer.verdict, notes=(note, *answer.verdict.notes)))
+    return replace(answer, diagnosis=replace(answer.diagnosis, notes=(note, *answer.diagnosis.notes)))
 
 
-def _with_host_options(answer: Answer) -> Answer:
+def _with_host_options(answer: WhyResult) -> WhyResult:
     """Commands to type next get the options that chose the hosts of the run."""
-    verdict, again = answer.verdict, answer.record.again
-    cause = verdict.cause and replace(verdict.cause, fix=on_same_hosts(verdict.cause.fix, again))
-    after = tuple(on_same_hosts(command, again) for command in verdict.next)
-    return replace(answer, verdict=replace(verdict, cause=cause, next=after))
+    diagnosis, again = answer.diagnosis, answer.record.again
+    cause = diagnosis.cause and replace(diagnosis.cause, fix=on_same_hosts(diagnosis.cause.fix, again))
+    after = tuple(on_same_hosts(command, again) for command in diagnosis.next)
+    return replace(answer, diagnosis=replace(diagnosis, cause=cause, next=after))
 
 
 def _read_snapshot(
@@ -143,7 +143,7 @@ def _copied_snapshot(record: RunRecord, runs: Path, timeout: float, cancel: Canc
     return _read_snapshot(session, local, timeout, cancel, copy=True)
 
 
-def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> Answer:
+def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> WhyResult:
     """The copy of a run is complete, or has its beginning."""
     is_away = isinstance(error, Unreachable | TimedOut)
     what = " can't be reached" if is_away else ""
@@ -153,11 +153,12 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
     except HostError:
         snapshot = None
     if snapshot is not None and snapshot.status.state in FINAL:
-        verdict = diagnose(snapshot)
-        return Answer(
-            record, replace(verdict, notes=(*verdict.notes, f"{away}; this is from the copy on the control machine"))
+        diagnosis = diagnose(snapshot)
+        return WhyResult(
+            record,
+            replace(diagnosis, notes=(*diagnosis.notes, f"{away}; this is from the copy on the control machine")),
         )
-    return Answer(record, _unknown(record, snapshot, away, error.advice), 3 if is_away else 1)
+    return WhyResult(record, _unknown(record, snapshot, away, error.advice), 3 if is_away else 1)
 
 
 def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: str) -> Diagnosis:

@@ -1,4 +1,4 @@
-"""Tells whether a run is over, as far as one host can know: the rule for all that reports runs or removes their files.
+"""Tells whether a run is over, as far as one host can know: the rule of the agent for reports and for removals.
 
 Processes that name the run are better evidence than this rule; callers that remove something look for them first.
 """

@@ -1,7 +1,7 @@
 """The record of a run, `status.json`, as values shared by the nodes and the control machine.
 
-Decoding never fails: a missing or invalid field has its default, for records of any version. The values are named
-tuples, because importing dataclasses takes 10 ms for every rank and every call.
+Decoding never fails: a missing or invalid field is empty, whatever its default, for records of any version. The values
+are named tuples, because importing dataclasses takes 10 ms for every rank and every call.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Failure(NamedTuple):
     """The failure that ended a run. `run/verdict.py` describes the values of `kind`."""
 
     rank: int | None
-    """None when no single rank is the cause."""
+    """That of the cause, or the first of several; None if no rank is to blame, as when mpirun ended."""
     host: str | None
     exit_code: int | None = None
     signal: int | None = None

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     Json = Mapping[str, Any]
     CheckFiles = Callable[[str, str], list[str]]
 
-RECORD = {"digest": str, "build": str, "packages": dict, "variables": dict, "prepended": list, "backend": str}
-"""The required fields of env.json."""
+REQUIRED_FIELDS = {"digest": str, "build": str, "packages": dict, "variables": dict, "prepended": list, "backend": str}
+"""Of env.json. Older versions must have them, too."""
 
 
 def normalize(name: str) -> str:
@@ -26,7 +26,7 @@ def normalize(name: str) -> str:
 
 def find_problems(path: str, record: Json, lock: Json, digest: str | None) -> list[str]:
     """The problems with the record and the lock of the environment at `path`; `digest`: that of the expected lock."""
-    if not all(isinstance(record.get(key), kind) for key, kind in RECORD.items()):
+    if not all(isinstance(record.get(key), kind) for key, kind in REQUIRED_FIELDS.items()):
         return [f"{path}/env.json is missing or broken"]
     if not lock.get("wheels"):
         return [f"{path}/lock.json is missing or broken"]

@@ -61,7 +61,7 @@ class Fill:
     """Installs the environment of a request into `area.target`, and writes its record; `final` is its later place."""
 
     def __init__(self, request: BuildRequest, area: BuildArea, final: Path) -> None:
-        self.home, self.work, self.aside, self.store = area.home, area.work, area.target, area.store
+        self.home, self.work, self.target, self.store = area.home, area.work, area.target, area.store
         self.request, self.final, self.token = request, str(final), area.token
         self.record = EnvRecord(**request["record"])
         self.needed = 0
@@ -86,7 +86,7 @@ class Fill:
         emit_step(f"unpacking {format_size(self.needed)}")
         self._install()
         emit_step("finishing")
-        site = _site_of(self.aside)
+        site = _site_of(self.target)
         variables, prepended = self._variables(site)
         self._replace_paths(site)
         record = self.record._replace(
@@ -98,8 +98,8 @@ class Fill:
         with contextlib.suppress(FileNotFoundError), (site / str(record.module) / HYDRA).open("rb") as program:
             mpi = intel_mpi_version(program)  # it starts the ranks also where impi-rt is installed
             record = record._replace(mpi=mpi)
-        write_atomically(self.aside / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
-        write_record(self.aside, record._asdict())
+        write_atomically(self.target / "lock.json", json.dumps(self.request["lock"], indent=1).encode() + b"\n")
+        write_record(self.target, record._asdict())
 
     def _run(self, *argv: str) -> tuple[int, str]:
         env = uv_environment(self.work)
@@ -127,7 +127,7 @@ class Fill:
 
     def _link_shared_packages(self, base: Path) -> None:
         """Give this environment the files of the shared packages, without the wheels."""
-        old_site, new_site = _site_of(base), _site_of(self.aside)
+        old_site, new_site = _site_of(base), _site_of(self.target)
         names = {normalize(wheel["name"]) for wheel in self.shared}
         for info in old_site.glob("*.dist-info"):
             if normalize(info.name[:-10].rpartition("-")[0]) not in names:
@@ -191,15 +191,23 @@ class Fill:
         lock.write_text("".join(lines))
         uv = [unpack_uv(self.store, self.request["installer"], self.work), "--no-config", "--offline", "--quiet"]
         make = [*uv, "venv", "--no-project", "--python", self.request["python"], "--prompt", self.request["name"]]
-        self._step(*make, str(self.aside))
+        self._step(*make, str(self.target))
         if self.base is not None:
             self._link_shared_packages(self.base)
         if new:
-            install = [*uv, "pip", "install", "--python", str(self.aside / "bin" / "python"), "--link-mode", "hardlink"]
+            install = [
+                *uv,
+                "pip",
+                "install",
+                "--python",
+                str(self.target / "bin" / "python"),
+                "--link-mode",
+                "hardlink",
+            ]
             options = ["--no-index", "--no-deps", "--require-hashes", "--find-links", str(self.work / "wheels")]
             self._step(*install, *options, "-r", str(lock))
         with contextlib.suppress(FileNotFoundError):
-            (self.aside / ".lock").chmod(0o600)  # uv makes it writable for all with any umask
+            (self.target / ".lock").chmod(0o600)  # uv makes it writable for all with any umask
 
     def _step(self, *argv: str) -> None:
         code, text = self._run(*argv)
@@ -215,7 +223,7 @@ class Fill:
 
     def _used(self) -> int:
         seen: dict[int, int] = {}
-        for top in (self.work / "cache", self.work / "tmp", self.aside):
+        for top in (self.work / "cache", self.work / "tmp", self.target):
             for directory, _, names in os.walk(str(top)):
                 for name in names:
                     with contextlib.suppress(OSError):
@@ -225,7 +233,7 @@ class Fill:
 
     def _variables(self, site: Path) -> tuple[dict[str, str], list[str]]:
         """The variables that a rank needs: from the script of the bindings, else from the location of the libraries."""
-        env = self.aside
+        env = self.target
         single_values: dict[str, str] = {}
         list_values: dict[str, list[str]] = {"PATH": [str(env / "bin")], "LD_LIBRARY_PATH": []}
         directory = site / str(self.record.module) / "env"
@@ -280,13 +288,13 @@ class Fill:
 
     def _with_final_path(self, text: str) -> str:
         """Replace the temporary path by the final one; a tool may have written the temporary path resolved."""
-        for directory in (self.aside, *([self.base] if self.base is not None else [])):
+        for directory in (self.target, *([self.base] if self.base is not None else [])):
             text = text.replace(str(directory), self.final).replace(str(directory.resolve()), self.final)
         return text
 
     def _replace_paths(self, site: Path) -> None:
         changed = set()
-        for path in [*(self.aside / "bin").iterdir(), self.aside / "pyvenv.cfg", *site.glob("*.pth")]:
+        for path in [*(self.target / "bin").iterdir(), self.target / "pyvenv.cfg", *site.glob("*.pth")]:
             if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 20:
                 continue
             try:

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 class EnvRecord(NamedTuple):
-    """The content of env.json. The control machine sends it; the agent adds the fields from `created` on."""
+    """The content of env.json. A field that is added needs a default, as older files lack it.
+
+    The control machine sends it; the agent adds the fields from `created` on, and the MPI inside the bindings.
+    """
 
     schema: str
     name: str

@@ -36,9 +36,9 @@ class TreeChanges(NamedTuple):
     """Files of the project that are not there, because the host has its own."""
     moved_away: tuple[str, ...]
     """Files of the host that have got another name."""
-    place: tuple[str, ...] = ()
+    would_place: tuple[str, ...] = ()
     """With dry_run, all that would be placed."""
-    delete: tuple[str, ...] = ()
+    would_delete: tuple[str, ...] = ()
 
 
 class PutReply(NamedTuple):

@@ -47,7 +47,7 @@ Row = List[Any]
 sync (null: it differs from the project's file), and whether sync wrote it."""
 
 
-class InspectRequest(TypedDict):
+class TreeRequest(TypedDict):
     home: str
     project: str
     """The name of its first tree."""
@@ -229,7 +229,7 @@ def generations(home: bytes, project: str) -> list[ProjectTree]:
     return trees
 
 
-def inspect(request: InspectRequest) -> TreesReply:
+def inspect(request: TreeRequest) -> TreesReply:
     """Describe the trees of a project, and take a lease on one that is up to date."""
     home, digest = os.fsencode(home_of(request)), request["digest"]
     own_run, ended = request["lease"], request["ended"]
@@ -269,7 +269,7 @@ def describe(home: bytes, trees: list[Generation], *, make_token: bool) -> Trees
     return TreesReply(decode_name(home), store_token(home, make=make_token), sys.executable, tuple(trees))
 
 
-def inspect_or_update(request: InspectRequest, stream: BinaryIO) -> TreesReply:
+def inspect_or_update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
     if "expected" not in request:
         return inspect(request)
     from ipexctl.node.files.tree_upload import update  # it imports this module, and OpenSSL

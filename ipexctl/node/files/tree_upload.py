@@ -34,9 +34,9 @@ from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesR
 from ipexctl.node.files.tree import (
     SHA256,
     STATE_DIRECTORY,
-    InspectRequest,
     ProjectTree,
     Row,
+    TreeRequest,
     describe,
     generations,
     has_ended,
@@ -50,7 +50,7 @@ GZIP = 16 + zlib.MAX_WBITS
 MAX_PATHS = 20
 
 
-class PutRequest(InspectRequest):
+class PutRequest(TreeRequest):
     """`manifest` is always given."""
 
     generation: int
@@ -70,7 +70,7 @@ class Plan:
         self.remove: dict[str, None] = {}
         self.make: list[Row] = []
         self.modes: list[Row] = []
-        self.aside: list[str] = []
+        self.moved_away: list[str] = []
         self.kept: list[str] = []
         """Files changed on the host, while the project's file is the same."""
         self.blocked: list[str] = []
@@ -136,7 +136,7 @@ class Plan:
             if kind == "d":
                 self._not_from_sync.add(path)  # a run has replaced it with a link, for example to a larger disk
         else:
-            self.aside.append(path)
+            self.moved_away.append(path)
             self.make.append(row)
 
     def _is_up_to_date(self, row: Row, status: os.stat_result) -> bool:
@@ -209,7 +209,7 @@ class TreeUpdate:
         )
         for path in plan.remove:
             self._remove(tree.path_of(path))
-        for path in plan.aside:
+        for path in plan.moved_away:
             os.rename(tree.path_of(path), self._free_backup_path(path))
         uses_left = {sha: len(rows) for sha, rows in self.contents.items()}
         for row in plan.make:
@@ -393,7 +393,7 @@ def stage_from_store(stage: bytes, path: bytes) -> None:
         os.replace(staged + b".part", staged)
 
 
-def read_manifest(request: InspectRequest, stream: BinaryIO) -> list[Row]:
+def read_manifest(request: TreeRequest, stream: BinaryIO) -> list[Row]:
     """The manifest; none of its paths may lead out of the tree or into the state directory."""
     compressed = stream.read(request["manifest"])
     if len(compressed) != request["manifest"]:
@@ -445,7 +445,7 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
         return PutReply(changes_of(plan))
 
 
-def update(request: InspectRequest, stream: BinaryIO) -> TreesReply:
+def update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
     """Describe the trees; first update the only one, if no run uses it and it is as the control machine expects.
 
     The control machine may expect that there is none.
@@ -472,9 +472,9 @@ def changes_of(plan: Plan, *, dry_run: bool = False) -> TreeChanges:
         deleted=len(gone),
         kept=tuple(plan.kept[:MAX_PATHS]),
         blocked=tuple(plan.blocked[:MAX_PATHS]),
-        moved_away=tuple(plan.aside[:MAX_PATHS]),
-        place=files if dry_run else (),
-        delete=gone if dry_run else (),
+        moved_away=tuple(plan.moved_away[:MAX_PATHS]),
+        would_place=files if dry_run else (),
+        would_delete=gone if dry_run else (),
     )
 
 

@@ -2,7 +2,8 @@
 
 A FollowRequest is answered with frames: chunks of output, and the messages {"status"}, {"at": the time of the chunks
 that follow}, the dump that --on-hang has taken (`stack_dumps.encode_dump`) and {}, which only shows that the run is
-followed; then {"event": "done", "status"}. It only reads the run's directory: the run does not know its followers.
+followed; then {"event": "done", "status"}. The run does not know its followers, which only read its directory; one that
+finds the supervisor dead records that (`status_file.py`).
 """
 
 from __future__ import annotations

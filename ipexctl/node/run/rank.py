@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 CONNECT = 20.0
 """Seconds for the first connection."""
 LOST = 50.0
-"""Seconds without a message of the supervisor until it counts as lost; then the command is ended."""
+"""Seconds without a message until the supervisor counts as lost, if its port has taken no connection for as long; then
+the command is ended."""
 BEAT_INTERVAL = 4.0
 EXITED_BEAT_INTERVAL = 1.0
 """After its command has ended, a rank soon gives up a supervisor that does not answer: see EXIT_WAIT."""

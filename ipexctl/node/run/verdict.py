@@ -4,7 +4,8 @@
 
     {"kind", "rank", "host", "ranks": [N, …], "exit_code", "signal", "oom", "at": seconds since the epoch}
 
-with null for `rank` and `host` where no single rank is the cause; `ranks` are all ranks concerned. The kinds:
+where `rank` and `host` are those of the cause, or of the first of several lost or missing ranks, and null if no rank is
+to blame, as when mpirun ended; `ranks` are all ranks concerned. The kinds:
 
     exit        its command ended with `exit_code`
     signal      `signal` ended it, and neither the supervisor nor the rank wrapper had sent that signal

@@ -10,7 +10,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
-from ipexctl.jobs.why.why import Answer
+from ipexctl.jobs.why.why import WhyResult
 from ipexctl.known_errors.match import Cause
 
 FAILED = {"state": "failed", "exit_code": 1}
@@ -33,6 +33,6 @@ def cause_in(verdict: Diagnosis) -> Cause:
     return verdict.cause
 
 
-def answer(verdict: Diagnosis) -> Answer:
+def answer(verdict: Diagnosis) -> WhyResult:
     host = Host(name="node1", address="10.0.0.1")
-    return Answer(RunRecord("train-1", host, "/h", "/env/bin/python", script="train.py", hosts=("node1",)), verdict)
+    return WhyResult(RunRecord("train-1", host, "/h", "/env/bin/python", script="train.py", hosts=("node1",)), verdict)

@@ -28,7 +28,7 @@ from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.sync import sync, upload
-from ipexctl.sync.node_calls import TreeCalls, TreeRequest, TreeState
+from ipexctl.sync.node_calls import TreeCallOptions, TreeCalls, TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -344,7 +344,7 @@ def test_new_project_is_not_sent_with_the_query_to_different_accounts(
     place: Place, home: str, user: str | None, is_sent: bool
 ) -> None:
     put(place.root, "a", "1")
-    request = TreeRequest(TreeCalls(home, False, None, Cancel()), read_project(place.root, home=str(place.home)))
+    request = TreeCallOptions(TreeCalls(home, False, None, Cancel()), read_project(place.root, home=str(place.home)))
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
         syncing = sync.ProjectSync(request, (LOCAL_HOST, Host("there", "there", user=user)), pool, None, lambda _: None)
         assert (syncing._expect() is not None) is is_sent
@@ -366,7 +366,7 @@ def _report_after_query(place: Place, *homes: str) -> SyncReport:
     put(place.root, "a", "1")
     hosts = (LOCAL_HOST, Host("there", "localhost"))
     whole = Generation(1, "/h/code/p", "d", True, (), (), ())
-    request = TreeRequest(TreeCalls("/h", False, None, Cancel()), read_project(place.root, home=str(place.home)))
+    request = TreeCallOptions(TreeCalls("/h", False, None, Cancel()), read_project(place.root, home=str(place.home)))
     with SessionPool(LocalConnector([]), Cancel(), forks=1) as pool:  # type: ignore[arg-type]
         syncing = sync.ProjectSync(request, hosts, pool, None, lambda _: None)
         for host, home in zip(hosts, homes, strict=True):
