@@ -35,7 +35,7 @@ class Reply(dict[str, Any]):
     """A JSON object from a host. Each method returns the field if it has that type and raises MalformedReply if not."""
 
     def __missing__(self, key: str) -> NoReturn:
-        raise self._error(f"{key} is missing")
+        raise self.error(f"{key} is missing")
 
     def text(self, key: str) -> str:
         return self._read(key, str)
@@ -72,15 +72,19 @@ class Reply(dict[str, Any]):
         try:
             return decode(kind, dict(self), "it", given)
         except ValueError as error:
-            raise self._error(str(error)) from None
+            raise self.error(str(error)) from None
 
     def _read(self, key: str, kind: type[Value], type_: str = "") -> Value:
         try:
             value: Value = reader_of(type_ or kind.__name__)(self.get(key), key)
         except ValueError as error:
-            raise self._error(str(error)) from None
+            raise self.error(str(error)) from None
         return value
 
-    def _error(self, problem: str) -> MalformedReply:
-        shown = json.dumps({**self, "logins": "***"} if "logins" in self else self, ensure_ascii=False)
+    def error(self, problem: str) -> MalformedReply:
+        """The error of this object, which it quotes without credentials."""
+        try:
+            shown = json.dumps({**self, "logins": "***"} if "logins" in self else self, ensure_ascii=False)
+        except RecursionError:  # it was decoded with a few frames less on the stack
+            shown = "{…}"
         return MalformedReply(problem, _CREDENTIALS.sub("//***@", shown))

@@ -13,7 +13,6 @@ from ipexctl.jobs.fetch.destination import Destination, MissingPart, WriteRefuse
 from ipexctl.jobs.fetch.manifest import FetchEntry, FileFailure, Requested, read_entry, update_entry
 from ipexctl.remote.event_reader import EventLimits
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.reply import MalformedReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +73,7 @@ class Receiver:
         elif kind == "lost" and (missing := self._missing.pop(event.integer("i"), None)) is not None:
             self.failed.append(FileFailure(missing.entry.name, str(event.get("reason"))))
         else:
-            raise _out_of_order(event)
+            raise event.error("an event out of order")
         return None
 
     def _on_listed(self, event: Reply) -> None:
@@ -109,9 +108,9 @@ class Receiver:
         if self._current is None:
             self._begin(event)
         elif self._current.index != event.integer("i"):
-            raise _out_of_order(event)
+            raise event.error("an event out of order")
         if not 0 <= left <= _PIECE:
-            raise _out_of_order(event)
+            raise event.error("an event out of order")
 
         def read(data: memoryview) -> int | None:
             nonlocal left
@@ -153,7 +152,3 @@ class Receiver:
             return
         self.brought.append(entry.name)
         self.size += entry.size
-
-
-def _out_of_order(event: Reply) -> MalformedReply:
-    return MalformedReply("an event out of order", json.dumps(event))

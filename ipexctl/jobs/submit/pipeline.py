@@ -125,6 +125,8 @@ def submit_run(
             plan = make_plan(context, request, project, run)
             if request.restarts and not request.checkpoint and (note := restart_note(plan.hosts, context.stores)):
                 notify(f"note: {note}")
+            if reading is not None and reading.done():
+                reading.result()  # a refused project needs no check of the hosts
             preflight = run_in_background(
                 partial(_preflight, context, plan, request, pool, project, notify), "preflight"
             )

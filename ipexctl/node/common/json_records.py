@@ -133,14 +133,6 @@ def _integer(value: object, field: str) -> int:
     return number
 
 
-def read_natural(value: object, field: str) -> int:
-    """For `READERS` of a module whose integers are never negative."""
-    number = _integer(value, field)
-    if number < 0:
-        raise ValueError(f"{field} is out of range")
-    return number
-
-
 def _float(value: object, field: str) -> float:
     number = _integer(value, field) if type(value) is int else check_type(float, value, field)
     if not abs(number) < _LARGEST:  # as for NaN
@@ -155,3 +147,15 @@ _READERS: dict[str, Reader] = {
     "str": partial(check_type, str),
     "Json": partial(check_type, dict),
 }
+
+
+def _not_negative(read: Reader, value: object, field: str) -> Any:
+    number = read(value, field)
+    if number < 0:
+        raise ValueError(f"{field} is out of range")
+    return number
+
+
+read_natural = partial(_not_negative, _integer)
+NATURAL: Mapping[str, Reader] = {"int": read_natural, "float": partial(_not_negative, _float)}
+"""For `READERS` of a module whose numbers are never negative."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple
 
-from ipexctl.node.common.json_records import Reader, decode, read_natural
+from ipexctl.node.common.json_records import NATURAL, decode
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -20,7 +20,7 @@ _MAX_NAME = 4096
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
 
-READERS: dict[str, Reader] = {"int": read_natural}
+READERS = NATURAL
 
 
 class Copy(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, Union
 
 from ipexctl.node.common.frames import FrameError, decode_json
-from ipexctl.node.common.json_records import Reader, check_type, decode, read_natural
+from ipexctl.node.common.json_records import NATURAL, Reader, check_type, decode, read_natural
 from ipexctl.node.common.records import OutOfMemory  # noqa: TC001  # `decode` looks it up
 
 if TYPE_CHECKING:
@@ -162,4 +162,4 @@ def _ends(value: object, field: str) -> Ends:
     return {name: read_natural(ends.get(name, 0), name) for name in ("out", "err")}
 
 
-READERS: dict[str, Reader] = {"str": _text, "int": read_natural, "Signal": _signal, "Ends": _ends}
+READERS: dict[str, Reader] = {**NATURAL, "str": _text, "Signal": _signal, "Ends": _ends}

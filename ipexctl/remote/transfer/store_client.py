@@ -311,5 +311,5 @@ def _frames(files: Iterable[tuple[StoredFile, Path]]) -> Iterator[bytes]:
                 yield from read_chunks(file, size)
         except OSError as error:
             reason = f"{path} on this machine can't be read: {error.strerror or error}"
-            raise NotInStore(reason, "run it again") from None
+            raise NotInStore(reason, "" if error.errno else "run it again") from None
     yield END

@@ -60,7 +60,10 @@ def read_record(text: str) -> EnvRecord | None:
         data = Reply(json.loads(text))
         requests = tuple(request for request in data["requests"] if _is_request(request))
         installer = data["installer"] if isinstance(data.get("installer"), dict) else None
-        record = data.decode(EnvRecord, requests=requests, installer=installer)
+        variables, prepended = data.texts_by_name("variables"), data.texts("prepended")  # here they have no default
+        record = data.decode(
+            EnvRecord, requests=requests, installer=installer, variables=variables, prepended=prepended
+        )
     except (MalformedReply, ValueError, TypeError, RecursionError):
         return None
     if record.schema != SCHEMA or not all(map(is_variable_name, record.variables)):

@@ -37,6 +37,7 @@ INVALID_VARIABLES = ({"X=1; touch marker #": "v"}, {"1X": "v"}, {"X": 1}, {"X": 
     [
         *(("variables", variables) for variables in INVALID_VARIABLES),
         *[("row", ["x"]), ("module", 7), ("packages", {"torch": 2}), ("prepended", [1]), ("python", None)],
+        *[("variables", None), ("prepended", None)],
         *(("packages", {"torch": version}) for version in ("2.8\n--extra-index-url https://x/simple", "new", "", "-1")),
         *(("packages", {name: "2.8"}) for name in ("--pre", "a\nb", "", "a b")),
     ],
