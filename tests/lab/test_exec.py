@@ -144,7 +144,7 @@ def test_signals_end_the_command_on_all_hosts(lab3: Lab, number: signal.Signals,
     process = begin("exec", "-H", lab3.hostfile, "--shell", line)
     assert process.stdout is not None
     assert sorted(process.stdout.readline() for _ in range(3)) == [f"node{i}: ready\n" for i in (1, 2, 3)]
-    assert len(processes_with(lab3, "sleep 771")) >= 9
+    wait_until(lambda: len(processes_with(lab3, "sleep 771")) >= 9)  # "ready" comes before them
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == rc
