@@ -38,4 +38,4 @@ def stop_command(
     if result.status.state in FINAL:
         save_final_status(registry.directory / record.id, result.status)
     show_stopped(record, result, quiet=output.quiet)
-    raise typer.Exit(0 if result.is_over else 1)
+    raise typer.Exit(0 if result.status.is_over else 1)

@@ -210,7 +210,7 @@ class _Watching:
         cancel = Cancel()
         with closing(self._connector.open(self._record.node0, cancel)) as session:
             stopped = stop(session, self._record, number=self._number, cancel=cancel)
-        if not stopped.is_over:
+        if not stopped.status.is_over:
             raise HostError("it has been told, and is not over yet")
 
     def _report_not_stopped(self, reason: str) -> None:

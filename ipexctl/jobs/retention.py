@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord, RunRegistry
-    from ipexctl.node.run.retention import PruneRequest
+    from ipexctl.node.run.retention import PruneRunsRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -44,7 +44,7 @@ class RetentionLimits:
     gb: float = 2.0
     newest: int = 10
 
-    def request(self, home: str, *, mine: str | None = None, dry_run: bool = False) -> PruneRequest:
+    def request(self, home: str, *, mine: str | None = None, dry_run: bool = False) -> PruneRunsRequest:
         return {"home": home, "days": self.days, "gb": self.gb, "keep": self.newest, "mine": mine, "dry_run": dry_run}
 
 

@@ -27,10 +27,6 @@ class StopResult:
     status: RunStatus
     was: State
 
-    @property
-    def is_over(self) -> bool:
-        return self.status.is_over
-
 
 def stop(
     session: Session,

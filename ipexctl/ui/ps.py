@@ -132,12 +132,12 @@ def pruned_json(nodes: Sequence[PruneResult], local: Sequence[PrunedRun], *, dry
                 entry,
                 without=("gone", "size"),
                 status="changed" if entry.gone and not dry_run else entry.status,
-                pruned=value_json([run._asdict() for run in entry.gone]),
+                pruned=value_json(entry.gone),
                 kept_bytes=entry.size,
             )
             for entry in nodes
         ],
-        "here": value_json([run._asdict() for run in local]),
+        "here": value_json(local),
         "dry_run": dry_run,
     }
 
@@ -162,7 +162,7 @@ def show_pruned(
 
 def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False) -> None:
     status = stopped.status
-    if not stopped.is_over:
+    if not stopped.status.is_over:
         print_message(
             f"run {record.id} has not ended yet: some rank is not gone\n  ipexctl ps, or ipexctl stop {record.id} again"
         )

@@ -58,7 +58,7 @@ class SizesRequest(TypedDict):
     timeout: float
 
 
-class Link(NamedTuple):
+class FileLink(NamedTuple):
     """A link to a file."""
 
     url: str
@@ -107,12 +107,12 @@ def read_page(
         raise SourceUnusable(explain(error)) from None
 
 
-def links_of(address: str, kind: str, text: str) -> list[Link]:
+def links_of(address: str, kind: str, text: str) -> list[FileLink]:
     """The links of an index page, in JSON or HTML, or of any HTML page."""
     if kind.endswith("json"):
         try:
             return [
-                Link(
+                FileLink(
                     urljoin(address, item["url"]),
                     sha256=(item.get("hashes") or {}).get("sha256"),
                     size=item.get("size"),
@@ -133,7 +133,7 @@ def links_of(address: str, kind: str, text: str) -> list[Link]:
             url, fragment = urldefrag(urljoin(address, href))
             hashed = SHA256.search(fragment)
             found_links.append(
-                Link(
+                FileLink(
                     url,
                     sha256=hashed.group(1).lower() if hashed else None,
                     yanked="data-yanked" in values,
@@ -143,7 +143,7 @@ def links_of(address: str, kind: str, text: str) -> list[Link]:
     return found_links
 
 
-def wheels(links: Iterable[Link], source: str) -> list[Candidate]:
+def wheels(links: Iterable[FileLink], source: str) -> list[Candidate]:
     """The wheels for Linux on x86_64 among the links of a source."""
     found = []
     for link in links:
@@ -163,7 +163,7 @@ def local_path(url: str) -> Path | None:
     return None if "://" in url else Path(url).expanduser()
 
 
-def local_links(path: Path) -> list[Link]:
+def local_links(path: Path) -> list[FileLink]:
     """The links of a page on disk, or of the wheels in a directory."""
     try:
         if path.is_file():
@@ -173,7 +173,7 @@ def local_links(path: Path) -> list[Link]:
         raise SourceUnusable("no such directory") from None
     except OSError as error:
         raise SourceUnusable(str(error.strerror or error).lower()) from None
-    return [Link(file.absolute().as_uri(), size=file.stat().st_size, mpi=bundled_mpi(file)) for file in files]
+    return [FileLink(file.absolute().as_uri(), size=file.stat().st_size, mpi=bundled_mpi(file)) for file in files]
 
 
 def bundled_mpi(wheel: Path) -> str | None:

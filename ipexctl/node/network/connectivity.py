@@ -49,7 +49,7 @@ class Connections(TypedDict):
     """The file of a check that passed, which is removed."""
 
 
-class CheckRequest(Connections):
+class ConnectivityRequest(Connections):
     probe: str
     """The command line that starts `ports` on a node."""
 
@@ -57,7 +57,7 @@ class CheckRequest(Connections):
 class NodeCheck:
     """The check of one node by the program that doctor uses too: `ports`, started there by ssh."""
 
-    def __init__(self, request: CheckRequest, node: NodeAddress, port: int, token: str) -> None:
+    def __init__(self, request: ConnectivityRequest, node: NodeAddress, port: int, token: str) -> None:
         self.request, self.node, self.port, self.token = request, node, port, token
         self.result = NodeResult("login")
 
@@ -115,7 +115,7 @@ def read_events(stdout: Iterable[bytes]) -> Iterator[Json]:
             yield event
 
 
-def check_nodes(request: CheckRequest) -> dict[str, NodeResult]:
+def check_nodes(request: ConnectivityRequest) -> dict[str, NodeResult]:
     token = secrets.token_hex(8)
     port, reason = ports.listen(request["address"], token)
     if port is None:
@@ -129,7 +129,7 @@ def check_nodes(request: CheckRequest) -> dict[str, NodeResult]:
     return {check.node["ssh_name"]: check.result for check in checks}
 
 
-def check_connections(request: CheckRequest, _: BinaryIO) -> Json:
+def check_connections(request: ConnectivityRequest, _: BinaryIO) -> Json:
     """The result of each node by its name for ssh; `began` is in seconds since the boot."""
     if shutil.which(request["python"]) is None:  # another Python runs this, and would check the wrong one
         raise AgentError(f"{request['python']} is not there")

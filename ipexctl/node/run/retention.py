@@ -42,7 +42,7 @@ SUMMARY_FIELDS = (
 )
 
 
-class PruneRequest(TypedDict):
+class PruneRunsRequest(TypedDict):
     home: str
     days: float
     """Older runs are pruned."""
@@ -100,7 +100,7 @@ def runs_with_processes(runs_directory: str) -> set[str]:
     return {os.fsdecode(run) for runs in found for run in runs}
 
 
-def choose_runs(runs: list[Run], request: PruneRequest, active: set[str], now: float) -> list[tuple[Run, str]]:
+def choose_runs(runs: list[Run], request: PruneRunsRequest, active: set[str], now: float) -> list[tuple[Run, str]]:
     """The runs to remove, with reasons: the newest stay, and the oldest go first. No run in progress is among them."""
     days, max_bytes = request["days"], request["gb"] * 1e9
     ordered = sorted(runs, key=lambda run: run.at, reverse=True)
@@ -172,7 +172,7 @@ def clean_up(runs_directory: str) -> None:
             write_atomically(path, "".join(lines[-REMEMBERED:]).encode(), durable=False)
 
 
-def prune(request: PruneRequest) -> PruneReply:
+def prune(request: PruneRunsRequest) -> PruneReply:
     runs_directory, now = os.path.join(home_of(request), "runs"), time.time()
     try:
         names = [entry.name for entry in os.scandir(runs_directory) if entry.is_dir(follow_symlinks=False)]

@@ -36,12 +36,12 @@ class SmokeRequest(TypedDict):
     """Seconds after which this process is ended."""
 
 
-class HostRequest(SmokeRequest):
+class SpeedRequest(SmokeRequest):
     cores: int
     seconds: float
 
 
-class ServeRequest(SmokeRequest):
+class LinkServerRequest(SmokeRequest):
     address: str
     token: str
 
@@ -51,7 +51,7 @@ def limit_life(request: SmokeRequest) -> None:
     signal.alarm(request["life"])
 
 
-def measure_host(request: HostRequest, _: BinaryIO) -> Json:
+def measure_host(request: SpeedRequest, _: BinaryIO) -> Json:
     limit_life(request)
     cores, deadline = request["cores"], time.monotonic() + request["seconds"]
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -150,7 +150,7 @@ def emit_product(kind: str, how: str, make: Callable[[int], Any], deadline: floa
     emit("figure", kind=kind, value=2 * size**3 / took, how=how)
 
 
-def serve(request: ServeRequest, stdin: BinaryIO) -> Json:
+def serve(request: LinkServerRequest, stdin: BinaryIO) -> Json:
     limit_life(request)
     try:
         listener = sockets.listen(request["address"])

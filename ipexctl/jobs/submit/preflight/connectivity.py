@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
-    from ipexctl.node.network.connectivity import CheckRequest, Connections
+    from ipexctl.node.network.connectivity import Connections, ConnectivityRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session_pool import SessionPool
 
@@ -95,7 +95,7 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
     if key and passed is not None and passed.key == key:
         return passed
     program = Command.argv(context.env.python, "-I", "-S", "-c", script_text("network.ports"))
-    request: CheckRequest = {**connections, "probe": login_line(program, secrets.token_hex(8))}
+    request: ConnectivityRequest = {**connections, "probe": login_line(program, secrets.token_hex(8))}
     try:
         reply = call(
             pool.session(node0),
