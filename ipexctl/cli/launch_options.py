@@ -188,6 +188,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     from ipexctl.jobs.submit.project import locate_project
     from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
     from ipexctl.sync.root import find_root
+    from ipexctl.text import expanded
 
     launch, targets, home = line.launch, line.targets, line.home
     if line.module is None and not line.words:
@@ -204,6 +205,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         home=check_home(home),
         iface=home.iface,
         cwd=launch.cwd,
+        env_files=tuple(map(expanded, launch.env_file or ())),
         timeout=targets.timeout,
         ranks=ranks or EVERY_RANK,
     )

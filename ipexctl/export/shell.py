@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,7 @@ from ipexctl.launch.mpi_commands import RANK_WORDS
 from ipexctl.sync.ignore import CREDENTIAL_PATTERNS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.launch.plan import LaunchPlan, RankPlan
@@ -34,6 +35,8 @@ ADDED: Final = (
     "# `ipexctl run` does more: it watches every rank, ends all after one has failed, separates their output, and",
     "# continues if this machine is switched off.",
 )
+_WILDCARD: Final = re.compile(r"[][*?\\]")
+_ESCAPED: Final = r"\\\g<0>"
 QUOTE: Final = r"""quote() { sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/"; }"""
 """A shell function that quotes its stdin as one word of sh."""
 EXCLUDED: Final = (".git", "__pycache__", ".venv", "venv", ".mypy_cache", ".pytest_cache", "node_modules")
@@ -50,11 +53,16 @@ STOP: Final = (
 
 
 def to_shell(
-    plan: LaunchPlan, hosts: Sequence[Host], root: str | None, tree: str, setup: str | None = None
+    plan: LaunchPlan,
+    hosts: Sequence[Host],
+    root: str | None,
+    tree: str,
+    setup: str | None = None,
+    env_files: Collection[str] = (),
 ) -> Exported:
     """`root`: the project on the control machine, None: not uploaded; `tree`: its path on the nodes.
 
-    `setup` is a file that every rank and the launcher source.
+    `setup` is a file that every rank and the launcher source, `env_files` are files of the project that stay behind.
     """
     plan_hosts = {host.name for host in plan.hosts}
     commands = {host.name: _remote_command(host) for host in hosts if host.name in plan_hosts or host == hosts[0]}
@@ -69,7 +77,7 @@ def to_shell(
     lines += ["  esac", "}", "# put NODE FILE: write stdin to that file of the run on the node", "put() {"]
     lines += ["  on \"$1\" \"umask 077; mkdir -p '$place' && cat > '$place/$2'\"", "}", ""]
     first = shlex.quote(hosts[0].name)
-    lines += [*_exit_trap(plan, first), "", *(_project() if root is not None else ())]
+    lines += [*_exit_trap(plan, first), "", *(_project(env_files) if root is not None else ())]
     lines += ["# for each rank: its variables, its cores and its command", "for node in $nodes; do"]
     lines += [*_document('  put "$node" rank.sh', "EOF_RANK", _rank(plan, setup)), "done", ""]
     lines += [*_secrets(plan), *_files(plan, first), *_rendezvous(plan, first), *_start(plan, first, setup)]
@@ -101,12 +109,13 @@ def _exit_trap(plan: LaunchPlan, first: str) -> list[str]:
     return [*lines, "}", "trap finish EXIT", "trap 'exit 129' HUP", "trap 'exit 130' INT", "trap 'exit 143' TERM"]
 
 
-def _project() -> list[str]:
+def _project(env_files: Collection[str]) -> list[str]:
     packed = fold_line(
         [
             '  tar -C "$root"',
             *(f"--exclude=./{name}" for name in EXCLUDED),
             *(f"--exclude='{name}'" for name in CREDENTIAL_PATTERNS),
+            *(f"--exclude=./{shlex.quote(_WILDCARD.sub(_ESCAPED, name))}" for name in sorted(env_files)),
             "-cf - . |",
         ]
     )

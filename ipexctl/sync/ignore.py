@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -42,25 +44,41 @@ OWN: Final = ".ipexctl"
 ENVIRONMENT_MARKS: Final = (b"pyvenv.cfg", b"conda-meta")
 """A directory with one of these is a virtual environment, whatever its name."""
 
-CREDENTIAL_DIRECTORIES: Final = frozenset({".ssh", ".aws", ".gnupg", ".kube"})
-CREDENTIAL_FILES: Final = frozenset(
-    {".env", ".netrc", ".git-credentials", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"}
-)
-CREDENTIAL_SUFFIXES: Final = (".pem", ".key")
-DOCKER_LOGIN: Final = ".docker/config.json"
-CREDENTIAL_PATTERNS: Final = (
-    *sorted(CREDENTIAL_DIRECTORIES),
-    *sorted(CREDENTIAL_FILES),
-    *(f"*{suffix}" for suffix in CREDENTIAL_SUFFIXES),
-    DOCKER_LOGIN,
-)
-"""The same for other programs that copy a project."""
-_DOCKER_FILE: Final = DOCKER_LOGIN.rpartition("/")[2]
-_CREDENTIAL_NAMES: Final = CREDENTIAL_DIRECTORIES | CREDENTIAL_FILES | {_DOCKER_FILE}
+CREDENTIAL_DIRECTORIES: Final = (
+    ".ssh", ".aws", ".azure", ".gnupg", ".huggingface", ".kaggle", ".kube", ".config/gcloud",
+)  # fmt: skip
+CREDENTIAL_FILES: Final = (
+    ".env", ".env.*", ".netrc", ".git-credentials", ".npmrc", ".pgpass", ".pypirc",
+    "*.key", "*.p12", "*.pem", "*.pfx", "id_dsa", "id_ecdsa", "id_ed25519", "id_rsa", "id_*_sk",
+    "application_default_credentials.json", "client_secret*.json", "credentials.json", "kaggle.json", "kubeconfig",
+    "service-account*.json", "service_account*.json",
+    ".cache/huggingface/stored_tokens", ".cache/huggingface/token", ".docker/config.json",
+)  # fmt: skip
+"""Names of files, also of links, with `*` for any text. docs/sync.md has the same list; a test compares them."""
+TEMPLATE_SUFFIXES: Final = (".dist", ".example", ".sample", ".template")
+"""A `.env.*` with one of these has no secrets: it shows which variables a project needs."""
+CREDENTIAL_PATTERNS: Final = (*CREDENTIAL_DIRECTORIES, *CREDENTIAL_FILES)
+"""The same for other programs that copy a project; they leave out templates, too."""
+
+
+def _names(patterns: Iterable[str]) -> re.Pattern[str]:
+    """Matches a name, by those of the patterns that have one part."""
+    return re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns if "/" not in pattern))
+
+
+def _endings(patterns: Iterable[str]) -> tuple[str, ...]:
+    """The ends of paths, by those of the patterns that have several parts."""
+    return tuple(f"/{pattern}" for pattern in patterns if "/" in pattern)
+
+
+_DIRECTORY_NAMES: Final = _names(CREDENTIAL_DIRECTORIES)
+_DIRECTORY_ENDINGS: Final = _endings(CREDENTIAL_DIRECTORIES)
+_FILE_NAMES: Final = _names(CREDENTIAL_PATTERNS)
+_FILE_ENDINGS: Final = _endings(CREDENTIAL_PATTERNS)
 
 Reason = Literal["excluded", "ignored", "credentials", "fetched"]
-"""Why a path is left out: by `--exclude` or `ALWAYS`; by a file or a default; because of its name alone;
-because fetch brought it."""
+"""Why a path is left out: by `--exclude` or `ALWAYS`; by a file or a default; because of its name alone, or
+because it is an --env-file; because fetch brought it."""
 
 _LARGEST: Final = 1 << 20
 """Bytes of an ignore file."""
@@ -153,10 +171,12 @@ class Ignored:
         excludes: Sequence[str],
         includes: Sequence[str] = (),
         fetched: frozenset[str] = frozenset(),
+        env_files: frozenset[str] = frozenset(),
     ) -> None:
         self.outer = tuple(outer)
         self._excludes = layer("", {"--exclude": excludes}) if excludes else None
         self._fetched = fetched
+        self._env_files = env_files
         self._includes = layer("", {"--include": includes}) if includes else None
         self._above_includes = frozenset(parent for pattern in includes for parent in parents_of_pattern(pattern))
 
@@ -184,7 +204,7 @@ class Ignored:
                 excluded = directory_layer.excludes(full)
             if excluded or (excluded is None and is_default(name, is_directory=is_directory)):
                 reason = "ignored"
-            elif is_credential(path, is_directory=is_directory):
+            elif path in self._env_files or is_credential(path, is_directory=is_directory):
                 reason = "credentials"
             elif excluded is None and path in self._fetched:
                 reason = "fetched"
@@ -221,14 +241,16 @@ def pattern_for(path: str) -> str:
 def is_credential(path: str, *, is_directory: bool) -> bool:
     """Whether a path has the name of a file with keys, tokens or passwords, at any depth, in upper or lower case.
 
-    Sets and suffixes, not git's patterns, because every path of a project is checked.
+    A link counts as a file, and as the directory that it may lead to. One pattern, and not git's, because every path of
+    a project is checked.
     """
-    name = path[path.rfind("/") + 1 :].lower()
-    if name not in _CREDENTIAL_NAMES and not name.endswith(CREDENTIAL_SUFFIXES):
-        return False
+    full = f"/{path.lower()}"
+    name = full[full.rfind("/") + 1 :]
     if is_directory:
-        return name in CREDENTIAL_DIRECTORIES
-    return name != _DOCKER_FILE or f"/{path.lower()}".endswith(f"/{DOCKER_LOGIN}")
+        return _DIRECTORY_NAMES.match(name) is not None or full.endswith(_DIRECTORY_ENDINGS)
+    if name.startswith(".env.") and name.endswith(TEMPLATE_SUFFIXES):
+        return False
+    return _FILE_NAMES.match(name) is not None or full.endswith(_FILE_ENDINGS)
 
 
 def is_default(name: str, *, is_directory: bool) -> bool:

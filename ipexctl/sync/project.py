@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.files import encode_name, make_private_directory, write_atomically, write_json_atomically
+from ipexctl.sync.env_files import env_files_below
 from ipexctl.sync.fetched import fetched_below
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.manifest import Manifest, ManifestEntry, unpacked
@@ -56,19 +57,27 @@ def read_project(
     excludes: Sequence[str] = (),
     *,
     includes: Sequence[str] = (),
+    env_files: Sequence[Path] = (),
     home: str = "",
     allow_big: bool = False,
 ) -> Project:
     """Raises a UserError if it can't be read, is no project, or is too large for a call without `allow_big`.
 
     ipexctl's own directories below the root are left out, because their files change during the call. `home` is one of
-    them, because this machine may be a node too.
+    them, because this machine may be a node too. `env_files` are left out as credentials.
     """
     root = real_path(root)
     if problem := root_problem(root):
         raise UserError(problem, fix="name the project's directory: ipexctl sync DIR")
     left_out = (*excludes, *_own(root, home))
-    scanned = scan_project(root, left_out, includes, fetched_below(root), is_limited=not allow_big)
+    scanned = scan_project(
+        root,
+        left_out,
+        includes,
+        fetched_below(root),
+        env_files=env_files_below(root, env_files),
+        is_limited=not allow_big,
+    )
     if not allow_big:
         check_size(root, scanned)
     name = tree_name(root, owner_here())

@@ -53,7 +53,7 @@ class ScanResult:
     outward: list[str] = field(default_factory=list)
     """Links out of the tree; they are sent as links, and may be broken on a node."""
     credentials: list[str] = field(default_factory=list)
-    """Left out because of their names; a directory has a trailing slash."""
+    """Left out because of their names, or as an --env-file; a directory has a trailing slash."""
     fetched: list[str] = field(default_factory=list)
     """Left out because fetch brought them; a directory has a trailing slash."""
     complete: bool = True
@@ -83,6 +83,7 @@ def scan_project(
     includes: Sequence[str] = (),
     fetched: frozenset[str] = frozenset(),
     *,
+    env_files: frozenset[str] = frozenset(),
     is_limited: bool = True,
 ) -> ScanResult:
     """Scan everything below the root that is not left out, or as much as shows that it is too large.
@@ -92,7 +93,7 @@ def scan_project(
     real = real_path(root)
     if problem := path_problem(real, "directory"):
         raise UserError(f"{root} {problem}", fix="name the directory of your project")
-    ignored = Ignored(outer_layers(real), excludes, includes, fetched)
+    ignored = Ignored(outer_layers(real), excludes, includes, fetched, env_files)
     result, output = ScanResult(real), _output_files()
     base = os.fsencode(real)
     pending: list[_Directory] = [_Directory("", ignored.outer)]

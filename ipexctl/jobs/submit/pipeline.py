@@ -113,6 +113,10 @@ def submit_run(
     line. `probed`: the facts, if they were gathered just before.
     """
     run, registry, retention = new_id(request.script, time.time()), RunRegistry(), read_limits(os.environ)
+    if request.env_files:
+        from ipexctl.sync.env_files import note_env_files  # few runs have one
+
+        note_env_files(request.env_files)
     try:
         with mark_pending(registry.directory, run), ExitStack() as on_failure:
             query = None
@@ -260,7 +264,12 @@ def start_reading(
 
         excludes = (*request.excludes, *data_patterns(project.root, [Path(path) for path in request.data]))
         content = read_project(
-            project.root, excludes, includes=request.includes, home=request.home, allow_big=request.allow_big
+            project.root,
+            excludes,
+            includes=request.includes,
+            env_files=request.env_files,
+            home=request.home,
+            allow_big=request.allow_big,
         )
         notify(describe_project(project, request, content.manifest.summary))
         return content

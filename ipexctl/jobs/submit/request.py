@@ -47,6 +47,8 @@ class RunRequest:
     excludes: tuple[str, ...] = ()
     includes: tuple[str, ...] = ()
     """Patterns of files that are excluded otherwise, such as credentials."""
+    env_files: tuple[Path, ...] = ()
+    """Files of --env-file, which are not synced; their variables are in `options`."""
     data: tuple[str, ...] = ()
     """Directories that every host must have."""
     allow_big: bool = False

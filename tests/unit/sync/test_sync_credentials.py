@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from sync_helpers import Place, put
 
 from ipexctl.sync import scan as walk
+from ipexctl.sync.env_files import note_env_files
+from ipexctl.sync.ignore import CREDENTIAL_DIRECTORIES, CREDENTIAL_FILES, TEMPLATE_SUFFIXES
 from ipexctl.sync.project import read_project
 from ipexctl.ui.sync import as_json
 
@@ -24,8 +27,11 @@ NAMES = (
     "server.pem",
     "tls.key",
     ".docker/config.json",
+    *(".env.local", ".env.production.local", ".pypirc", ".npmrc", ".pgpass", "id_ed25519_sk", "id_ecdsa_sk"),
+    *("me.p12", "me.pfx", "kubeconfig", "kaggle.json", "credentials.json", "application_default_credentials.json"),
+    *("service-account.json", "service_account_prod.json", "client_secret_1.apps.json", ".cache/huggingface/token"),
 )
-DIRECTORIES = (".ssh", ".aws", ".gnupg", ".kube")
+DIRECTORIES = (".ssh", ".aws", ".gnupg", ".kube", ".azure", ".huggingface", ".kaggle", ".config/gcloud")
 
 
 def sent(root: Path, *includes: str, excludes: tuple[str, ...] = ()) -> set[str]:
@@ -36,6 +42,9 @@ def sent(root: Path, *includes: str, excludes: tuple[str, ...] = ()) -> set[str]
 OTHERS = (
     *(".env.example", "id_rsa.pub", "config.json", "docker/config.json", "x.docker/config.json", "env", "key"),
     *("a.keys", "directories/.env/x", "directories/server.pem/x", "directories/id_rsa/x"),
+    *(".env.sample", ".env.template", ".env.dist", ".env.local.example", ".ENV.Example", ".envrc", "gcloud/x"),
+    *("id_ed25519_sk.pub", "sk_id", "tokenizer.json", "huggingface/token", "token", "environment", "directories/kubeconfig/x"),
+    *(".cache/huggingface/hub/x", ".config/x", "my-service-account.py", "credentials.py", "directories/kaggle.json/x"),
 )
 
 
@@ -43,7 +52,7 @@ def test_credentials_stay_behind_at_any_depth_and_are_named(tmp_path: Path) -> N
     files = {f"{below}{name}" for name in NAMES for below in ("", "a/", "deep/er/")} | {
         f"upper/{name.upper()}" for name in NAMES
     }
-    links = {f"links/{name}" for name in DIRECTORIES}
+    links = {f"links/{name}" for name in DIRECTORIES if "/" not in name}
     directories = {f"{below}{name}/" for name in DIRECTORIES for below in ("", "deep/")}
     for path in (*files, *(f"{directory}y/z" for directory in directories), *OTHERS):
         put(tmp_path, path)
@@ -52,6 +61,17 @@ def test_credentials_stay_behind_at_any_depth_and_are_named(tmp_path: Path) -> N
         (tmp_path / link).symlink_to("/elsewhere")
     assert sent(tmp_path) == set(OTHERS)
     assert set(walk.scan_project(tmp_path).credentials) == files | links | directories
+
+
+def test_page_lists_the_names_that_the_code_has() -> None:
+    page = Path("docs/sync.md").read_text()
+    rows = {
+        kind: re.findall("`([^`]+)`", row)
+        for kind, row in re.findall(r"^\| (directories|files) \| (.*) \|$", page, re.M)
+    }
+    assert sorted(rows["directories"]) == sorted(f"{name}/" for name in CREDENTIAL_DIRECTORIES)
+    assert sorted(rows["files"]) == sorted(CREDENTIAL_FILES)
+    assert all(f"`.env{suffix}`" in page for suffix in TEMPLATE_SUFFIXES)
 
 
 def test_ignore_files_cannot_include_credentials_and_ignored_ones_are_not_listed(tmp_path: Path) -> None:
@@ -133,3 +153,30 @@ def test_credentials_sent_by_an_earlier_sync_are_removed(place: Place) -> None:
     assert set(place.there()) == {"train.py", ".env"}
     place.sync()
     assert set(place.there()) == {"train.py"}
+
+
+def test_env_files_are_left_out_and_removed_whatever_their_names(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("train.py", "my.env", "conf/vars.txt", "conf/other.txt"):
+        put(place.root, path)
+    (place.root / "link").symlink_to("conf/vars.txt")
+    place.sync()
+    assert "my.env" in place.there()
+    monkeypatch.chdir(place.root)
+    report = place.sync(env_files=[Path("my.env"), place.root / "link"])
+    assert place.there() == {"train.py": "x", "conf": "/", "conf/other.txt": "x"}
+    assert report.left_out == ("conf/vars.txt", "link", "my.env")
+    (note,) = report.notes
+    assert "my.env" in note
+    assert "--include" in note
+    place.sync(env_files=[Path("my.env")], includes=("my.env",))
+    assert "my.env" in place.there()
+
+
+def test_noted_env_files_stay_left_out_until_they_are_removed(place: Place) -> None:
+    mine, later = put(place.root, "my.env"), put(place.root, "later.env")
+    note_env_files([mine, Path("/dev/null"), place.root / "missing"])
+    assert read_project(place.root).left_out == ("my.env",)
+    mine.unlink()
+    note_env_files([later])
+    put(place.root, "my.env")
+    assert read_project(place.root).left_out == ("later.env",)

@@ -1,0 +1,69 @@
+"""Notes of paths on the control machine that later syncs leave out: what fetch created, what --env-file named.
+
+Absolute paths come in, those below a project's root go out, relative to it. There is one small file for each path, in a
+directory of the state directory, so that two calls need no lock. A path that was removed since is forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING
+
+from ipexctl.errors import UserError
+from ipexctl.node.common.files import make_private_directory, write_json_atomically
+from ipexctl.sync.root import real_path
+from ipexctl.user_directories import state_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+
+class PathNotes:
+    """The notes of one kind."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Note these paths, whose directories may have links in their paths, and forget those that were removed."""
+        found = [real_name(path) for path in paths]
+        if not found:
+            return
+        with contextlib.suppress(OSError, UserError):  # on a full disk, the next sync knows nothing of it
+            directory = self._directory
+            make_private_directory(directory)
+            for path in found:
+                name = hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
+                write_json_atomically(directory / f"{name}.json", {"path": path}, durable=False)
+            for note, path in list(self._notes()):
+                if not os.path.lexists(path):
+                    note.unlink(missing_ok=True)
+
+    def below(self, root: Path) -> frozenset[str]:
+        """The noted paths below a root, relative to it. The root has no links in its path."""
+        return names_below(root, (path for _, path in self._notes()))
+
+    @property
+    def _directory(self) -> Path:
+        return state_directory() / self._kind
+
+    def _notes(self) -> Iterator[tuple[Path, str]]:
+        with contextlib.suppress(OSError):
+            for note in sorted(self._directory.glob("*.json")):
+                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                    yield note, str(json.loads(note.read_bytes())["path"])
+
+
+def real_name(path: str) -> str:
+    """The absolute path of a directory entry: links in its directory are resolved, but it may be a link itself."""
+    return os.path.join(real_path(os.path.dirname(path)), os.path.basename(path))
+
+
+def names_below(root: Path, paths: Iterable[str]) -> frozenset[str]:
+    """Those of the paths that are below the root, relative to it."""
+    prefix = f"{os.fspath(root)}/"
+    return frozenset(path[len(prefix) :] for path in paths if path.startswith(prefix))
