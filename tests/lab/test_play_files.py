@@ -98,6 +98,17 @@ def test_fetch_task_refuses_files_that_were_not_requested(site: Site) -> None:
     assert sorted(map(str, found)) == ["brought/node1/model/w.pt", "brought/node3/model/w.pt", "flat/model/w.pt"]
 
 
+def test_fetch_task_limits_modes_of_a_host_by_the_umask(site: Site) -> None:
+    site.on(
+        0, "mkdir -p PLACE/d && echo x >PLACE/d/w.sh && cp PLACE/d/w.sh PLACE/own && chmod 6777 PLACE/d/w.sh PLACE/d"
+    )
+    site.on(0, "chmod 600 PLACE/own")
+    tasks = "".join(f"- fetch: {{src: PLACE/{name}, dest: got/, flat: true}}\n" for name in ("d/w.sh", "own", "d"))
+    site.report(tasks, "-l", "node1")
+    modes = {name: (site.directory / "got" / name).stat().st_mode & 0o7777 for name in ("w.sh", "own", "d", "d/w.sh")}
+    assert modes == {"w.sh": 0o755, "own": 0o600, "d": 0o755, "d/w.sh": 0o755}
+
+
 def test_large_files_are_fetched_to_the_same_paths_as_small_ones(site: Site) -> None:
     for index in range(3):
         site.on(index, f"mkdir -p PLACE && head -c {17 << 20} /dev/zero >PLACE/w.pt")

@@ -1,6 +1,7 @@
 """Writes fetched files on the control machine: to a temporary file beside the destination, checked, then renamed.
 
-Every name is taken from a directory that is held open, and no link is followed: nothing is written outside.
+Every name is taken from a directory that is held open, and no link is followed: nothing is written outside. Modes are
+those of the host without what the caller's umask takes away, as with cp and rsync.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import stat
 import zlib
 from dataclasses import dataclass
@@ -71,6 +73,7 @@ class Destination:
 
     def __init__(self, root: str) -> None:
         self.root = root
+        self._umask = read_umask()
         self._path_descriptors: list[tuple[bytes, int]] = []
         self._entered: tuple[str, ...] | None = None
         """The directory whose descriptors are open."""
@@ -191,7 +194,7 @@ class Destination:
                 with contextlib.suppress(OSError):
                     os.unlink(file.part, dir_fd=file.directory)
                 raise WriteRefused("it was damaged on the way; fetch it again")
-            os.fchmod(file.number, entry.mode)
+            os.fchmod(file.number, self._mode_of(entry))
             os.utime(file.number, ns=(entry.mtime, entry.mtime))
             if not file.in_place:
                 is_new = not self._is_below_new(entry.parts) and _stat(file.directory, name) is None
@@ -215,7 +218,11 @@ class Destination:
             with contextlib.suppress(OSError, WriteRefused):
                 number = self._enter(entry.parts)
                 os.utime(number, ns=(entry.mtime, entry.mtime))
-                os.fchmod(number, entry.mode)
+                inherited = os.fstat(number).st_mode & stat.S_ISGID  # of the directory above it on this machine
+                os.fchmod(number, self._mode_of(entry) | inherited)
+
+    def _mode_of(self, entry: FetchEntry) -> int:
+        return entry.mode & 0o777 & ~self._umask
 
     def _missing_part(
         self, directory: int, name: bytes, there: os.stat_result | None, entry: FetchEntry
@@ -223,7 +230,7 @@ class Destination:
         is_file = there is not None and stat.S_ISREG(there.st_mode)
         if is_file and there is not None and there.st_size == entry.size:
             if _same_time(there.st_mtime_ns, entry.mtime):
-                if stat.S_IMODE(there.st_mode) != entry.mode:
+                if stat.S_IMODE(there.st_mode) != self._mode_of(entry):
                     self._set_mode(directory, name, entry)
                 return None
             return self._partial_file(directory, name, entry, in_place=True)
@@ -249,12 +256,11 @@ class Destination:
             return MissingPart(entry)
         return MissingPart(entry, size, digest.hexdigest(), crc, in_place)
 
-    @staticmethod
-    def _set_mode(directory: int, name: bytes, entry: FetchEntry) -> None:
+    def _set_mode(self, directory: int, name: bytes, entry: FetchEntry) -> None:
         with contextlib.suppress(OSError):
             number = os.open(name, _READING, dir_fd=directory)
             try:
-                os.fchmod(number, entry.mode)
+                os.fchmod(number, self._mode_of(entry))
             finally:
                 os.close(number)
 
@@ -295,7 +301,7 @@ class Destination:
         for depth in range(common, len(names)):
             above = self._path_descriptors[-1][1] if self._path_descriptors else self._top
             with contextlib.suppress(FileExistsError):
-                os.mkdir(names[depth], 0o755, dir_fd=above)
+                os.mkdir(names[depth], dir_fd=above)
                 self._made = parts[: depth + 1]
                 self._note(self._made)
             try:
@@ -326,6 +332,17 @@ class Destination:
 
 
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def read_umask() -> int:
+    """This process's umask. Linux shows it; elsewhere it is stricter for an instant, in which no other thread's file
+    gets more than it should."""
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as file:
+        if (found := re.search(rb"^Umask:\s*([0-7]+)$", file.read(), re.MULTILINE)) is not None:
+            return int(found[1], 8)
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def first_missing(path: str) -> str | None:

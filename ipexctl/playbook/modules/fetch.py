@@ -32,10 +32,11 @@ if [ -d "$src" ]; then echo d; exit 0; fi
 size=$(wc -c <"$src") || exit 1
 is=$(sha256sum <"$src") || exit 1
 if [ "${is%% *}" = "$have" ]; then echo "s $size"; exit 0; fi
-echo "f $size"
+mode=$(stat -Lc %a -- "$src" 2>/dev/null) || mode=600
+echo "f $size $mode"
 [ "$check" = yes ] || exec cat -- "$src"
 """
-_STATUS_LINE: Final = re.compile(rb"([sf]) +([0-9]{1,19})")
+_STATUS_LINE: Final = re.compile(rb"([sf]) +([0-9]{1,19})(?: ([0-7]{1,5}))?")
 
 
 def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
@@ -68,7 +69,7 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
         if data["size"] >= MAX_OUTPUT - 64:
             return _fetch_with_agent(context, call, dest, str(dest))
         return failed("it changed while it was read", "fetch it again", **data)
-    return _write(dest, content, data)
+    return _write(dest, content, data, int(match[3] or b"600", 8))
 
 
 def _destination(call: Call) -> Path:
@@ -81,11 +82,12 @@ def _destination(call: Call) -> Path:
     return base.joinpath(call.host.name, *parts)
 
 
-def _write(dest: Path, content: bytes, data: dict[str, Any]) -> Result:
+def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Result:
+    """With the mode of the host's file, without what the umask takes away, as `ipexctl fetch` does."""
     try:
         created = first_missing(str(dest))
         dest.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(dest, content, durable=False, mode=0o644)
+        write_atomically(dest, content, durable=False, mode=mode & 0o777)
         if created is not None:
             note_fetched([created])
     except OSError as error:

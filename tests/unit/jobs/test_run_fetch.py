@@ -17,6 +17,7 @@ import pytest
 from agent_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
+from ipexctl.jobs.fetch import destination
 from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run
 from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord
@@ -293,6 +294,50 @@ def test_file_with_equal_content_gets_only_its_attributes(there: Path, out: Path
     assert done.received == 0
     assert out.stat().st_mtime_ns == YEAR_AGO
     assert out.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("umask", "modes"),
+    [
+        (0o022, {"open": 0o644, "run": 0o755, "set": 0o755, "own": 0o600, "dir": 0o755, "dir/w": 0o644}),
+        (0o007, {"open": 0o660, "run": 0o770, "set": 0o770, "own": 0o600, "dir": 0o770, "dir/w": 0o660}),
+        (0o077, {"open": 0o600, "run": 0o700, "set": 0o700, "own": 0o600, "dir": 0o700, "dir/w": 0o600}),
+    ],
+)
+def test_modes_of_the_host_are_limited_by_the_umask(there: Path, out: Path, umask: int, modes: dict[str, int]) -> None:
+    for name, mode in (("open", 0o666), ("run", 0o777), ("set", 0o6777), ("own", 0o600), ("dir/w", 0o666)):
+        write_file(there / name, mode=mode)
+    (there / "dir").chmod(0o1777)
+
+    def fetched() -> dict[str, int]:
+        run_fetch(there, "./", out)
+        return {name: stat.S_IMODE((out / name).stat().st_mode) for name in modes}
+
+    before = os.umask(umask)
+    try:
+        assert fetched() == modes
+        (out / "run").chmod(0o777)
+        assert fetched() == modes
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(out.stat().st_mode) == 0o777 & ~umask
+
+
+def test_directories_keep_the_group_bit_of_a_shared_directory(there: Path, out: Path) -> None:
+    out.mkdir()
+    out.chmod(0o2775)
+    write_file(there / "ck/w.pt")
+    run_fetch(there, "ck", out)
+    assert (out / "ck").stat().st_mode & stat.S_ISGID
+
+
+def test_umask_is_read_where_proc_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise FileNotFoundError
+
+    shown = destination.read_umask()
+    monkeypatch.setattr("builtins.open", missing)
+    assert destination.read_umask() == shown == os.umask(shown)
 
 
 def test_existing_files_and_links_are_replaced(there: Path, out: Path) -> None:

@@ -43,7 +43,15 @@ OTHERS = (
     *(".env.example", "id_rsa.pub", "config.json", "docker/config.json", "x.docker/config.json", "env", "key"),
     *("a.keys", "directories/.env/x", "directories/server.pem/x", "directories/id_rsa/x"),
     *(".env.sample", ".env.template", ".env.dist", ".env.local.example", ".ENV.Example", ".envrc", "gcloud/x"),
-    *("id_ed25519_sk.pub", "sk_id", "tokenizer.json", "huggingface/token", "token", "environment", "directories/kubeconfig/x"),
+    *(
+        "id_ed25519_sk.pub",
+        "sk_id",
+        "tokenizer.json",
+        "huggingface/token",
+        "token",
+        "environment",
+        "directories/kubeconfig/x",
+    ),
     *(".cache/huggingface/hub/x", ".config/x", "my-service-account.py", "credentials.py", "directories/kaggle.json/x"),
 )
 
