@@ -95,7 +95,7 @@ class Plan:
                 self.remove[path] = None
 
     def _status_of(self, path: str) -> os.stat_result | None:
-        """The status of a path; None also when a parent directory is now a link, made by a run."""
+        """The status of a path; None also when a parent directory is a link, which a run or an earlier sync made."""
         above = path.rpartition("/")[0]
         while above:
             status = self.status(above)
@@ -119,7 +119,7 @@ class Plan:
         if path.rpartition("/")[0] in self._not_from_sync:
             self._block(path)
             return
-        status = None if path in self.remove else self.status(path)
+        status = None if path in self.remove else self._status_of(path)
         if status is None:
             self.make.append(row)
         elif self._is_up_to_date(row, status) or self.tree.has_content(path, status, row):

@@ -231,6 +231,28 @@ def test_sync_does_not_write_through_a_directory_replaced_by_a_link(place: Place
     assert (scratch / "a").read_text() == "1"
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_directory_in_place_of_a_synced_link_is_written_in_the_tree(
+    place: Place, tmp_path: Path, is_there: bool
+) -> None:
+    """Nothing is looked up or written through the link, which may lead to ~/.ssh."""
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    files = {"authorized_keys": "mine", "deep/key": "mine", "same": "same"} if is_there else {}
+    for name, text in files.items():
+        put(outside, name, text)
+    put(place.root, "train.py")
+    (place.root / "d").symlink_to(outside)
+    place.sync()
+    (place.root / "d").unlink()
+    for name in ("authorized_keys", "deep/key", "same"):
+        put(place.root, f"d/{name}", "same" if name == "same" else "of the project").chmod(0o755)
+    done = place.synced()
+    assert (done.files_sent, done.blocked) == (3, ())
+    assert place.there() == contents(place.root)
+    assert {str(path.relative_to(outside)): path.read_text() for path in outside.rglob("*") if path.is_file()} == files
+
+
 def test_mode_changes_are_applied_without_sending_files(place: Place) -> None:
     put(place.root, "run.sh", "x").chmod(0o644)
     place.sync()
