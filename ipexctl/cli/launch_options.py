@@ -205,6 +205,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         home=check_home(home),
         iface=home.iface,
         cwd=launch.cwd,
+        checkpoint_is_found=targets.is_found("checkpoint"),
         env_files=tuple(map(expanded, launch.env_file or ())),
         timeout=targets.timeout,
         ranks=ranks or EVERY_RANK,

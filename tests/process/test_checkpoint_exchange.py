@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import json
 import os
@@ -21,7 +22,9 @@ from run_helpers import Run
 
 from agent_helpers import all_pythons, wait_until
 from env_helpers import start
+from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.checkpoint import CheckpointFiles
+from ipexctl.node.files.checkpoint_plan import Copy
 from ipexctl.node.files.peer_transfer import prove_to_server, send_line
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
@@ -204,6 +207,68 @@ def test_symlinks_in_the_target_path_are_not_followed(hosts: Callable[[str], Hos
     assert "node2" in failure
     assert "link" in failure
     assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_link_of_the_project_brings_and_overwrites_nothing(hosts: Callable[[str], Hosts], is_synced: bool) -> None:
+    """As `ckpt -> ../../../.aws` of a cloned repository. A link that the user made on the hosts is followed."""
+    cluster = hosts("project/ckpt")
+    for name in cluster.names:
+        (cluster.base / name / "aws").mkdir(parents=True)
+        cluster.of(name, "project/.ipexctl").mkdir(parents=True)
+        cluster.of(name).symlink_to("../../aws")
+        row = ["ckpt", "l", 0o777, 0, "../../aws", None, is_synced]
+        cluster.of(name, "project/.ipexctl/state.json").write_text(json.dumps({"rows": [row]}))
+    (cluster.base / "node1/aws/credentials").write_text("of node1")
+    (cluster.base / "node2/aws/credentials").write_text("of node2")
+    os.utime(cluster.base / "node2/aws/credentials", (1, 1))
+    failure = cluster.exchange().failure
+    found = [path.read_text() if path.exists() else None for path in map(aws_of, [cluster] * 3, cluster.names)]
+    if is_synced:
+        assert missing(failure, "node1 ckpt ../../aws --checkpoint") == []
+        assert found == ["of node1", "of node2", None]
+    else:
+        assert failure == ""
+        assert found == ["of node1"] * 3
+        assert all(cluster.of(name).is_symlink() for name in cluster.names)
+
+
+def aws_of(cluster: Hosts, name: str) -> Path:
+    return cluster.base / name / "aws/credentials"
+
+
+def test_link_made_after_the_scan_is_not_written_through(tmp_path: Path) -> None:
+    files = CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home"))
+    content = saved("new")
+    copy = Copy("out/step/last.pt", len(content), 1, 0o777, hashlib.sha256(content).hexdigest())
+    received = Path(files.inbox, copy.sha256, "file")
+    received.parent.mkdir(parents=True)
+    assert files.scan().copies == {}
+    (tmp_path / "outside").mkdir()
+    for link in ("out", "out/step"):
+        received.write_bytes(content)
+        (tmp_path / link).symlink_to(tmp_path / "outside")
+        with pytest.raises(AgentError, match="link"):
+            files.place([copy])
+        (tmp_path / link).unlink()
+        (tmp_path / link).mkdir()
+    before = os.umask(0o027)
+    try:
+        CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home")).place([copy, copy._replace(name="out/2.pt")])
+    finally:
+        os.umask(before)
+    assert list((tmp_path / "outside").iterdir()) == []
+    written = [tmp_path / name for name in ("out/2.pt", "out/step/last.pt")]
+    assert [(path.read_bytes(), path.stat().st_mode & 0o777) for path in written] == [(content, 0o750)] * 2
+
+
+def test_pipe_in_the_directory_is_left_out(hosts: Callable[[str], Hosts]) -> None:
+    cluster = hosts("out")
+    cluster.write("node1", saved("one"), "out/last.pt")
+    os.mkfifo(cluster.of("node1", "out/pipe"))
+    assert cluster.exchange().failure == "", cluster.errors
+    assert cluster.content("out/last.pt") == [saved("one")] * 3
+    assert [note for note in cluster.notes if "pipe" in note]
 
 
 def test_write_error_of_a_host_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:

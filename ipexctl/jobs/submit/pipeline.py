@@ -19,6 +19,7 @@ from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
 from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.jobs.submit.context import RunContext, gather
+from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, install_command, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
@@ -256,6 +257,7 @@ def start_reading(
 ) -> Future[Project] | None:
     """Read the project in the background and name it, as the first line of a run; None if it is not synced."""
     if not request.sync:
+        check_unsynced_path(request.checkpoint, project, is_found=request.checkpoint_is_found)
         notify(describe_project(project, request))
         return None
 
@@ -271,6 +273,7 @@ def start_reading(
             home=request.home,
             allow_big=request.allow_big,
         )
+        check_synced_path(request.checkpoint, project, content.manifest)
         notify(describe_project(project, request, content.manifest.summary))
         return content
 
@@ -385,6 +388,7 @@ def _launch_spec(
         time_limit=plan.time_limit,
         restarts=request.restarts,
         checkpoint=request.checkpoint if len({stores[host.name] for host in plan.hosts}) > 1 else "",
+        checkpoint_is_found=request.checkpoint_is_found,
         hang_after=request.hang_after,
         on_hang=request.on_hang,
     )

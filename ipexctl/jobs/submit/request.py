@@ -14,6 +14,7 @@ from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import CommandKind, Export, LaunchOptions
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
+from ipexctl.sync.ignore import OWN
 from ipexctl.text import expanded, is_variable_name, on_same_hosts
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class RunRequest:
     timeout: float | None = None
     restarts: int = 0
     checkpoint: str = ""
-    """The path of a file or directory below the working directory of the ranks, without `..`."""
+    """The path of a file or directory, absolute or relative to the working directory of the ranks."""
+    checkpoint_is_found: bool = False
+    """A project's file set it."""
     hang_after: float = HANG_AFTER
     """Seconds without output of any rank until a hang is reported; 0: never."""
     on_hang: str = "report"
@@ -132,12 +135,22 @@ def check_request(request: RunRequest) -> None:
     for option, path in (("--python", request.python), ("--setup", request.setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {quoted(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
-    parts = request.checkpoint.split("/")
-    if request.checkpoint and any(part in ("", ".", "..") or not part.isprintable() for part in parts):
+    if request.checkpoint and not _is_path_of_checkpoint(request.checkpoint):
         raise UserError(
-            f"--checkpoint {quoted(request.checkpoint)} is not below the working directory of the ranks",
-            fix="name the file or directory that rank 0 writes, relative to that directory: --checkpoint checkpoints",
+            f"--checkpoint {quoted(request.checkpoint)} names no file or directory of checkpoints",
+            fix="name the one that rank 0 writes, relative to the working directory of the ranks: "
+            "--checkpoint checkpoints; or its absolute path, the same on every host",
         )
+
+
+def _is_path_of_checkpoint(path: str) -> bool:
+    """Whether it is a plain path whose last part is a name; `..` may only lead upward at its beginning."""
+    parts = path.removeprefix("/").split("/")
+    while parts[0] == ".." and len(parts) > 1:
+        del parts[0]
+    is_own = OWN in parts and not path.startswith("/")  # the state of the synced tree
+    is_plain = not any(part in ("", ".", "..") or not part.isprintable() for part in parts)
+    return is_plain and not is_own and not path.startswith("~")
 
 
 def check_ranks(request: RunRequest, hosts: Sequence[Host]) -> None:

@@ -225,6 +225,7 @@ class Launch:
             setup=spec.start.setup,
             token=self._token,
             checkpoint=spec.start.checkpoint,
+            checkpoint_is_found=spec.start.checkpoint_is_found,
             bytecode=spec.bytecode,
         )
         return json.dumps(job.to_json())

@@ -55,7 +55,10 @@ class JobRecord(NamedTuple):
     token: str = ""
     """64 hex digits; rank wrapper and supervisor authenticate each other with it."""
     checkpoint: str = ""
-    """The path of a file or directory, relative to `cwd`, that all hosts have the same of before an attempt begins."""
+    """The path of a file or directory, absolute or relative to `cwd`, that all hosts have the same of before an attempt
+    begins."""
+    checkpoint_is_found: bool = False
+    """A project's file set that path, which nobody named in the call: it may not lead out of the project by a link."""
     bytecode: str = ""
     """The path at which the run leaves its agent with bytecode, so that later runs start faster."""
 
@@ -125,7 +128,8 @@ class StartRequest(NamedTuple):
     on_hang: str = "report"
     """Then also `dump` all stacks, or dump them and `stop` the run."""
     checkpoint: str = ""
-    """As in the job."""
+    """As in the job, like the next."""
+    checkpoint_is_found: bool = False
     connectivity: ConnectivityRecord | None = None
     job: str = ""
     """The text of node0's job.json, which the supervisor writes; empty if no rank has its store."""

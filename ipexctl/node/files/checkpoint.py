@@ -20,6 +20,7 @@ the exchange. Files are received there, and replace those of the checkpoint when
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -31,7 +32,7 @@ import sys
 import threading
 import time
 import zipfile
-from typing import Any, Iterator, NamedTuple
+from typing import IO, Any, Callable, Iterator, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import (
@@ -40,10 +41,10 @@ from ipexctl.node.common.files import (
     free_space,
     make_private_directory,
     read_json,
-    sha256_of,
     write_json_atomically,
 )
 from ipexctl.node.files import store
+from ipexctl.node.files.checkpoint_path import open_directory, open_file, resolve_checkpoint
 from ipexctl.node.files.checkpoint_plan import (
     MAX_FILES,
     Copy,
@@ -83,17 +84,22 @@ class CheckpointRequest(NamedTuple):
     """Of the supervisor, like `port`."""
     port: int
     token: str
+    project: str = ""
+    """The working directory of the ranks if a project's file set the path; then fewer links may lead to it."""
 
 
 class CheckpointFiles:
     """The checkpoint of one host, and what is kept of it between exchanges."""
 
-    def __init__(self, path: str, home: str) -> None:
+    def __init__(self, path: str, home: str, project: str = "") -> None:
         self.base, self.top = os.path.split(path)
+        self._resolve = functools.partial(resolve_checkpoint, path, home, project)
         key = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         self.directory = os.path.join(home, "checkpoints", key)
         self.inbox, self.outbox = (os.path.join(self.directory, name) for name in ("in", "out"))
         self._record = os.path.join(self.directory, "files.json")
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
         self._mount: str | None = None
         """The mount point of the checkpoint's filesystem after the last exchange."""
         try:
@@ -104,13 +110,18 @@ class CheckpointFiles:
         except (*MALFORMED, AttributeError):
             self._rows, self.known = {}, {}
 
+    @functools.cached_property
+    def root(self) -> str:
+        """The file or directory, in a path without links. Raises an AgentError for a link that may not lead to it."""
+        return self._resolve()
+
     def path_of(self, name: str) -> str:
-        """Raises an AgentError if a directory above it is a link: it may lead out of the checkpoint."""
-        parts = check_name(name, self.top).split("/")
-        for end in range(2, len(parts)):
-            if os.path.islink(os.path.join(self.base, *parts[:end])):
-                raise AgentError(f"{os.path.join(self.base, *parts[:end])} is a link", "name the directory itself")
-        return os.path.join(self.base, *parts)
+        return self.root + check_name(name, self.top)[len(self.top) :]
+
+    def source_of(self, name: str) -> str | None:
+        """The path without links of a file that may be sent; None if a link leads out of the checkpoint."""
+        path = os.path.realpath(self.path_of(name))
+        return path if path == self.root or path.startswith(self.root + os.sep) else None
 
     def scan(self) -> HostCopies:
         """The copies of this host; hashes of unchanged files are those of the last exchange."""
@@ -136,21 +147,20 @@ class CheckpointFiles:
         They would count as deleted, and the copies of the other hosts would be removed.
         """
         written = {name for name, file in self.known.items() if not file.is_brought}
-        root = os.path.join(self.base, self.top)
         if written and not written & found and self._mount is not None and not os.path.ismount(self._mount):
             raise AgentError(
-                f"{root}: its files are not there, and nothing is mounted at {self._mount} any more",
+                f"{self.root}: its files are not there, and nothing is mounted at {self._mount} any more",
                 f"mount it; or get the files of the other hosts back: rm {shlex.quote(self._record)}",
             )
 
     def _check_unreadable(self, error: OSError) -> None:
         """Raise the error of a directory that can't be read if it had known files: they would count as deleted."""
-        below = os.path.relpath(error.filename, self.base)
+        below = os.path.join(self.top, os.path.relpath(error.filename, self.root))
         if not isinstance(error, FileNotFoundError) and any(name.startswith(f"{below}/") for name in self.known):
             raise error
 
     def _names(self) -> Iterator[str]:
-        root = os.path.join(self.base, self.top)
+        root = self.root
         try:
             is_directory = stat.S_ISDIR(os.stat(root).st_mode)
         except (FileNotFoundError, NotADirectoryError):
@@ -168,17 +178,17 @@ class CheckpointFiles:
 
     def _read(self, name: str) -> Copy | str:
         """A complete copy, or why it is none."""
-        path = os.path.join(self.base, name)
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):
-            return "it is not a file"
-        root = os.path.realpath(os.path.join(self.base, self.top))
-        if name != self.top and not os.path.realpath(path).startswith(root + os.sep):
+        path = self.source_of(name)
+        if path is None:
             return "it is a link that leads out of the directory"
-        if problem := problem_of(path, status.st_size):
-            return problem
-        row = self._rows.get(name)
-        sha256 = str(row[0]) if row and row[2:] == _identity(status) else sha256_of(path)
+        with open(open_file(path), "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return "it is not a file"
+            if problem := problem_of(file, path, status.st_size):
+                return problem
+            row = self._rows.get(name)
+            sha256 = str(row[0]) if row and row[2:] == _identity(status) else _hash_of(file)
         if _identity(os.stat(path)) != _identity(status):
             return "it is being written"
         return Copy(name, status.st_size, status.st_mtime_ns, stat.S_IMODE(status.st_mode), sha256)
@@ -188,45 +198,69 @@ class CheckpointFiles:
         for copy in copies:
             directory = os.path.join(self.outbox, copy.sha256)
             os.makedirs(directory, exist_ok=True)
+            path = self.source_of(copy.name)
+            if path is None:
+                raise AgentError(f"{self.path_of(copy.name)} became a link that leads out of the checkpoint")
             with contextlib.suppress(FileExistsError):
-                os.symlink(self.path_of(copy.name), os.path.join(directory, _IN_STORE))
+                os.symlink(path, os.path.join(directory, _IN_STORE))
 
     def place(self, copies: list[Copy]) -> None:
         """Replace files of the checkpoint with those received; each has its old or its new content, never a part."""
         uses = [copy.sha256 for copy in copies]
         for copy in copies:
             uses.remove(copy.sha256)
-            target = self.path_of(copy.name)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+            directory, target = os.path.split(self.path_of(copy.name))
             source = os.path.join(self.inbox, copy.sha256, _IN_STORE)
-            if copy.sha256 in uses or os.stat(source).st_dev != os.stat(os.path.dirname(target)).st_dev:
-                temporary = f"{target}.{os.getpid()}.tmp"
-                try:
-                    shutil.copyfile(source, temporary)
-                    _replace(temporary, target, copy)
-                finally:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(temporary)
-            else:
-                _replace(source, target, copy)
+            number = open_directory(directory, make=True)
+            try:
+                if copy.sha256 in uses or os.stat(source).st_dev != os.stat(number).st_dev:
+                    self._place_copy(source, number, target, copy)
+                else:
+                    self._set_attributes(source, copy)
+                    os.replace(source, target, dst_dir_fd=number)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, os.path.join(directory, target)) from None
+            finally:
+                os.close(number)
+
+    def _place_copy(self, source: str, directory: int, target: str, copy: Copy) -> None:
+        temporary = f"{target}.{os.getpid()}.tmp"
+
+        def opener(path: str, flags: int) -> int:
+            return os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+
+        try:
+            with open(source, "rb") as old, open(temporary, "wb", opener=opener) as new:
+                shutil.copyfileobj(old, new, 1 << 20)
+                new.flush()
+                self._set_attributes(new.fileno(), copy)
+            os.replace(temporary, target, src_dir_fd=directory, dst_dir_fd=directory)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=directory)
+
+    def _set_attributes(self, file: str | int, copy: Copy) -> None:
+        """Another host's mode counts as far as this account's umask allows."""
+        os.chmod(file, copy.mode & 0o777 & ~self._umask | 0o600)
+        os.utime(file, ns=(copy.mtime_ns, copy.mtime_ns))
 
     def remove(self, names: list[str]) -> None:
         """Remove files, and the directories that are empty then; scripts take those for checkpoints."""
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.path_of(name))
+                _remove_entry(os.unlink, self.path_of(name))
             above = os.path.dirname(name)
             with contextlib.suppress(OSError):
                 while "/" in above:
-                    os.rmdir(os.path.join(self.base, above))
+                    _remove_entry(os.rmdir, self.path_of(above))
                     above = os.path.dirname(above)
 
     def save(self, known: KnownFiles) -> None:
         rows = {}
         for name, file in known.items():
             with contextlib.suppress(OSError):
-                rows[name] = [*file, *_identity(os.stat(os.path.join(self.base, name)))]
-        mount = os.path.realpath(os.path.join(self.base, self.top))
+                rows[name] = [*file, *_identity(os.stat(self.path_of(name)))]
+        mount = self.root
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
         write_json_atomically(self._record, {"files": rows, "mount": mount})
@@ -236,26 +270,36 @@ class CheckpointFiles:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _replace(source: str, target: str, copy: Copy) -> None:
-    os.chmod(source, copy.mode & 0o777 | 0o600)
-    os.utime(source, ns=(copy.mtime_ns, copy.mtime_ns))
-    os.replace(source, target)
+def _remove_entry(remove: Callable[..., None], path: str) -> None:
+    """Remove a file or directory without following a link in its path."""
+    directory = open_directory(os.path.dirname(path))
+    try:
+        remove(os.path.basename(path), dir_fd=directory)
+    finally:
+        os.close(directory)
+
+
+def _hash_of(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    file.seek(0)
+    for block in iter(lambda: file.read(1 << 20), b""):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _identity(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
-def problem_of(path: str, size: int) -> str:
+def problem_of(file: IO[bytes], path: str, size: int) -> str:
     """Why a file is half-written; empty for a complete one. The formats of torch and safetensors show it."""
     if not size:
         return "it is empty"
-    with open(path, "rb") as file:
-        head = file.read(8)
-        if head[:4] == b"PK\3\4":
-            return "" if zipfile.is_zipfile(path) else "it is half-written: its end is missing"
-        if path.endswith(".safetensors") and not _has_all_tensors(file.read, head, size):
-            return "it is half-written: tensors are missing"
+    head = file.read(8)
+    if head[:4] == b"PK\3\4":
+        return "" if zipfile.is_zipfile(file) else "it is half-written: its end is missing"
+    if path.endswith(".safetensors") and not _has_all_tensors(file.read, head, size):
+        return "it is half-written: tensors are missing"
     return ""
 
 
@@ -363,7 +407,7 @@ def main(action: str) -> int:  # noqa: ARG001
         with socket.create_connection((request.address, request.port), timeout=HANDSHAKE_TIME) as conn:
             prove_to_server(conn, request.token)
             send_line(conn, {"rank": request.rank})
-            Exchange(CheckpointFiles(request.path, request.home), conn).run()
+            Exchange(CheckpointFiles(request.path, request.home, request.project), conn).run()
     except (OSError, *MALFORMED) as error:
         reason = getattr(error, "strerror", None) or str(error)
         sys.stderr.write(f"the checkpoint can't be exchanged with {peer}: {reason}\n")

@@ -147,6 +147,7 @@ class Rank:
             "address": self.address,
             "port": port,
             "token": job.token,
+            "project": job.cwd if job.checkpoint_is_found else "",
         }
         self.checkpoint = subprocess.Popen(
             agent_argv(sys.executable, "files.checkpoint"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -17,12 +18,15 @@ from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.submit.context import RunContext
 from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight import paths as places
+from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path
+from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.network.connectivity import Connections
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.reply import MalformedReply
+from ipexctl.sync.manifest import Kind, Manifest, ManifestEntry
 from message_data import missing
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
@@ -220,10 +224,52 @@ def test_fix_repeats_the_host_options() -> None:
     assert said.with_host_options("").fix == said.fix
 
 
-@pytest.mark.parametrize("path", ["/scratch/last.pt", "..", "../last.pt", ".", "a//b", "a\nb"])
-def test_a_checkpoint_outside_the_working_directory_is_refused(path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/", "..", "../..", ".", "a//b", "//a", "a/../b", "a\nb", "~/x", ".ipexctl", "a/.ipexctl"]
+)
+def test_a_checkpoint_that_is_no_plain_path_is_refused(path: str) -> None:
     request = RunRequest("script", ("train.py",), LaunchOptions(), checkpoint=path)
     with pytest.raises(UserError) as caught:
         check_request(request)
     assert missing(caught.value.fix, "--checkpoint") == []
-    check_request(RunRequest("script", ("train.py",), LaunchOptions(), checkpoint="checkpoints/last.pt"))
+    for good in ("checkpoints/last.pt", "/scratch/me/last.pt", "../../last.pt", "/home/me/.ipexctl/code/p/out"):
+        check_request(RunRequest("script", ("train.py",), LaunchOptions(), checkpoint=good))
+
+
+@pytest.mark.parametrize(
+    ("subdirectory", "checkpoint", "is_refused"),
+    [
+        (".", "ckpt", True),
+        (".", "ckpt/last.pt", True),
+        (".", "a/ckpt", True),
+        ("a", "ckpt/x", True),
+        ("a", "../ckpt", True),
+        ("a", "x", False),
+        (".", "ckpt2", False),
+        (".", "a/x", False),
+        (".", "file/x", False),
+        (".", "../ckpt", False),
+        (".", "/ckpt", False),
+        (".", "", False),
+    ],
+)
+def test_checkpoint_through_a_link_of_the_project_is_refused(
+    tmp_path: Path, subdirectory: str, checkpoint: str, is_refused: bool
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "ckpt").symlink_to("../../../.aws")
+    (tmp_path / "a/ckpt").symlink_to("../b")
+    location = ProjectLocation(tmp_path, subdirectory, ("train.py",))
+    rows = (("a", "d", ""), ("a/ckpt", "l", "../b"), ("ckpt", "l", "../../../.aws"), ("file", "f", "hash"))
+    manifest = Manifest.of(ManifestEntry(path, cast("Kind", kind), 0o777, 0, content) for path, kind, content in rows)
+    for check in (
+        lambda: check_synced_path(checkpoint, location, manifest),
+        lambda: check_unsynced_path(checkpoint, location, is_found=True),
+    ):
+        if is_refused:
+            with pytest.raises(UserError) as caught:
+                check()
+            assert missing(caught.value.message + caught.value.fix, f"{checkpoint} link --checkpoint /PATH") == []
+        else:
+            check()
+    check_unsynced_path(checkpoint, location, is_found=False)

@@ -1,0 +1,126 @@
+"""A checkpoint's path leads through links that the user made on the host, and through none that the project brought."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.files.checkpoint_path import open_directory, open_file, resolve_checkpoint
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with a synced tree `code/project`, and a directory outside of it, `big`."""
+    (tmp_path / "big").mkdir()
+    (tmp_path / "home/code/project/.ipexctl").mkdir(parents=True)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def tree(home: Path) -> Path:
+    return home / "code/project"
+
+
+def write_state(tree: Path, *rows: tuple[str, str, bool], file: str = "state.json") -> None:
+    """A sync has written these links: path, target, whether it was sync."""
+    written = [[path, "l", 0o777, 0, target, None, by_sync] for path, target, by_sync in rows]
+    (tree / ".ipexctl" / file).write_text(json.dumps({"digest": "x", "rows": written}))
+
+
+def refusal(path: Path, home: Path, project: str = "") -> str:
+    with pytest.raises(AgentError) as caught:
+        resolve_checkpoint(str(path), str(home), project)
+    assert "--checkpoint" in caught.value.fix
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(("link", "end"), [("ckpt", ""), ("ckpt", "/last.pt"), ("a/ckpt", "/x/y.pt")])
+@pytest.mark.parametrize("file", ["state.json", "pending.json"])
+def test_links_that_sync_brought_are_refused(home: Path, tree: Path, link: str, end: str, file: str) -> None:
+    (tree / link).parent.mkdir(exist_ok=True)
+    (tree / link).symlink_to("../../../big")
+    write_state(tree, (link, "../../../big", True), file=file)
+    assert str(tree / link) in refusal(Path(f"{tree / link}{end}"), home)
+
+
+def test_links_of_the_user_are_followed_into_missing_directories(home: Path, tree: Path, tmp_path: Path) -> None:
+    (tree / "ckpt").symlink_to(tmp_path / "big/mine")
+    (tree / "same").symlink_to(tmp_path / "big")
+    (tree / "up").symlink_to("../../../big/../big")
+    write_state(tree, ("ckpt", "/elsewhere", True), ("same", str(tmp_path / "big"), False))
+    for name, project in (("ckpt", ""), ("ckpt", str(tree))):  # also if a project's file names the path
+        assert resolve_checkpoint(f"{tree}/{name}/x/last.pt", str(home), project) == f"{tmp_path}/big/mine/x/last.pt"
+    assert resolve_checkpoint(f"{tree}/same/last.pt", str(home)) == f"{tmp_path}/big/last.pt"
+    assert resolve_checkpoint(f"{tree}/up", str(home)) == f"{tmp_path}/big"
+    assert resolve_checkpoint(f"{tree}/../../x", str(home)) == f"{home}/x"
+    assert not (tmp_path / "big/mine").exists()
+
+
+def test_link_of_the_user_to_a_synced_link_is_refused(home: Path, tree: Path, tmp_path: Path) -> None:
+    (tree / "synced").symlink_to("../../../big")
+    (tree / "own").symlink_to("synced/deep")
+    (tmp_path / "outside").symlink_to(tree)
+    write_state(tree, ("synced", "../../../big", True))
+    assert "synced" in refusal(tree / "own", home)
+    assert "synced" in refusal(tmp_path / "outside/synced/x", home)
+
+
+@pytest.mark.parametrize("moved", ["code", "code/project"])
+def test_trees_on_another_disk_are_recognised(home: Path, tmp_path: Path, moved: str) -> None:
+    (home / moved).rename(tmp_path / "moved")
+    (home / moved).symlink_to(tmp_path / "moved")
+    (home / "code/project/ckpt").symlink_to("../../../big")
+    write_state(home / "code/project", ("ckpt", "../../../big", True))
+    assert "ckpt" in refusal(home / "code/project/ckpt/last.pt", home)
+
+
+def test_links_of_a_project_that_is_not_synced_count_only_for_a_path_in_the_call(home: Path, tmp_path: Path) -> None:
+    project = tmp_path / "repository"
+    project.mkdir()
+    (project / "ckpt").symlink_to(tmp_path / "big")
+    assert "ckpt" in refusal(project / "ckpt/last.pt", home, str(project))
+    assert resolve_checkpoint(f"{project}/ckpt/last.pt", str(home)) == f"{tmp_path}/big/last.pt"
+    (tmp_path / "link").symlink_to(project)  # above the project, a link may lead to it
+    (project / "plain").mkdir()
+    assert resolve_checkpoint(f"{tmp_path}/link/plain/x", str(home), f"{tmp_path}/link") == f"{project}/plain/x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_links_of_another_account_are_followed_only_in_its_own_directory(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/ckpt").symlink_to(tmp_path / "big")
+    os.chown(tmp_path / "shared/ckpt", 65534, 65534, follow_symlinks=False)
+    assert "65534" in refusal(tmp_path / "shared/ckpt/x", home)
+    os.chown(tmp_path / "shared", 65534, 65534)
+    assert resolve_checkpoint(f"{tmp_path}/shared/ckpt/x", str(home)) == f"{tmp_path}/big/x"
+
+
+def test_links_in_a_circle_are_an_error(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(OSError, match="Too many"):
+        resolve_checkpoint(f"{tmp_path}/one/x", str(home))
+
+
+def test_directories_are_opened_and_made_without_following_links(tmp_path: Path) -> None:
+    number = open_directory(f"{tmp_path}/a/b", make=True)
+    assert os.fstat(number).st_ino == (tmp_path / "a/b").stat().st_ino
+    os.close(number)
+    (tmp_path / "link").symlink_to("a")
+    for make in (False, True):
+        with pytest.raises(AgentError, match="link"):
+            open_directory(f"{tmp_path}/link/b", make=make)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        open_directory(f"{tmp_path}/a/missing")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(NotADirectoryError, match="file"):
+        open_directory(f"{tmp_path}/file/b", make=True)
+    (tmp_path / "a/file").symlink_to("../file")
+    with pytest.raises(OSError, match="a/file"):
+        open_file(f"{tmp_path}/a/file")
+    os.mkfifo(tmp_path / "a/fifo")
+    os.close(open_file(f"{tmp_path}/a/fifo"))  # it does not wait for a writer
