@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -72,3 +73,57 @@ def test_all_ranks_continue_from_the_checkpoint_of_rank_0(cluster: Cluster) -> N
     half = cluster.run(*options, "--max-restarts", "1", "train.py", "9", "1", "--half")
     assert starts(half.out) == {("8", "8")}
     assert missing(half.err, "not used") == []
+
+
+PLACED = """\
+import os, sys
+path = sys.argv[1]
+print("has", open(path).read() if os.path.exists(path) else "nothing", flush=True)
+if "--write" in sys.argv and os.environ["RANK"] == "0":
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, "w").write("weights")
+"""
+
+
+def synced_tree(cluster: Cluster) -> str:
+    path: str = json.loads(cluster.good("sync", "-H", cluster.lab.hostfile, "--json"))["path"]
+    return path
+
+
+def test_link_of_the_project_exchanges_no_files_of_the_hosts(cluster: Cluster) -> None:
+    cluster.write("placed.py", PLACED)
+    cluster.write("ipexctl.toml", '[run]\ncheckpoint = "ckpt2"\n')
+    (cluster.project / "ckpt2").symlink_to("../../../.aws")
+    for index in range(3):
+        cluster.on(index, f"mkdir -p .aws && echo of-host-{index} >.aws/credentials && rm -rf .ipexctl/runs")
+    for options in ((), ("--checkpoint", "ckpt2/credentials"), ("--dry-run",)):
+        refused = cluster.run("--ppn", "1", *options, "placed.py", "x", rc=2)
+        assert missing(refused.err, "ckpt2 link ../../../.aws --checkpoint /PATH") == []
+    assert cluster.on(0, "ls .ipexctl").split().count("runs") == 0
+    # A host refuses it, too, where the control machine can't know of the link.
+    tree = synced_tree(cluster)
+    failed = cluster.run("--ppn", "1", "--checkpoint", f"{tree}/ckpt2", "placed.py", "x", rc=None)
+    assert failed.rc not in (0, 2)
+    assert missing(failed.err, f"node1 {tree}/ckpt2 sync --checkpoint /PATH") == []
+    assert [cluster.on(index, "cat .aws/credentials").strip() for index in range(3)] == [
+        f"of-host-{index}" for index in range(3)
+    ]
+
+
+def test_links_of_the_user_and_absolute_paths_in_the_call_are_followed(cluster: Cluster) -> None:
+    cluster.write("placed.py", PLACED)
+    cluster.write("ipexctl.toml", '[run]\ncheckpoint = "checkpoints"\n')
+    tree = synced_tree(cluster)
+    for index in range(3):
+        cluster.on(index, f"mkdir -p /tmp/big && ln -s /tmp/big/mine {tree}/checkpoints")
+    cluster.on(0, "mkdir /tmp/big/mine")
+    cluster.run("--ppn", "1", "-n", "1", "placed.py", "checkpoints/last.pt", "--write")
+    again = cluster.run("--ppn", "1", "placed.py", "checkpoints/last.pt")
+    assert {lines[-1] for lines in by_rank(again.out).values()} == {"has weights"}
+    assert cluster.on(2, f"readlink {tree}/checkpoints; cat /tmp/big/mine/last.pt") == "/tmp/big/mine\nweights"
+    path = "/tmp/absolute/last.pt"
+    cluster.run("--ppn", "1", "--checkpoint", path, "placed.py", path, "--write")
+    named = cluster.run("--ppn", "1", "--checkpoint", path, "placed.py", path)
+    assert {lines[-1] for lines in by_rank(named.out).values()} == {"has weights"}
+    cluster.write("ipexctl.toml", f'[run]\ncheckpoint = "{path}"\n')
+    assert missing(cluster.run("--ppn", "1", "placed.py", path, rc=2).err, "ipexctl.toml:2 checkpoint") == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -262,10 +262,11 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
     location = ProjectLocation(tmp_path, subdirectory, ("train.py",))
     rows = (("a", "d", ""), ("a/ckpt", "l", "../b"), ("ckpt", "l", "../../../.aws"), ("file", "f", "hash"))
     manifest = Manifest.of(ManifestEntry(path, cast("Kind", kind), 0o777, 0, content) for path, kind, content in rows)
-    for check in (
+    checks: tuple[Callable[[], None], ...] = (
         lambda: check_synced_path(checkpoint, location, manifest),
         lambda: check_unsynced_path(checkpoint, location, is_found=True),
-    ):
+    )
+    for check in checks:
         if is_refused:
             with pytest.raises(UserError) as caught:
                 check()
