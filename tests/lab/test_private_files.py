@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 PROJECT = {
     "train.py": "import os\nopen(f'made-{os.environ[\"RANK\"]}', 'w')\nprint('trained')\n",
     "package/module.py": "",
+    "my.env": "TOKEN=secret",
     "book.yml": """\
 - hosts: all
   tasks:
@@ -76,7 +77,8 @@ def test_files_written_by_commands_are_private(cluster: Cluster, tmp_path_factor
         ("trust",),
         ("install", *small_stack(session_dir(tmp_path_factory))),
         ("sync",),
-        ("run", "--ppn", "1", "train.py"),
+        ("run", "--ppn", "1", "--env-file", "my.env", "train.py"),
+        ("sync",),
         ("play", "book.yml"),
         ("envs", "--prune"),
     ):
@@ -86,6 +88,8 @@ def test_files_written_by_commands_are_private(cluster: Cluster, tmp_path_factor
         listing = cluster.on(index, f"cd {home} && find . -printf '%y %m %P\\n'")
         assert all(f" {name}" in listing for name in ("envs/", "code/", "runs/", "agent/"))
         assert open_paths(listing) == []
+        assert "/package/module.py" in listing
+        assert "my.env" not in listing
     paths = [path for path in own_home.rglob("*") if not path.is_symlink()]
     assert [f"{path.stat().st_mode:o} {path}" for path in paths if path.stat().st_mode & 0o077] == []
     assert any(path.parts[-1] == "runs" for path in paths)
