@@ -100,6 +100,7 @@ def test_link_of_the_project_exchanges_no_files_of_the_hosts(cluster: Cluster) -
         refused = cluster.run("--ppn", "1", *options, "placed.py", "x", rc=2)
         assert missing(refused.err, "ckpt2 link ../../../.aws --checkpoint /PATH") == []
     assert cluster.on(0, "ls .ipexctl").split().count("runs") == 0
+    assert cluster.call("run", "--hosts", "unknown.invalid", "placed.py").rc == 2  # no host has to answer for it
     # A host refuses it, too, where the control machine can't know of the link.
     tree = synced_tree(cluster)
     failed = cluster.run("--ppn", "1", "--checkpoint", f"{tree}/ckpt2", "placed.py", "x", rc=None)

@@ -19,7 +19,7 @@ from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
 from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.jobs.submit.context import RunContext, gather
-from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path
+from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path, first_link
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, install_command, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
@@ -277,7 +277,10 @@ def start_reading(
         notify(describe_project(project, request, content.manifest.summary))
         return content
 
-    return run_in_background(read, "project")
+    reading = run_in_background(read, "project")
+    if first_link(request.checkpoint, project):
+        reading.result()  # it may be refused, and then no host is asked anything
+    return reading
 
 
 def _query_tree(

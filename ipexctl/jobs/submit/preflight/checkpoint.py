@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _FIX: Final = (
     "have a directory of that name in place of the link, or name the place itself in the call: "
-    "--checkpoint /PATH/ON/EVERY/HOST; a link that you make on the hosts yourself is followed"
+    "--checkpoint /PATH/ON/EVERY/HOST"
 )
 
 
@@ -33,19 +33,23 @@ def check_synced_path(checkpoint: str, project: ProjectLocation, manifest: Manif
             raise UserError(
                 f"--checkpoint {quoted(checkpoint)}: {quoted(path)} is a link of the project to {quoted(links[path])}; "
                 "sync brings it to every host, and there it would decide which files are exchanged",
-                fix=_FIX,
+                fix=f"{_FIX}; a link that you make on the hosts yourself is followed",
             )
 
 
 def check_unsynced_path(checkpoint: str, project: ProjectLocation, *, is_found: bool) -> None:
     """Refuse a path that a project's file set if it has a link. Nobody can tell there whose link it is."""
-    for path in _parts_of(checkpoint, project) if is_found else ():
-        if (project.root / path).is_symlink():
-            raise UserError(
-                f"checkpoint {quoted(checkpoint)}: {quoted(path)} is a link, and a file that was found, not named, set "
-                "this path",
-                fix=_FIX,
-            )
+    if is_found and (link := first_link(checkpoint, project)):
+        raise UserError(
+            f"--checkpoint {quoted(checkpoint)}: {quoted(link)} is a link, and a file that was found, not named, set "
+            "this path",
+            fix=_FIX,
+        )
+
+
+def first_link(checkpoint: str, project: ProjectLocation) -> str:
+    """The first link of the project on the control machine in a relative path, synced or not; empty without one."""
+    return next((path for path in _parts_of(checkpoint, project) if (project.root / path).is_symlink()), "")
 
 
 def _parts_of(checkpoint: str, project: ProjectLocation) -> Iterator[str]:
