@@ -49,6 +49,22 @@ def format_clock(at: float, pattern: str = "%H:%M:%S") -> str:
         return "?"
 
 
+def duration(seconds: float) -> str:
+    """`0.4 s`, `45 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
+    if seconds < 1:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
 def printable(text: str) -> str:
     """The text with everything a terminal would obey rather than show replaced, character for character."""
     if text.isprintable():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.options import RANKS, RUN, Output, command, flag, option
+from ipexctl.cli.options import RANKS, RECONNECT, RUN, Output, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.text import printable
@@ -37,6 +37,7 @@ def logs_command(
     ),
     timestamps: bool = flag("--timestamps", "Print the time when node0 received each line, after its rank."),
     grep: str = option("--grep RE", "Print only lines that match this regular expression.", ""),
+    reconnect: float = RECONNECT,
     output: Output,
 ) -> None:
     """Print the output of the ranks in order of time, each line prefixed with its rank.
@@ -47,7 +48,7 @@ def logs_command(
     Example: ipexctl logs last -r 0 --tail 20 -f
     """
     from ipexctl.cli.interrupt import handling_signals
-    from ipexctl.cli.run_hosts import chosen_ranks, connector_of
+    from ipexctl.cli.run_hosts import chosen_ranks, connector_of, report_host_error
     from ipexctl.jobs.follow import Follower, LineChoice
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.cancel import Cancel
@@ -85,6 +86,7 @@ def logs_command(
             cancel,
             lines=lines,
             figures=10.0,
+            reconnect=reconnect,
         )
         with shown:
             try:
@@ -92,7 +94,10 @@ def logs_command(
             except Cancelled:
                 pass
             except HostError as error:
-                copy_code = _from_copy(record, error, watch, cancel, lines)
+                if follower.status is None:
+                    copy_code = _from_copy(record, error, watch, cancel, lines)
+                else:  # what has come was printed
+                    copy_code = report_host_error(record, error)
                 code = code or copy_code
                 if copy_code and isinstance(shown, JsonLog):
                     shown.reason = f"{record.node0.name}: {error.reason}"

@@ -15,6 +15,7 @@ import typer
 from ipexctl.cli import complete
 from ipexctl.cli.defaults import CLUSTER, ConfiguredCommand, Defaults, defaults_of
 from ipexctl.errors import UserError
+from ipexctl.jobs.reconnect import RECONNECT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,6 +54,9 @@ RUN: Final = argument(
 NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=complete.runs)
 """The argument RUN of commands that can end the run: without it the call is refused, and the last run is named."""
 RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: all).", "all")
+RECONNECT: Final = option(
+    "--reconnect S", "Seconds that node0 may be away before the call ends (default: 300).", RECONNECT_SECONDS, min=0
+)
 PACKAGES: Final = option("--with PKG", "Further package to install, such as 'peft>=0.17'; repeatable.")
 REQUIREMENTS: Final = option(
     "--requirement -r FILE", "Requirements file of further packages; torch stays as it is. Repeatable."
@@ -225,6 +229,7 @@ class ViewOptions:
 
     plain: bool = flag("--plain", "Print lines prefixed with their rank, also on a terminal.")
     live: bool = flag("--live", "Show the live view; an error without a terminal.")
+    reconnect: float = RECONNECT
 
     def __post_init__(self) -> None:
         if self.plain and self.live:

@@ -109,6 +109,7 @@ class _Watching:
             copy=LocalCopy(self._run_dir),
             first_call=started[1] if started is not None else None,
             figures=_PLAIN_FIGURES_SECONDS if isinstance(self._view, PlainRun) else 0.5,
+            reconnect=view.reconnect,
         )
 
     def run(self, interrupt: Interrupt | None = None) -> int:

@@ -1,11 +1,11 @@
 """Follows a run on node0: reports its output and status, and reconnects where the connection is lost.
 
-The run does not know its followers; leaving it changes nothing.
+The run does not know its followers; leaving it changes nothing. Each wait has a bound: 30 seconds for a frame on an
+open connection, and `--reconnect` for a node0 that is away (`reconnect.py`).
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.node0 import call_on_node0, open_copy
+from ipexctl.jobs.reconnect import RECONNECT_SECONDS, Absence
 from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, Stream, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import Reply
+from ipexctl.text import duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,10 +33,6 @@ if TYPE_CHECKING:
 
 MOST_SILENCE: Final = 30.0
 """Seconds without a frame, after which node0 counts as unreachable: of a silent run it sends one every 5 seconds."""
-
-
-class _Silent(Unreachable):
-    """Node0 is connected and sends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,8 @@ class Follower:
 
     `copy` gets each chunk and status before `watch` does; with `is_copy` the run is such a copy. `figures` is the
     number of seconds between two statuses that differ only in figures. `first_call` is used once: over the first
-    session, the process that has started the run can follow it.
+    session, the process that has started the run can follow it. `reconnect` is the number of seconds that node0 may be
+    away.
     """
 
     def __init__(
@@ -87,6 +86,7 @@ class Follower:
         copy: LocalCopy | None = None,
         figures: float = 0.5,
         first_call: FollowCall | None = None,
+        reconnect: float = RECONNECT_SECONDS,
     ) -> None:
         self.offsets: dict[str, int] = {}
         self.status: RunStatus | None = None
@@ -104,41 +104,51 @@ class Follower:
         self._figures = figures
         self._first_call = first_call
         self._dump: DumpReceiver | None = None
-        self._has_received = False
+        self._absence = Absence(reconnect)
         self._silent_since: float | None = None
         """The start of the silence that was reported last."""
 
     def follow(self, *, to_the_end: bool = True) -> RunEnded:
         """Report events until the run has ended, or all output so far; returns the last event, which was reported too.
 
-        A lost connection is opened again until that succeeds or `cancel` is set. Raises a HostError when node0 has no
-        such run, Cancelled when `cancel` was set, Unreachable when node0 was never reached or fell silent on two
-        connections, one after the other.
+        A lost connection is opened again. Raises a HostError when node0 has no such run, Cancelled when `cancel` was
+        set, Unreachable when node0 was never reached or was away for too long.
         """
-        failures = 0
-        silent_at = -math.inf
+        attempts = 0
         while True:
-            self._has_received = False
             try:
                 ended = self._follow_once(to_the_end)
             except Unreachable as error:
-                failures = 1 if self._has_received else failures + 1
                 if self.status is None:
                     raise
-                if isinstance(error, _Silent):
-                    if time.monotonic() - silent_at < 3 * MOST_SILENCE:
-                        raise
-                    silent_at = time.monotonic()
-                if failures == 1:
-                    name = self._record.node0.name
-                    self._watch(Notice(f"{name}: {error.reason}; the run continues there; connecting again", True))
-                self._cancel.sleep(RETRY_INTERVALS[min(failures, len(RETRY_INTERVALS)) - 1])
+                attempts = self._on_loss(error, attempts)
+                interval = RETRY_INTERVALS[min(attempts, len(RETRY_INTERVALS)) - 1]
+                self._cancel.sleep(min(interval, self._absence.left(time.monotonic())))
             else:
                 if self._copy is not None:
                     self._copy.finish(self.document)
                     self._check_copy()
                 self._watch(ended)
                 return ended
+
+    def _on_loss(self, error: Unreachable, attempts: int) -> int:
+        """Report the loss, and return how many attempts to connect it makes; raises Unreachable to give up."""
+        now = time.monotonic()
+        step = self._absence.on_loss(now)
+        name, run = self._record.node0.name, self._record.id
+        if step == "over":
+            raise Unreachable(
+                f"not reached for {duration(self._absence.limit)} (--reconnect): {error.reason}; "
+                f"whether run {run} goes on cannot be seen from here",
+                f"when {name} answers again: ipexctl attach {run}, or, if the run has ended: ipexctl why {run}",
+            )
+        left = duration(self._absence.left(now))
+        if step == "lost":
+            self._watch(Notice(f"{name}: {error.reason}; connecting again, for up to {left} (--reconnect)", True))
+        elif step == "away":
+            away = duration(self._absence.away(now))
+            self._watch(Notice(f"{name}: not reached for {away}; connecting again, for up to {left} more", True))
+        return 1 if step == "lost" else attempts + 1
 
     def _follow_once(self, to_the_end: bool) -> RunEnded:
         with closing(self._open_session(self._cancel)) as session:
@@ -169,9 +179,11 @@ class Follower:
         silence = Deadline(MOST_SILENCE)
 
         def on_frame(frame: Frame) -> None:
+            self._absence.on_frame(time.monotonic())
             with silence.paused():  # a blocked terminal is no silence of node0
                 self._on_frame(frame)
             silence.restart()
+            self._absence.on_frame(time.monotonic())
 
         try:
             with silence.closing(session.close):
@@ -184,11 +196,10 @@ class Follower:
         except HostError:
             if silence.over and not self._cancel.thrown:
                 advice = f"is it overloaded, or does its disk hang? Then: ipexctl attach {self._record.id}"
-                raise _Silent(f"it is connected but has sent nothing for {MOST_SILENCE:g} s", advice) from None
+                raise Unreachable(f"nothing has come from it for {MOST_SILENCE:g} s", advice) from None
             raise
 
     def _on_frame(self, frame: Frame) -> None:
-        self._has_received = True
         kind, payload = frame
         if kind != b"J":
             self._on_chunk(decode_chunk(kind, payload)._replace(at=self._received_at))

@@ -69,10 +69,14 @@ class Cancel:
 
 
 class Deadline:
-    """Starts when it is created. Without `seconds` it never expires, without `cancel` it can't be cancelled."""
+    """Starts when it is created. Without `seconds` it never expires, without `cancel` it can't be cancelled.
 
-    def __init__(self, seconds: float | None, cancel: Cancel | None = None) -> None:
+    One that `is_of_silence` is restarted by whatever shows that the host is at work, and limits the time without.
+    """
+
+    def __init__(self, seconds: float | None, cancel: Cancel | None = None, *, is_of_silence: bool = False) -> None:
         self.seconds = seconds
+        self.is_of_silence = is_of_silence
         self.cancel = cancel or Cancel()
         self._lock = threading.Lock()
         self._deadline = None if seconds is None else time.monotonic() + seconds

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
+from ipexctl.text import duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 Stream = Literal["stdout", "stderr"]
 MAX_OUTPUT: Final = 16 << 20
 """Bytes of output that are collected of one command."""
+MOST_SILENCE: Final = 3600.0
+"""Seconds that a step of ipexctl without `--timeout` may neither print nor read: then a disk of the host hangs."""
 OVERTIME: Final = 0.2
 """Seconds to read, after a deadline, what came before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
@@ -100,14 +103,20 @@ class Session(ABC):
         timeout: float | None = None,
         cancel: Cancel | None = None,
         deadline: Deadline | None = None,
+        silence: float | None = None,
     ) -> Ended:
         """Run a command in the account's home and forward its output in pieces as they come.
 
         Raises HostError if the connection is lost, the time is up or the command is cancelled; in the last two
         cases all processes the command has started are ended first. `deadline` replaces `timeout` and `cancel`; the
-        sink may change it.
+        sink may change it. Without `timeout`, `silence` limits the seconds in which the command neither prints nor
+        reads.
         """
         started = time.monotonic()
+        if deadline is None and timeout is None and silence is not None:
+            deadline = Deadline(silence, cancel, is_of_silence=True)
+            sink = _restarting(deadline, sink)
+            stdin = None if stdin is None else _WatchedStdin(deadline, stdin)
         deadline = deadline or Deadline(timeout, cancel)
         if deadline.cancelled:
             raise Cancelled("stopped before it began")
@@ -126,7 +135,33 @@ class Session(ABC):
     def close(self) -> None: ...
 
 
+def _restarting(deadline: Deadline, sink: Callable[[Stream, bytes], None]) -> Callable[[Stream, bytes], None]:
+    def forward(stream: Stream, data: bytes) -> None:
+        sink(stream, data)
+        deadline.restart()
+
+    return forward
+
+
+class _WatchedStdin:
+    """A stdin of which each piece that the host takes restarts the deadline."""
+
+    def __init__(self, deadline: Deadline, stdin: Readable) -> None:
+        self._deadline, self._stdin = deadline, stdin
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stdin.read(size)
+        self._deadline.restart()
+        return data
+
+
 def timed_out(deadline: Deadline) -> TimedOut:
+    if deadline.is_of_silence:
+        return TimedOut(
+            f"nothing has come from it for {duration(deadline.seconds or 0)}",
+            "does a disk of that host hang?",
+            option="--timeout S sets another limit",
+        )
     return TimedOut(f"not finished within {deadline.seconds:g} s", option="--timeout S gives it longer")
 
 
@@ -156,9 +191,9 @@ def capture(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Captured:
-    """Run a command and collect its output."""
+    """Run a command of ipexctl and collect its output."""
     output = OutputCollector()
-    ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel)
+    ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=MOST_SILENCE)
     return Captured(ended, output.stdout, output.stderr)
 
 

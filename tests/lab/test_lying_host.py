@@ -42,7 +42,8 @@ LIES = int(os.environ.get("IPEXCTL_LIES", "100"))
 MOST_SECONDS = 45.0
 FOLLOWS = {"logs", "logs-times", "logs-failed", "attach", "run"}
 FOLLOW = "from ipexctl.jobs import follow; follow.MOST_SILENCE = 6.0; from ipexctl.__main__ import main; main()"
-"""They wait for a frame on two connections, for 6 seconds here instead of 30."""
+"""They wait for a frame for 6 seconds here instead of 30, and connect again for RECONNECT."""
+RECONNECT = ("--reconnect", "12")
 LEAST_REACHED = 0.8
 """The share of lies that change an answer; the others had none to change, or left it by chance."""
 LEAST_VALUES = 0.6
@@ -228,6 +229,7 @@ class LyingLab:
             argv += words.get(word, word).split()
         options = [] if argv[0] in NO_LIMITS else [*LIMITS[:2]] if argv[0] in ONE_LIMIT else [*LIMITS]
         options += ["--json"] * lie.is_json
+        options += RECONNECT if lie.command in FOLLOWS else ()
         return [argv[0], *options, *argv[1:]]
 
     def _call(self, lie: Lie, place: Path) -> Outcome:

@@ -102,6 +102,31 @@ def test_any_python_of_node0_is_used_after_its_environment_is_removed(cluster: C
         cluster.on(0, f"rm -r {other}")
 
 
+def test_node0_that_stays_away_ends_the_call_and_not_the_run(cluster: Cluster) -> None:
+    run = cluster.run("--ppn", "1", "--detach", "-l", "node1", "counts.py", "100000").out.strip()
+    watching = cluster.begin_call("attach", run, "--reconnect", "5")
+    logs = cluster.begin_call("logs", run, "-f", "--reconnect", "5")
+    for each in (watching, logs):
+        each.wait_for("number 5\n")
+    break_host(cluster.lab.hosts[0], "link-down")
+    started = time.monotonic()
+    try:
+        codes = [each.end(90) for each in (watching, logs)]
+        took = time.monotonic() - started
+    finally:
+        mend_host(cluster.lab.hosts[0])
+    assert codes == [3, 3]
+    assert took < 60, took
+    for each in (watching, logs):
+        errors = each.err.read_text()
+        assert f"ipexctl attach {run}" in errors
+        assert f"ipexctl why {run}" in errors
+        assert "continues" not in errors
+        numbers = by_rank(each.out.read_text())[0]
+        assert numbers == [f"number {number}" for number in range(len(numbers))]
+    assert cluster.call("stop", run).rc == 0
+
+
 def test_ctrl_c_with_unreachable_node0_prints_the_stop_command(cluster: Cluster) -> None:
     run = cluster.run("--ppn", "1", "--detach", "counts.py", "100000").out.strip()
     cluster.wait_until(run, "running")

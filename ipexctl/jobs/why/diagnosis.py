@@ -13,7 +13,7 @@ from ipexctl.jobs.why.cause import choose_cause, find_first_failure
 from ipexctl.known_errors.match import Cause, RankOutput, bare, shortened
 from ipexctl.node.common.records import Failure, RankStatus, SilentRank
 from ipexctl.node.run.verdict import describe_exit
-from ipexctl.text import counted, format_clock
+from ipexctl.text import counted, duration, format_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,7 +110,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
 
 
 def _after(snapshot: RunSnapshot) -> str:
-    return f" after {lasted(snapshot.took)}" if snapshot.took is not None else ""
+    return f" after {duration(snapshot.took)}" if snapshot.took is not None else ""
 
 
 def _is_over_time(snapshot: RunSnapshot, first: Failure | None) -> bool:
@@ -153,10 +153,10 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
     notes = []
     dump = snapshot.current_dump
     if dump is not None:
-        before = f", {lasted(snapshot.status.ended - dump.at)} before the end" if snapshot.status.ended else ""
+        before = f", {duration(snapshot.status.ended - dump.at)} before the end" if snapshot.status.ended else ""
         notes.append(f"the places of the ranks are of {format_clock(dump.at)}{before}")
     if snapshot.silent_for is not None:
-        quiet = f"no rank had printed anything for {lasted(snapshot.silent_for)} when it ended: it may have hung"
+        quiet = f"no rank had printed anything for {duration(snapshot.silent_for)} when it ended: it may have hung"
         advice = "" if dump is not None else "; while a run hangs, ipexctl dump last shows where"
         notes.append(quiet + advice)
     return tuple(notes)
@@ -171,13 +171,13 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     """The run continues. A silent one may hang."""
     run = snapshot.id
     status = snapshot.status
-    age = f", {lasted(snapshot.now - status.started)}" if status.started and snapshot.now else ""
+    age = f", {duration(snapshot.now - status.started)}" if status.started and snapshot.now else ""
     headline = f"run {run} is {status.state}{age}: {_size(snapshot)}"
     silent = snapshot.silent_for
     cause = None
     after: tuple[str, ...] = (f"ipexctl attach {run}",)
     if silent is not None:
-        headline += f"; no rank has printed anything for {lasted(silent)}"
+        headline += f"; no rank has printed anything for {duration(silent)}"
         cause = choose_cause(snapshot, None, hung=snapshot.current_dump is None)
         after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
     others = (*_places(snapshot), *_states_of_silent(snapshot))
@@ -285,19 +285,3 @@ def _notes(snapshot: RunSnapshot) -> tuple[str, ...]:
 
 def _size(snapshot: RunSnapshot) -> str:
     return f"{counted(len(snapshot.status.ranks), 'rank')} on {counted(len(snapshot.context.hosts), 'node')}"
-
-
-def lasted(seconds: float) -> str:
-    """`0.4 s`, `45 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
-    if seconds < 1:
-        return f"{max(0.0, seconds):.1f} s"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump, DumpReceiver, dump
 from ipexctl.jobs.node0 import call_on_node0, open_copy
-from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose, lasted
+from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.text import on_same_hosts
+from ipexctl.text import duration, on_same_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +169,7 @@ def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: st
         notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
     if snapshot is not None:
         age = (
-            f"{lasted(snapshot.now - snapshot.status.started)} after its start, "
+            f"{duration(snapshot.now - snapshot.status.started)} after its start, "
             if snapshot.now and snapshot.status.started
             else ""
         )

@@ -120,7 +120,7 @@ def _start(
     data = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if call.args["detach"]:
         return Result("changed", f"run {record.id} goes on by itself", data=data)
-    code, reason, output = _follow(context, record, no_log=bool(call.task.inherited.no_log))
+    code, reason, output = _follow(context, call, record)
     data |= {"rc": code, **output}
     if code == 0:
         return Result("changed", f"run {record.id} ended well", data=data)
@@ -137,7 +137,7 @@ def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, R
     }
 
 
-def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[int, str, dict[str, str]]:
+def _follow(context: PlayContext, call: Call, record: RunRecord) -> tuple[int, str, dict[str, str]]:
     """Follow the run to its end; cancelling the call stops it. Returns exit code, reason, and the ranks' output."""
     output: dict[str, list[str]] = {"stdout": [], "stderr": []}
     sizes = {"stdout": 0, "stderr": 0}
@@ -148,7 +148,7 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
         if sizes[stream] < _MAX_KEPT:
             output[stream].append(text)
             sizes[stream] += len(text)
-        if not no_log:
+        if not call.task.inherited.no_log:
             context.watch(RunOutput(rank, stream, masked(text, context.templater.secrets)))
 
     def watch(event: object) -> None:
@@ -168,6 +168,7 @@ def _follow(context: PlayContext, record: RunRecord, *, no_log: bool) -> tuple[i
         context.cancel,
         copy=LocalCopy(RunRegistry().directory / record.id),
         figures=10.0,
+        reconnect=call.args["reconnect"],
     )
     try:
         ended = follower.follow()

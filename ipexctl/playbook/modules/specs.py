@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.jobs.reconnect import RECONNECT_SECONDS
 from ipexctl.playbook.options import Option, Spec
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ _RUN: Final[Mapping[str, Option]] = {
     "max_restarts": Option("int", default=0, least=0),
     "checkpoint": _TEXT,
     "hang_after": Option("float", default=600.0, least=0),
+    "reconnect": Option("float", default=RECONNECT_SECONDS, least=0),
     "on_hang": Option("str", default="report", choices=("report", "dump", "stop")),
     "detach": _NO,
     "fewer": _NO,

@@ -1,4 +1,4 @@
-"""A node0 that is connected and sends nothing: the follower says so and ends; a silent run does not end it."""
+"""A node0 that falls silent or away: the follower says so, connects again for --reconnect seconds, and ends."""
 
 from __future__ import annotations
 
@@ -70,34 +70,65 @@ def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "RETRY_INTERVALS", (0.01,))
 
 
-def follow_through(*sessions: Node0, blocked: float = 0) -> tuple[Follower, list[Event]]:
+def follow_through(*sessions: Node0, blocked: float = 0, reconnect: float = 60) -> tuple[Follower, list[Event]]:
+    """After the last session, node0 can't be reached."""
     left = iter(sessions)
     watched: list[Event] = []
+
+    def open_session(cancel: Cancel) -> Session:
+        del cancel
+        if (session := next(left, None)) is None:
+            raise Unreachable("no route to host")
+        return session
 
     def watch(event: Event) -> None:
         time.sleep(blocked)
         watched.append(event)
 
     record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
-    return Follower(record, lambda _: next(left), watch, Cancel()), watched
+    return Follower(record, open_session, watch, Cancel(), reconnect=reconnect), watched
 
 
 @pytest.mark.parametrize("junk", [b"", b"junk\n" * 100])
 def test_a_node0_that_sends_nothing_is_unreachable(junk: bytes) -> None:
     follower, _ = follow_through(Node0([], 0, is_over=False, junk=junk))
     started = time.monotonic()
-    with pytest.raises(Unreachable, match="sent nothing"):
+    with pytest.raises(Unreachable, match="nothing has come"):
         follower.follow()
     assert time.monotonic() - started < SILENCE + 2
 
 
-def test_a_node0_that_falls_silent_twice_is_unreachable() -> None:
-    silent = [Node0([{"status": STATUS}], 0, is_over=False) for _ in range(2)]
-    follower, watched = follow_through(*silent)
-    with pytest.raises(Unreachable, match="sent nothing"):
+def warnings(watched: list[Event]) -> list[str]:
+    return [event.text for event in watched if isinstance(event, Notice) and event.warning]
+
+
+def test_a_node0_that_sends_one_frame_and_falls_silent_again_and_again_holds_no_call_for_ever() -> None:
+    silent = [Node0([{"status": STATUS}], 0, is_over=False) for _ in range(40)]
+    follower, watched = follow_through(*silent, reconnect=4.5 * SILENCE)
+    with pytest.raises(Unreachable) as caught:
         follower.follow()
-    assert any(isinstance(event, Notice) and event.warning and "node1" in event.text for event in watched)
-    assert all(session.closed.is_set() for session in silent)
+    assert 3 <= sum(session.closed.is_set() for session in silent) <= 6
+    assert "ipexctl attach r1" in caught.value.fix
+    assert "ipexctl why r1" in caught.value.fix
+    assert all("node1" in text for text in warnings(watched))
+
+
+def test_a_node0_that_is_away_ends_the_call_after_the_seconds_of_reconnect() -> None:
+    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), reconnect=2 * SILENCE)
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="no route to host"):
+        follower.follow()
+    assert 2 * SILENCE <= time.monotonic() - started < 2 * SILENCE + 2
+    assert len(warnings(watched)) == 1
+    assert "--reconnect" in warnings(watched)[0]
+    assert not any("continues" in text or "goes on" in text for text in warnings(watched))
+
+
+def test_without_seconds_to_reconnect_the_first_loss_ends_the_call() -> None:
+    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), reconnect=0)
+    with pytest.raises(Unreachable):
+        follower.follow()
+    assert not warnings(watched)
 
 
 def test_one_silence_is_a_lost_connection() -> None:

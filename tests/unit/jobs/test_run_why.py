@@ -13,7 +13,7 @@ from known_texts import SECTIONS, TEXTS, Text, account, page, verdict_of
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
 
 from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, Thread
-from ipexctl.jobs.why.diagnosis import LINES, Diagnosis, diagnose, lasted
+from ipexctl.jobs.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.frames import Chunk
@@ -413,14 +413,6 @@ def test_reasons_of_the_supervisor_are_recognized() -> None:
 )
 def test_damaged_records_are_diagnosed_without_errors(document: dict[str, Any]) -> None:
     assert diagnose(read_snapshot(document, [Chunk(0, "stdout", b"\xff")], "node1")).headline
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.42, "0.4 s"), (7, "7 s"), (89.6, "90 s"), (180, "3 min"), (11100, "3 h 5 min"), (187200, "2 d 4 h")],
-)
-def test_durations_are_formatted(seconds: float, said: str) -> None:
-    assert lasted(seconds) == said
 
 
 @pytest.mark.parametrize("piece", ["a", "1", "/x.so", "'"])

@@ -178,7 +178,10 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
     """Of the command's other options, some belong to the call of `play`, and some are the tasks install and fetch."""
     command: Any = load_command("run")
     params = {param.name: param for param in command.params}
-    of_call = {*PANELS["Where"], *PANELS["Watching"], *PANELS["Connection"], "dry_run", "iface"} - {"detach"}
+    of_call = {*PANELS["Where"], *PANELS["Watching"], *PANELS["Connection"], "dry_run", "iface"} - {
+        "detach",
+        "reconnect",
+    }
     other = {"words", "install", "stack", "torch", "packages", "requirements", "export"}
     other |= {"env_file", "accelerate_config"}
     options = MODULES["run"].options

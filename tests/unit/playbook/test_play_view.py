@@ -92,6 +92,8 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
     templater = SimpleNamespace(secrets={"s3cr3t-value"})
     context: Any = SimpleNamespace(templater=templater, watch=shown.append, cancel=None)
     monkeypatch.setattr("ipexctl.playbook.modules.run.Follower", follower)
-    _, _, output = follow(context, cast("Any", SimpleNamespace(id="r")), no_log=False)
+    inherited = SimpleNamespace(no_log=False)
+    call: Any = SimpleNamespace(task=SimpleNamespace(inherited=inherited), args={"reconnect": 300.0})
+    _, _, output = follow(context, call, cast("Any", SimpleNamespace(id="r")))
     assert [event.text for event in shown if isinstance(event, RunOutput)] == ["token=********\n", "********"]
     assert "s3cr3t-value" in output["stdout"]  # for register: the shown result is masked at the end of the task

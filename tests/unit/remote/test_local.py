@@ -102,3 +102,35 @@ def test_command_may_continue_after_it_closed_its_output(session: LocalSession) 
     with pytest.raises(TimedOut):
         capture(session, Command.shell(f"exec >/dev/null 2>&1; exec sleep {SLEEP_SECONDS}8"), timeout=0.3)
     assert not is_still_running(f"sleep {SLEEP_SECONDS}8")
+
+
+class Pieces(io.RawIOBase):
+    """A stdin of some pieces, each larger than a pipe."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def read(self, size: int = -1) -> bytes:
+        self.left -= 1
+        return b"x" * (1 << 17) if self.left >= 0 else b""
+
+
+SLOW_READER = "for i in 1 2 3 4 5 6 7 8; do head -c 131072 >/dev/null; sleep 0.15; done; cat >/dev/null"
+
+
+@pytest.mark.parametrize(
+    ("line", "stdin"),
+    [("for i in 1 2 3 4 5 6; do echo; sleep 0.2; done", None), (SLOW_READER, Pieces(10))],
+    ids=["prints", "reads"],
+)
+def test_a_step_that_prints_or_reads_is_not_silent(session: LocalSession, line: str, stdin: Pieces | None) -> None:
+    started = time.monotonic()
+    assert session.run(Command.shell(line), lambda *_: None, stdin=stdin, silence=0.7).code == 0
+    assert time.monotonic() - started > 0.9
+
+
+def test_a_step_that_neither_prints_nor_reads_is_ended(session: LocalSession) -> None:
+    with pytest.raises(TimedOut) as caught:
+        session.run(Command.argv("sleep", str(SLEEP_SECONDS + 9)), lambda *_: None, silence=0.3)
+    assert "--timeout" in caught.value.fix
+    assert not is_still_running(str(SLEEP_SECONDS + 9))

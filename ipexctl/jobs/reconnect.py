@@ -1,0 +1,61 @@
+"""Decides how long a call that follows a run waits for a node0 that it cannot hear.
+
+In: when frames came from node0, and when a connection was lost, could not be opened, or fell silent. Out: what to say,
+and when to give up. The rule, one for every kind of loss: the seconds without a frame add up, and more than
+`--reconnect` of them end the call. They are forgotten once a connection has brought frames for half a minute, so that
+a host that sends one frame and falls silent again cannot hold a call for ever. While node0 is away, nothing is said
+about the run: from here it cannot be seen whether it goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, Literal, TypeAlias
+
+RECONNECT_SECONDS: Final = 300.0
+STEADY_SECONDS: Final = 30.0
+"""A connection that has brought frames for so long is as good as one that was never lost."""
+_MINUTE: Final = 60.0
+
+Step: TypeAlias = Literal["lost", "away", "again", "over"]
+"""What follows a loss: the first report of it, that of another minute, none, or the end of the call."""
+
+
+class Absence:
+    """The time without a frame from node0. Times are those of one monotonic clock."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._before = 0.0
+        """Seconds away before the present connection."""
+        self._first_at: float | None = None
+        """The first frame of the present connection; None while there was none."""
+        self._last_at: float | None = None
+        self._minutes = 0
+        """Whole minutes away that were reported."""
+
+    def on_frame(self, now: float) -> None:
+        if self._first_at is None:
+            if self._last_at is not None:
+                self._before += now - self._last_at
+            self._first_at = now
+        elif now - self._first_at > STEADY_SECONDS:
+            self._before, self._minutes = 0.0, 0
+        self._last_at = now
+
+    def on_loss(self, now: float) -> Step:
+        is_first = self._first_at is not None
+        self._first_at = None
+        away = self.away(now)
+        if away >= self.limit:
+            return "over"
+        minutes = math.floor(away / _MINUTE)
+        is_new_minute, self._minutes = minutes > self._minutes, minutes
+        return "lost" if is_first else "away" if is_new_minute else "again"
+
+    def away(self, now: float) -> float:
+        """Seconds without a frame, in all."""
+        return self._before + (0.0 if self._last_at is None or self._first_at is not None else now - self._last_at)
+
+    def left(self, now: float) -> float:
+        return max(0.0, self.limit - self.away(now))
