@@ -49,7 +49,7 @@ def format_clock(at: float, pattern: str = "%H:%M:%S") -> str:
         return "?"
 
 
-def duration(seconds: float) -> str:
+def rough_duration(seconds: float) -> str:
     """`0.4 s`, `45 s`, `12 min`, `3 h 5 min`, `2 d 4 h`."""
     if seconds < 1:
         return f"{max(0.0, seconds):.1f} s"

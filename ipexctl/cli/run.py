@@ -231,6 +231,7 @@ def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: flo
         "world_size": record.world_size if record is not None else 0,
         "hosts": list(record.hosts) if record is not None else [],
         "seconds": round(seconds, 3),
+        "output_lost": lost._asdict() if (lost := status and status.output_lost) else None,
     }
     try:
         path.write_text(json.dumps(document, indent=2) + "\n")

@@ -20,7 +20,7 @@ from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import Reply
-from ipexctl.text import duration
+from ipexctl.text import rough_duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,15 +138,15 @@ class Follower:
         name, run = self._record.node0.name, self._record.id
         if step == "over":
             raise Unreachable(
-                f"not reached for {duration(self._absence.limit)} (--reconnect): {error.reason}; "
+                f"not reached for {rough_duration(self._absence.limit)} (--reconnect): {error.reason}; "
                 f"whether run {run} goes on cannot be seen from here",
                 f"when {name} answers again: ipexctl attach {run}, or, if the run has ended: ipexctl why {run}",
             )
-        left = duration(self._absence.left(now))
+        left = rough_duration(self._absence.left(now))
         if step == "lost":
             self._watch(Notice(f"{name}: {error.reason}; connecting again, for up to {left} (--reconnect)", True))
         elif step == "away":
-            away = duration(self._absence.away(now))
+            away = rough_duration(self._absence.away(now))
             self._watch(Notice(f"{name}: not reached for {away}; connecting again, for up to {left} more", True))
         return 1 if step == "lost" else attempts + 1
 

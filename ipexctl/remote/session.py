@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
-from ipexctl.text import duration
+from ipexctl.text import rough_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -158,7 +158,7 @@ class _WatchedStdin:
 def timed_out(deadline: Deadline) -> TimedOut:
     if deadline.is_of_silence:
         return TimedOut(
-            f"nothing has come from it for {duration(deadline.seconds or 0)}",
+            f"nothing has come from it for {rough_duration(deadline.seconds or 0)}",
             "does a disk of that host hang?",
             option="--timeout S sets another limit",
         )

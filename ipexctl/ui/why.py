@@ -53,6 +53,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "lines": value_json(diagnosis.lines),
         "others": value_json(diagnosis.others),
         "notes": value_json(diagnosis.notes),
+        "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
         "next": list(diagnosis.next),
     }
 

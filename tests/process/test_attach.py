@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -26,6 +27,7 @@ from ipexctl.jobs.registry import RunRegistry
 from message_data import missing
 from terminals import TerminalProgram
 
+pytest_plugins = ["run_fixtures"]
 IPEXCTL = (sys.executable, "-m", "ipexctl")
 COUNT_SCRIPT = "import time\nfor i in range({}):\n    print('number', i, flush=True)\n    time.sleep({})"
 IGNORE_TERM_SCRIPT = """\
@@ -94,8 +96,13 @@ class Attached:
 def attach(tmp_path: Path) -> Iterator[Callable[..., Attached]]:
     made: list[Attached] = []
 
-    def make(command: str, size: int = 2, **more: Any) -> Attached:
-        run = Run(tmp_path / "home", command, size, **more).start()
+    def make(command: str, size: int = 2, ranks_in: Path | None = None, **more: Any) -> Attached:
+        run = Run(tmp_path / "home", command, size, **more)
+        run.listen()
+        run.write_job()
+        if ranks_in is not None:  # a disk of its own for the output
+            (run.rundir / "ranks").symlink_to(ranks_in)
+        run.send_go()
         attached = Attached(run, tmp_path / "state")
         RunRegistry(attached.copies).save(run.record)
         made.append(attached)
@@ -133,6 +140,37 @@ def test_two_followers_see_every_line_and_save_one_complete_copy(attach: Callabl
     copy = attached.copies / attached.run.id
     assert read_final_status(copy) is not None
     assert (copy / "ranks" / "0001.out").read_bytes().splitlines() == numbers(120)
+
+
+@pytest.mark.parametrize("is_freed", [False, True])
+def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_printed(
+    attach: Callable[..., Attached], mounted: Callable[[str], Path], is_freed: bool
+) -> None:
+    place = mounted("size=1m")
+    code = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+    code += "for number in range(30000): print('number', number, 'x' * 40)\nprint('last', flush=True)\ntime.sleep(3)"
+    patches = {"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")}
+    attached = attach(code, 1, patches=patches, ranks_in=place)
+    process = attached.begin("attach", "last")
+    wait_until(lambda: (place / "0000.out").exists() and (place / "0000.out").stat().st_size > 0, 20)
+    with contextlib.suppress(OSError), (place / "ballast").open("wb", buffering=0) as ballast:
+        while ballast.write(b"\0" * 4096):
+            pass
+    (attached.run.home / "go").touch()
+    if is_freed:
+        wait_until(lambda: attached.run.status["ranks"][0]["lines"]["out"] == 30002, 20)
+        subprocess.run(["mount", "-o", "remount,size=20m", str(place)], check=True)
+    out, err = process.communicate(timeout=60)
+    expected = [b"first", *(b"number %d %s" % (number, b"x" * 40) for number in range(30000)), b"last"]
+    assert process.returncode == 0, err
+    assert of_rank(out, 0) == expected
+    why = json.loads(attached.call("why", "last", "--json").stdout)
+    if is_freed:
+        assert (place / "0000.out").read_bytes().splitlines() == expected
+        assert why["output_lost"] is None
+    else:
+        assert b"here" in err.splitlines()[-1]
+        assert why["output_lost"] == {"bytes": len(b"\n".join(expected)) + 1 - 6, "host": "here", "ranks": [0]}
 
 
 def test_copy_has_all_ranks_and_is_used_without_a_record_on_node0(

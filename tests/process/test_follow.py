@@ -35,6 +35,7 @@ from ipexctl.node.run.follow import (
 from ipexctl.node.run.output_filter import OutputFilter
 from ipexctl.node.run.output_times import TimesReader
 from ipexctl.node.run.status_file import WATCHED, read_status_file
+from ipexctl.node.run.unstored_output import UnstoredReader
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
@@ -214,6 +215,7 @@ def sending(
     output = OutputReader(
         {(rank, "stdout"): file for rank, file in enumerate(files)},
         TimesReader("/nowhere", len(files)),
+        UnstoredReader(0, None),
         is_live=is_live,
     )
     received: list[bytes] = []

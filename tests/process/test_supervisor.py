@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from run_helpers import SLEEP_FOREVER, Run, processes_with
 
-from agent_helpers import all_pythons
+from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.processes import is_running
 from message_data import missing
 
@@ -234,8 +234,8 @@ def test_full_disk_on_node0_loses_no_output_if_space_is_freed(
     run.send_go()
     ballast = place / "ballast"
     ballast.write_bytes(b"\0" * (1 << 20))
-    time.sleep(3)
-    assert run.status["ranks"][0]["lines"]["out"] < 60000
+    wait_until(lambda: run.status["ranks"][0]["lines"]["out"] == 60001, 20)
+    assert (place / "0000.out").stat().st_size < 2 << 20
     subprocess.run(["mount", "-o", "remount,size=20m", str(place)], check=True)
     status = run.wait(60)
     expected = b"".join(b"%d %s\n" % (i, b"x" * 40) for i in range(60000)) + b"end\n"
@@ -243,14 +243,16 @@ def test_full_disk_on_node0_loses_no_output_if_space_is_freed(
     assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
 
 
+@pytest.mark.parametrize("has_memory", [True, False])
 def test_permanently_full_disk_does_not_end_training_and_loss_is_counted(
-    make: Callable[..., Run], tmp_path: Path, mounted: Callable[[str], Path]
+    make: Callable[..., Run], tmp_path: Path, mounted: Callable[[str], Path], has_memory: bool
 ) -> None:
     place = mounted("size=1m")
     code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
     patches = {
         "run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0"),
         "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5"),
+        "run.unstored_output": ("CAPACITY = 32 << 20", "CAPACITY = 32 << 20" if has_memory else "CAPACITY = 0"),
     }
     run = make(code, 1, patches=patches)
     run.listen()

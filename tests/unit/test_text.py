@@ -15,7 +15,7 @@ from ipexctl.errors import UserError
 from ipexctl.export.common import assignment, commented, secrets_of
 from ipexctl.launch.plan import Setting
 from ipexctl.playbook.modules.host_script import exports
-from ipexctl.text import duration, is_variable_name, variable_in_sh
+from ipexctl.text import is_variable_name, rough_duration, variable_in_sh
 
 INVALID_NAMES = (
     *("X=1; touch marker #", "", "1X", "X-Y", "X Y", "X\n", "X\nY", "$(touch marker)", "`touch marker`", "X;Y", "é"),
@@ -76,4 +76,4 @@ def test_multiline_reasons_stay_comments_in_sh() -> None:
     [(0.42, "0.4 s"), (7, "7 s"), (89.6, "90 s"), (180, "3 min"), (11100, "3 h 5 min"), (187200, "2 d 4 h")],
 )
 def test_durations_are_formatted(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+    assert rough_duration(seconds) == said

@@ -11,9 +11,9 @@ from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.stall_report import describe_silent
 from ipexctl.jobs.why.cause import choose_cause, find_first_failure
 from ipexctl.known_errors.match import Cause, RankOutput, bare, shortened
-from ipexctl.node.common.records import Failure, RankStatus, SilentRank
+from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank
 from ipexctl.node.run.verdict import describe_exit
-from ipexctl.text import counted, duration, format_clock
+from ipexctl.text import counted, format_clock, rough_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,6 +63,7 @@ class Diagnosis:
     next: tuple[str, ...] = ()
     """Commands to type."""
     started: float | None = None
+    output_lost: LostOutput | None = None
 
 
 def diagnose(snapshot: RunSnapshot) -> Diagnosis:
@@ -74,7 +75,7 @@ def diagnose(snapshot: RunSnapshot) -> Diagnosis:
         "ok": _ended_well,
     }
     verdict = by_state.get(snapshot.status.state, _running)(snapshot)
-    return replace(verdict, started=snapshot.status.started)
+    return replace(verdict, started=snapshot.status.started, output_lost=snapshot.status.output_lost)
 
 
 def _failed(snapshot: RunSnapshot) -> Diagnosis:
@@ -110,7 +111,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
 
 
 def _after(snapshot: RunSnapshot) -> str:
-    return f" after {duration(snapshot.took)}" if snapshot.took is not None else ""
+    return f" after {rough_duration(snapshot.took)}" if snapshot.took is not None else ""
 
 
 def _is_over_time(snapshot: RunSnapshot, first: Failure | None) -> bool:
@@ -153,10 +154,12 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
     notes = []
     dump = snapshot.current_dump
     if dump is not None:
-        before = f", {duration(snapshot.status.ended - dump.at)} before the end" if snapshot.status.ended else ""
+        before = f", {rough_duration(snapshot.status.ended - dump.at)} before the end" if snapshot.status.ended else ""
         notes.append(f"the places of the ranks are of {format_clock(dump.at)}{before}")
     if snapshot.silent_for is not None:
-        quiet = f"no rank had printed anything for {duration(snapshot.silent_for)} when it ended: it may have hung"
+        quiet = (
+            f"no rank had printed anything for {rough_duration(snapshot.silent_for)} when it ended: it may have hung"
+        )
         advice = "" if dump is not None else "; while a run hangs, ipexctl dump last shows where"
         notes.append(quiet + advice)
     return tuple(notes)
@@ -171,13 +174,13 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     """The run continues. A silent one may hang."""
     run = snapshot.id
     status = snapshot.status
-    age = f", {duration(snapshot.now - status.started)}" if status.started and snapshot.now else ""
+    age = f", {rough_duration(snapshot.now - status.started)}" if status.started and snapshot.now else ""
     headline = f"run {run} is {status.state}{age}: {_size(snapshot)}"
     silent = snapshot.silent_for
     cause = None
     after: tuple[str, ...] = (f"ipexctl attach {run}",)
     if silent is not None:
-        headline += f"; no rank has printed anything for {duration(silent)}"
+        headline += f"; no rank has printed anything for {rough_duration(silent)}"
         cause = choose_cause(snapshot, None, hung=snapshot.current_dump is None)
         after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
     others = (*_places(snapshot), *_states_of_silent(snapshot))
@@ -268,11 +271,10 @@ def _notes(snapshot: RunSnapshot) -> tuple[str, ...]:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))
         notes.append(f"it had been started again {times} before, after: {shortened(reasons, 300)}")
-    lost = {row.rank: row.lost for row in snapshot.status.ranks if row.lost}
-    if lost:
+    if (lost := snapshot.status.output_lost) is not None:
         notes.append(
-            f"{sum(lost.values()):,} bytes of the output of {describe_ranks(lost)} are missing: a disk was full; the "
-            "place is marked in the log"
+            f"{lost.bytes:,} bytes of the output of {describe_ranks(lost.ranks)} are not in the record: the disk of "
+            f"{lost.host or 'node0'} was full until the end of the run"
         )
     if snapshot.status.unwritten_events:
         notes.append(f"{snapshot.status.unwritten_events} events are missing from node0's record: its disk was full")

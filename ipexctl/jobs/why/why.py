@@ -16,7 +16,7 @@ from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, d
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.text import duration, on_same_hosts
+from ipexctl.text import on_same_hosts, rough_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +169,7 @@ def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: st
         notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
     if snapshot is not None:
         age = (
-            f"{duration(snapshot.now - snapshot.status.started)} after its start, "
+            f"{rough_duration(snapshot.now - snapshot.status.started)} after its start, "
             if snapshot.now and snapshot.status.started
             else ""
         )

@@ -120,6 +120,14 @@ class Mpirun(NamedTuple):
     """Its last output lines, when it ended the run."""
 
 
+class LostOutput(NamedTuple):
+    """Output that is not in the record, because the disk of its host had no room until the end of the run."""
+
+    bytes: int
+    host: str
+    ranks: tuple[int, ...]
+
+
 class RunStatus(NamedTuple):
     """The status of a run, as its supervisor wrote it. Times are seconds since the epoch."""
 
@@ -149,6 +157,15 @@ class RunStatus(NamedTuple):
     attempts: tuple[Attempt, ...] = ()
     unwritten_events: int | None = None
     """Events not written because the disk is full; None when there never were any."""
+    unstored_output: int | None = None
+    """The supervisor's descriptor of the memory that holds output while the disk is full (`unstored_output.py`)."""
+
+    @property
+    def output_lost(self) -> LostOutput | None:
+        gaps = [rank for rank in self.ranks if rank.lost]
+        if not gaps:
+            return None
+        return LostOutput(sum(rank.lost for rank in gaps), self.node0, tuple(rank.rank for rank in gaps))
 
     @property
     def is_over(self) -> bool:

@@ -24,6 +24,7 @@ from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_times import OutputKey, TimesReader
 from ipexctl.node.run.stack_dumps import encode_dump
 from ipexctl.node.run.status_file import StoredStatus, read_status_file
+from ipexctl.node.run.unstored_output import UnstoredReader
 
 READ_INTERVAL = 0.03
 """Seconds between two reads while output arrives often, or before the first output."""
@@ -87,6 +88,13 @@ class FollowedFile:
             self.offset += len(data)
             yield Chunk(self._rank, self._stream, data, self.offset - len(data), at)
 
+    def pass_on(self, chunk: Chunk, at: float) -> Iterator[Chunk]:
+        """The part of a chunk that was not sent yet; it is not in the file."""
+        new = chunk.data[self.offset - chunk.offset :]
+        if new:
+            self.offset += len(new)
+            yield Chunk(self._rank, self._stream, new, self.offset - len(new), at)
+
     def new_chunks(self, at: float | None) -> Iterator[Chunk]:
         """New output, up to the end of the file as it is now."""
         if self._is_open():
@@ -106,9 +114,12 @@ class FollowedFile:
 class OutputReader:
     """The output of the chosen ranks, in order of time."""
 
-    def __init__(self, files: dict[OutputKey, FollowedFile], times: TimesReader, *, is_live: bool) -> None:
+    def __init__(
+        self, files: dict[OutputKey, FollowedFile], times: TimesReader, unstored: UnstoredReader, *, is_live: bool
+    ) -> None:
         self.files = files
         self.is_live = is_live
+        self._unstored = unstored
         self._times = times
         self._looked_at = 0.0
 
@@ -118,6 +129,7 @@ class OutputReader:
             file = self.files.get(key)
             if file is not None and file.offset < end:
                 yield from file.chunks(end, at)
+        yield from self._unstored_chunks()
         now = time.monotonic()
         if self.is_live and self._times.exists and now - self._looked_at < LISTING_INTERVAL * len(self.files):
             return
@@ -125,6 +137,18 @@ class OutputReader:
         latest = None if not self._times.exists else time.time() if self.is_live else self._times.last
         for file in self.files.values():
             yield from file.new_chunks(latest)
+
+    def _unstored_chunks(self) -> Iterator[Chunk]:
+        """Output that the disk has no room for, behind that in the files."""
+        for chunk in self._unstored.new_chunks():
+            file = self.files.get((chunk.rank, chunk.stream))
+            if file is None:
+                continue
+            now = time.time()
+            yield from file.chunks(chunk.offset, now)
+            if file.offset < chunk.offset:  # it is being written to the file
+                return
+            yield from file.pass_on(chunk, now)
 
 
 def files_of(request: FollowRequest, rundir: str, world_size: int) -> dict[OutputKey, FollowedFile]:
@@ -276,7 +300,9 @@ def follow(request: FollowRequest, _: object) -> Json:
     first = read_status_file(rundir, is_copy=is_copy)
     files = files_of(request, rundir, first.status.world_size)
     times = TimesReader(os.path.join(rundir, "output.times"), len(files), exact=request["exact"])
-    output = OutputReader(files, times, is_live=not (is_copy or first.status.is_over))
+    is_here = first.status.supervisor.is_of_this_machine and not (is_copy or first.status.is_over)
+    unstored = UnstoredReader(first.status.supervisor.pid, first.status.unstored_output if is_here else None)
+    output = OutputReader(files, times, unstored, is_live=not (is_copy or first.status.is_over))
     chosen = OutputFilter(request["grep"], request["tail"])
     with emit_frames() as writer:
         sender = OutputSender(output, chosen, writer)

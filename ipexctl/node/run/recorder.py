@@ -1,6 +1,7 @@
 """Writes the record of a run on node0: output, output.times, status.json and events.jsonl. It decides nothing.
 
-After a full disk it continues: output that could not be written is requested again.
+After a full disk it continues. Output that the disk has no room for is held in memory for followers and written later
+(`unstored_output.py`); output that the memory has no room for either stays with the ranks and is requested again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import json
 import os
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
@@ -17,6 +19,7 @@ from ipexctl.node.common.frames import SUFFIXES, last_state
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run.output_times import TimesWriter
+from ipexctl.node.run.unstored_output import Held, UnstoredOutput
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest, SupervisorRequest
@@ -51,16 +54,23 @@ def first_status(request: SupervisorRequest, start: StartRequest) -> RunStatus:
 class OutputFile:
     """One stream of one rank, and the file it is in."""
 
-    def __init__(self, path: str, host: str, on_grown: Callable[[int], None]) -> None:
-        """`on_grown` gets the size of the file after each write."""
+    def __init__(
+        self, path: str, host: str, on_grown: Callable[[int], None], hold: Callable[[int, bytes], Held | None]
+    ) -> None:
+        """`on_grown` gets the size of the file after each write; `hold` keeps what the disk has no room for."""
         self.have = 0
-        """The offset up to which output is written, or known to be lost."""
+        """The offset up to which output is written, held in memory, or known to be lost."""
         self.lines = 0
         self.lost = 0
         self.full = False
+        """Neither the disk nor the memory has room."""
+        self.held: deque[Held] = deque()
+        """What is in memory, and follows the file."""
         self._size = 0
+        """With what is held."""
         self._host = host
         self._on_grown = on_grown
+        self._hold = hold
         self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
     def take(self, offset: int, data: bytes) -> bool:
@@ -108,18 +118,42 @@ class OutputFile:
         )
 
     def _write(self, data: bytes) -> bool:
-        written = 0
-        try:
-            while written < len(data):
-                written += os.pwrite(self._number, data[written : written + (1 << 20)], self._size + written)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._number, self._size)
-            return False
+        if self.held or not self._store(data, self._size):
+            held = self._hold(self._size, data)
+            if held is None:
+                return False
+            self.held.append(held)
         if data:
             self._size += len(data)
             self._on_grown(self._size)
         return True
+
+    def _store(self, data: bytes, at: int) -> bool:
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._number, data[written : written + (1 << 20)], at + written)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._number, at)
+            return False
+        return True
+
+    def store_held(self, memory: UnstoredOutput) -> bool:
+        """Write what is held in memory; False while the disk has no room for all of it."""
+        while self.held:
+            first = self.held[0]
+            if not self._store(memory.get(first), self._size - sum(held.size for held in self.held)):
+                return False
+            self.held.popleft()
+            memory.drop()
+        return True
+
+    def give_up_held(self, memory: UnstoredOutput) -> None:
+        """The run has ended: what is held counts as lost."""
+        while self.held:
+            self.lost += self.held.popleft().size
+            memory.drop()
 
     def close(self) -> None:
         """Raises an OSError if the filesystem has lost output that it had accepted."""
@@ -140,6 +174,9 @@ class Recorder:
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)
         self.times = TimesWriter(self.path("output.times"))
+        self.unstored = UnstoredOutput()
+        self.status = status._replace(unstored_output=self.unstored.number)
+        self.files: list[OutputFile] = []
         # Room for the last status, in case the disk is full by then.
         with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=open_private) as file:
             file.write(b" " * (SPARE + SPARE_OF_RANK * status.world_size))
@@ -148,10 +185,29 @@ class Recorder:
         return os.path.join(self.rundir, *names)
 
     def sinks(self, rank: int, host: str) -> dict[str, OutputFile]:
-        return {
-            suffix: OutputFile(self.path("ranks", f"{rank:04}.{suffix}"), host, partial(self.times.add, rank, stream))
+        sinks = {
+            suffix: OutputFile(
+                self.path("ranks", f"{rank:04}.{suffix}"),
+                host,
+                partial(self.times.add, rank, stream),
+                partial(self.unstored.put, rank, stream),
+            )
             for stream, suffix in SUFFIXES.items()
         }
+        self.files += sinks.values()
+        return sinks
+
+    @property
+    def holds_output(self) -> bool:
+        return any(file.held for file in self.files)
+
+    def store_held(self) -> bool:
+        """Write the output that is held in memory, as far as the disk has room; True if all of it is written."""
+        return all(file.store_held(self.unstored) for file in self.files if file.held)
+
+    def give_up_held(self) -> None:
+        for file in self.files:
+            file.give_up_held(self.unstored)
 
     def event(self, name: str, **fields: Any) -> None:
         """Record an event, and write the status at once."""

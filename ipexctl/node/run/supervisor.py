@@ -321,6 +321,8 @@ class Supervisor:
         if self.end_at is not None and now > self.end_at:
             self.verdict.fail("time-limit", f"the time limit of {self.plan.time_limit:g} s is over")
         self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None)
+        if self.record.holds_output and self.record.has_room():
+            self.record.store_held()
         for peer in self.peers.check_disk(now, self.record.has_room, FLUSH):
             self.record.event("output-lost", rank=peer.rank, host=peer.host)
             self.on_end(peer, peer.ends)
@@ -416,6 +418,16 @@ class Supervisor:
     def restarts_left(self) -> int:
         return self.plan.restarts - self.record.status.attempt
 
+    def wait_for_room(self, patience: float) -> None:
+        """Wait until the output that is held in memory is written; what is left then counts as lost."""
+        until = time.monotonic() + patience
+        while not self.record.store_held() and time.monotonic() < until:
+            time.sleep(0.2)
+        for peer in self.ranks:
+            if any(sink.held for sink in peer.sinks.values()):
+                self.record.event("output-lost", rank=peer.rank, host=self.record.status.node0)
+        self.record.give_up_held()
+
     def restart(self) -> bool:
         """Start the next attempt, if one is allowed; the script continues from its checkpoint."""
         if not self.verdict.may_restart(self.ranks, self.plan.restarts):
@@ -439,6 +451,7 @@ class Supervisor:
 
     def close(self) -> None:
         ending = self.verdict.ending or verdict.Ending("ok", 0)
+        self.wait_for_room(FLUSH if ending.state != "stopped" else protocol.GRACE)
         for peer in self.ranks:
             if peer.status.state not in FINAL:
                 is_lost = peer.instance is not None and ending.state != "stopped"

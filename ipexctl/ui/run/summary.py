@@ -17,10 +17,9 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for a successful run; otherwise also the first failed rank, lost output and the next command."""
     lines = _verdict(status, exit_code)
-    if gaps := [rank for rank in status.ranks if rank.lost]:
-        size = counted(sum(rank.lost for rank in gaps), "byte")
-        ranks = describe_ranks([rank.rank for rank in gaps])
-        lines.append(f"  {size} of the output of {ranks} are lost: no disk had room for them")
+    if (lost := status.output_lost) is not None:
+        size, ranks, host = counted(lost.bytes, "byte"), describe_ranks(lost.ranks), printable(lost.host) or "node0"
+        lines.append(f"  {size} of the output of {ranks} are not in the record: the disk of {host} was full")
     return lines
 
 

@@ -1,0 +1,124 @@
+"""Output of ranks that node0's disk has no room for: held in the supervisor's memory, where followers read it.
+
+It decides nothing about a run: it lets lines be shown while they cannot be stored. The supervisor adds each chunk to an
+anonymous file in memory (memfd), with the offset that it would have in the file of its stream; it takes it out again
+once the disk has room, or counts it as lost when the run has ended. A follower on the same machine opens that memory
+below `/proc/PID/fd` when it begins, so that it still has the output after the supervisor has exited.
+
+The file begins with a header: how often it was emptied, and its end. The end is written after the data, and a reader
+compares the header before and after it reads: it returns no piece of a chunk and none of a time before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from typing import Iterator, NamedTuple
+
+from ipexctl.node.common.frames import SUFFIXES, Chunk, Stream
+
+CAPACITY = 32 << 20
+"""Bytes; what comes then waits in the ranks, as it does on a machine without such memory."""
+_NAME = "ipexctl-output"
+_HEADER = struct.Struct("!QQ")
+_RECORD = struct.Struct("!IcQI")
+_KINDS: dict[Stream, bytes] = {stream: suffix[:1].encode() for stream, suffix in SUFFIXES.items()}
+_STREAMS = {kind: stream for stream, kind in _KINDS.items()}
+
+
+class Held(NamedTuple):
+    """Where a chunk is in the memory."""
+
+    position: int
+    size: int
+
+
+class UnstoredOutput:
+    """The supervisor's side. `number` is the descriptor, None on a machine without such memory."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._emptied = 0
+        self._end = _HEADER.size
+        self._count = 0
+        with contextlib.suppress(OSError, AttributeError):  # an old kernel, or a Python built without it
+            self.number = os.memfd_create(_NAME)
+            self._write_header()
+
+    def put(self, rank: int, stream: Stream, offset: int, data: bytes) -> Held | None:
+        """Hold a chunk; None if there is no room for it."""
+        if self.number is None or self._end + len(data) > CAPACITY:
+            return None
+        held = Held(self._end + _RECORD.size, len(data))
+        record = _RECORD.pack(rank, _KINDS[stream], offset, len(data)) + data
+        try:
+            if os.pwrite(self.number, record, self._end) != len(record):
+                return None
+        except OSError:  # the machine's memory is short
+            return None
+        self._end += len(record)
+        self._count += 1
+        self._write_header()
+        return held
+
+    def get(self, held: Held) -> bytes:
+        assert self.number is not None, "a chunk is held"
+        return os.pread(self.number, held.size, held.position)
+
+    def drop(self) -> None:
+        """A chunk is stored, or lost. The memory is freed with the last one."""
+        self._count -= 1
+        if not self._count and self.number is not None:
+            self._emptied += 1
+            self._end = _HEADER.size
+            self._write_header()
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.number, _HEADER.size)
+
+    def _write_header(self) -> None:
+        if self.number is not None:
+            os.pwrite(self.number, _HEADER.pack(self._emptied, self._end), 0)
+
+
+class UnstoredReader:
+    """A follower's side. Without a supervisor on this machine there is nothing to read."""
+
+    def __init__(self, pid: int, number: int | None) -> None:
+        self._number = -1
+        self._emptied = 0
+        self._position = _HEADER.size
+        path = f"/proc/{pid}/fd/{number}"
+        if number is not None:
+            with contextlib.suppress(OSError):
+                if os.readlink(path).startswith(f"/memfd:{_NAME}"):
+                    self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def new_chunks(self) -> Iterator[Chunk]:
+        """New chunks, in the order in which they came; one at which the caller stops comes again."""
+        header = self._header()
+        if header is None:
+            return
+        emptied, end = header
+        if emptied != self._emptied:
+            self._emptied, self._position = emptied, _HEADER.size
+        while self._position < end:
+            head = os.pread(self._number, _RECORD.size, self._position)
+            if len(head) < _RECORD.size:
+                return
+            rank, kind, offset, size = _RECORD.unpack(head)
+            data = os.pread(self._number, size, self._position + _RECORD.size)
+            now = self._header()
+            if len(data) < size or kind not in _STREAMS or now is None or now[0] != emptied:
+                return  # it was emptied meanwhile
+            yield Chunk(rank, _STREAMS[kind], data, offset)
+            self._position += _RECORD.size + size
+
+    def _header(self) -> tuple[int, int] | None:
+        if self._number < 0:
+            return None
+        data = os.pread(self._number, _HEADER.size, 0)
+        if len(data) < _HEADER.size:
+            return None
+        emptied, end = _HEADER.unpack(data)
+        return emptied, end
