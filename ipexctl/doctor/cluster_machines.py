@@ -10,11 +10,24 @@ from ipexctl.facts.cpu import TIERS, X86
 from ipexctl.launch.topology import dtype, numa_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ipexctl.doctor.context import Cluster, ClusterRule
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
+_WORTH_SAYING: Final = 1.05
+"""What the hosts must do more without some of them; less is within the noise of most clusters."""
+
+
+def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ...]]:
+    """How many times as much the hosts do without the slowest of them, and which to leave out for that; 1 for none.
+
+    Each step ends with the slowest host, so that all do as many steps as that one.
+    """
+    ordered = sorted(speeds.values(), reverse=True)
+    best = max(range(len(ordered)), key=lambda last: (last + 1) * ordered[last])
+    gain = (best + 1) * ordered[best] / (len(ordered) * ordered[-1])
+    return gain, tuple(name for name, speed in speeds.items() if speed < ordered[best])
 
 
 def same_machine(cluster: Cluster) -> Iterator[Finding]:
@@ -72,28 +85,34 @@ def tiers(cluster: Cluster) -> Iterator[Finding]:
         return
     ordered = sorted(found, key=TIERS.index)
     weakest, best = ordered[0], ordered[-1]
+    count = sum(len(names) for names in found.values())
+    needed = 100 * count / (count - len(found[weakest])) - 100
     yield Finding(
         "cluster.mixed_tiers",
         "warn",
-        f"{weakest}, but {best} elsewhere: every rank waits for these at each step, and all train in {dtype(ordered)}",
-        _LEAVE_OUT,
+        f"{weakest}, but {best} elsewhere: every rank waits for these, and all train in {dtype(ordered)}. The others "
+        f"alone do more if each of them is at least {needed:.0f}% faster in {dtype(ordered[1:])}",
+        f"measure it: ipexctl doctor --smoke; then {_LEAVE_OUT}",
         tuple(found[weakest]),
     )
 
 
 def cores(cluster: Cluster) -> Iterator[Finding]:
-    found = groups(cluster.runnable, lambda node: usable_cores(node.facts.cpu))
-    if len(found) < 2:
+    have = {node.name: count for node in cluster.runnable if (count := usable_cores(node.facts.cpu)) is not None}
+    if len(set(have.values())) < 2:
         return
-    most = max(found)
-    smaller = sorted(count for count in found if count < most)
+    gain, small = gain_without_slow(have)
+    if gain < _WORTH_SAYING:
+        return
+    fewest, most = min(have[name] for name in small), max(have[name] for name in small)
+    least = min(count for name, count in have.items() if name not in small)
     yield Finding(
         "cluster.mixed_cores",
-        "warn" if smaller[0] < 0.9 * most else "info",
-        f"{span(smaller[0], smaller[-1])} usable cores, but {most} on the largest: with equal batches all ranks wait "
-        "for the smallest",
+        "warn",
+        f"{span(fewest, most)} usable cores, but {least} or more on the others: with equal batches all ranks wait for "
+        f"the smallest, and the others alone do about {100 * gain - 100:.0f}% more",
         f"{_LEAVE_OUT}; each host's own findings say why it has fewer",
-        tuple(name for name in (m.name for m in cluster.runnable) for count in smaller if name in found[count]),
+        small,
     )
 
 

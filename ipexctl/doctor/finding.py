@@ -56,6 +56,8 @@ class HostReport(NamedTuple):
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     fix: str = ""
+    is_installed: bool | None = None
+    """Whether it has an environment that `run` could use; None if that is not known."""
 
 
 class DoctorReport(NamedTuple):

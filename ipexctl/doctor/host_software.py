@@ -101,9 +101,9 @@ def pythons(host: HostContext) -> Iterator[Finding]:
     elif not usable(host.facts):
         yield Finding(
             "python.too_new",
-            "warn",
-            f"Python {versions}, and none of 3.9 to 3.13: IPEX has no wheels for it, but stock PyTorch with gloo has",
-            f"ipexctl install --stack torch, without IPEX; or {python_without_root('3.12')}",
+            "info",
+            f"Python {versions}, and none of 3.9 to 3.13: PyTorch has wheels for it, IPEX has none",
+            f"nothing to do without IPEX; with it: {python_without_root('3.12')}",
         )
 
 

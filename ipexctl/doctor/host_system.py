@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.doctor.context import HostContext, HostRule
+    from ipexctl.facts.facts import Facts
     from ipexctl.facts.system import RunProcess
 
 _ENV: Final = 10 * GB
@@ -19,9 +20,8 @@ _MOST_PIDS: Final = 16
 """Processes named in a command: the oldest, as the others are mostly their children."""
 _NO_HOME: Final = "another directory with --home DIR, one absolute path for all hosts"
 _ROOM: Final = (
-    "make room: ipexctl ps --prune deletes runs beyond 30 days or 2 GB (ipexctl fetch RUN keeps a copy); while "
-    "ipexctl doctor shows no live run on any host that shares this home, and nobody installs there, ipexctl envs "
-    f"--prune deletes wheels and environments without a name (ipexctl envs lists them); or {_NO_HOME}"
+    "ipexctl ps --prune removes old runs; while no run is alive and nobody installs, ipexctl envs --prune removes "
+    f"wheels and environments without a name; or {_NO_HOME}"
 )
 
 
@@ -63,13 +63,19 @@ def linux(host: HostContext) -> Iterator[Finding]:
         )
 
 
+def is_installed(facts: Facts) -> bool | None:
+    """Whether the host has an environment with torch that starts; None if its home was not read to the end."""
+    if any(env.torch and env.runs for env in facts.software.envs):
+        return True
+    return False if facts.has_finished("home") else None
+
+
 def room(host: HostContext) -> Iterator[Finding]:
     disk = host.facts.home.disk if host.facts.home else None
     if host.facts.home is None or disk is None:
         return
     path = host.facts.home.path[:50]
-    # With an environment, no room for another is needed; where that is unknown, there may be one.
-    installed = any(env.torch and env.runs for env in host.facts.software.envs) or not host.facts.has_finished("home")
+    installed = is_installed(host.facts) is not False  # then no room for another environment is needed
     if disk.free is not None and disk.free < GB:
         yield Finding(
             "home.full",

@@ -78,10 +78,7 @@ def login_findings(failed: Mapping[str, HostError]) -> tuple[Finding, ...]:
         f"{fold(names)}: {reason}" if len(grouped) > 1 else reason for reason, names in list(grouped.items())[:6]
     )
     more = f"; and {len(grouped) - 6} other reasons" if len(grouped) > 6 else ""
-    message = (
-        f"node0 can't log into it by ssh, as mpirun does to start ranks: {reasons}{more}. A run would hang or fail at"
-        " its start."
-    )
+    message = f"ipexctl run refuses this host: node0 starts ranks on it by ssh, which fails: {reasons}{more}"
     fixes = "; ".join(dict.fromkeys(why.fix for why in failed.values() if why.fix))
     return (Finding("network.login", "fail", message, fixes or _TRUST, tuple(failed)),)
 

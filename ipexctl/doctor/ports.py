@@ -145,7 +145,7 @@ def port_findings(
     if diagnosis.closed_out:
         message = (
             "It can't connect to a high port of any other host, while other hosts can. In training every rank connects"
-            " to others, so the job would hang at its start."
+            " to others, so ipexctl run refuses this host."
         )
         fix = (
             "look for rules on outgoing connections on it (sudo iptables -S OUTPUT; sudo nft list ruleset) and for the"
@@ -179,8 +179,8 @@ def _closed_in(
     how = {"timeout": "get no answer", "refused": "are refused"}.get(next(iter(kinds)) if len(kinds) == 1 else "")
     message = (
         f"Connections from other hosts to a high port of it {how or 'fail'}: a firewall lets only some ports through."
-        " MPI, gloo and oneCCL open connections between all ranks on ports like these, so training would hang at its"
-        " start, without an error."
+        " MPI, gloo and oneCCL open connections between all ranks on ports like these, so ipexctl run refuses this"
+        " host."
     )
     return Finding("network.port_closed", "fail", message, open_ports(closed, internal, facts), closed)
 

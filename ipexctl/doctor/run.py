@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_findings, worst
+from ipexctl.doctor.host_system import is_installed
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.doctor.run_states import named_runs, run_states
@@ -117,7 +118,8 @@ def host_report(
         status = "unreachable"
     elif facts is None or answer.status != "ok":
         status = "fail"
-    return HostReport(host, status, answer.seconds, facts, findings, answer.reason, answer.fix)
+    installed = None if facts is None else is_installed(facts)
+    return HostReport(host, status, answer.seconds, facts, findings, answer.reason, answer.fix, installed)
 
 
 def _required(host: HostContext, tier: str | None) -> tuple[Finding, ...]:

@@ -43,7 +43,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
                 fix = "" if brief else finding.pasteable_fix
                 lines += paragraph(level, finding.id, finding.hosts, finding.message, fix, brief=brief)
     if not quiet:
-        lines += _advice(report.recommendation)
+        lines += _advice(report)
         lines.append(_summary(report))
     print_lines(lines)
 
@@ -58,6 +58,7 @@ def as_json(report: DoctorReport) -> dict[str, Any]:
                 "status": host.status,
                 "reason": host.reason,
                 "fix": host.fix,
+                "installed": host.is_installed,
                 "facts": to_json(host.facts) if host.facts else None,
                 "findings": [_finding_json(finding) for finding in host.findings],
                 "seconds": round(host.seconds, 3),
@@ -83,7 +84,7 @@ def _row(host: HostReport) -> tuple[str, ...]:
         cores += f" of {cpu.cores}"
     return (
         host.host.name,
-        host.status,
+        "not installed" if host.status == "ok" and host.is_installed is False else host.status,
         short_cpu(cpu.model_name or cpu.arch or ""),
         cores,
         str(cpu.numa_nodes or ""),
@@ -135,7 +136,17 @@ def _paragraph(
     return [*lines, *wrapped(message, width, indent), *wrapped(fix, width, f"{indent}-> ", f"{indent}   ")]
 
 
-def _advice(advice: Recommendation | None) -> list[str]:
+def _advice(report: DoctorReport) -> list[str]:
+    """What `run` would do, after what is missing for it: an environment on these hosts."""
+    missing = [host.host.name for host in report.hosts if host.is_installed is False]
+    lines = [*_plan(report.recommendation)]
+    if not missing or not lines:
+        return lines
+    where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
+    return [f"not installed{where}: ipexctl install, or ipexctl run --install", *lines]
+
+
+def _plan(advice: Recommendation | None) -> list[str]:
     if advice is None:
         return []
     if not advice.candidates:

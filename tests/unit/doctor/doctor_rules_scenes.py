@@ -243,6 +243,5 @@ MORE_SCENES: Final[tuple[tuple[str, Scene], ...]] = (
     ("memory.limit", lambda: changed(memory={"limit": 8 * GB}, batch={"job": "1"})),
     ("memory.hugepages", lambda: changed(memory={"hugepages_free": 8192, "hugepage_size": 2 * MB})),
     ("network.slow_link", lambda: changed(network=_nics(1, speed=100))),
-    ("cluster.mixed_cores", lambda: twins(cpu={"quota": 108.0})),
 )
 """More scenes of the same ids, for their other messages."""

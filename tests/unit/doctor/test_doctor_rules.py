@@ -23,6 +23,7 @@ from doctor_rules_helpers import (
 from doctor_rules_scenes import CLUSTER, HOST, MORE_SCENES, SCENES
 
 import recorded_probes
+from ipexctl.doctor.cluster_machines import gain_without_slow
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import Finding, merge_findings, worst
 from ipexctl.doctor.rules import examine_cluster, examine_host
@@ -182,6 +183,35 @@ def test_limits_of_a_batch_job_are_info() -> None:
     job = facts._replace(batch=facts.batch._replace(job="4711"))
     assert found(alone(job), "cpu.fewer_allowed").level == "info"
     assert found(alone(job), "memory.limit").level == "info"
+
+
+@pytest.mark.parametrize(
+    ("cores", "gain", "left_out"),
+    [
+        ([128, 112], 1.0, ""),  # one host of 128 cores does less than two of 112
+        ([112, *[16] * 9], 1.0, ""),
+        ([112, 112, 8], 224 / 24, "c"),
+        ([64, 64, 64, 48], 1.0, ""),  # 192 either way
+        ([64, 64, 64, 40], 192 / 160, "d"),
+        ([100, 90, 10, 10], 180 / 40, "cd"),
+        ([8, 8], 1.0, ""),
+    ],
+)
+def test_hosts_are_left_out_only_if_the_others_do_more_without_them(
+    cores: list[int], gain: float, left_out: str
+) -> None:
+    speeds = {name: float(count) for name, count in zip("abcdefghij", cores, strict=False)}
+    found_gain, names = gain_without_slow(speeds)
+    assert found_gain == pytest.approx(gain)
+    assert "".join(names if gain > 1 else ()) == left_out
+
+
+def test_different_cores_are_no_finding_where_leaving_out_loses() -> None:
+    ids = {finding.id for finding in together(healthy(1), healthy(2, cpu={"quota": 100.0}))}
+    assert "cluster.mixed_cores" not in ids
+    mixed = found(together(healthy(1), healthy(2), healthy(3, cpu={"quota": 8.0})), "cluster.mixed_cores")
+    assert mixed.hosts == ("node3",)
+    assert "833%" in mixed.message  # 2 x 112 cores beside 3 x 8
 
 
 def test_mixed_tiers_finding_names_the_weakest_host_and_precision() -> None:
