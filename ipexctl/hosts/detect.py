@@ -8,6 +8,7 @@ import shlex
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
+from ipexctl.file_reader import HOSTS, NotRegularError, TooLargeError, read_regular, read_typed
 from ipexctl.hosts.hostfile import read_hostfile
 from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 Format = Literal["hostfile", "ini", "yaml"]
-MAX_BYTES: Final = 16 * 1024 * 1024
 
 _BY_SUFFIX: Final[dict[str, Format]] = {".yml": "yaml", ".yaml": "yaml", ".json": "yaml", ".ini": "ini"}
 _SECTION = re.compile(r"^[ \t]*\[[A-Za-z_][^:\[\]\s#]*(?::\w+)?\][ \t\r]*(?:[#;].*)?$", re.MULTILINE)
@@ -53,9 +53,7 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
     `found` is how to name the file if it was found and not named by the user: see `source`.
     """
     shown = printable(str(path) if shown is None else shown)
-    if found and path.exists() and not (path.is_file() or path.is_dir()):  # reading a fifo or device would never end
-        raise UserError(f"{shown}: this is no regular file", fix=f"remove it, or name it: {found}")
-    data = _read_bytes(path, shown)
+    data = _read_bytes(path, shown, found)
     text = _decode(data, path, shown)
     if text.startswith("#!"):
         raise UserError(
@@ -76,10 +74,15 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
     return hosts
 
 
-def _read_bytes(path: Path, shown: str) -> bytes:
+def _read_bytes(path: Path, shown: str, found: str) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        return (read_regular if found else read_typed)(path, HOSTS)
+    except NotRegularError:
+        raise UserError(f"{shown}: this is no regular file", fix=f"remove it, or name it: {found}") from None
+    except TooLargeError:
+        raise UserError(
+            f"{shown}: the file is larger than {HOSTS.limit >> 20} MB, which no hostfile is", fix="check the path"
+        ) from None
     except FileNotFoundError:
         raise UserError(
             f"{shown}: there is no such file",
@@ -95,11 +98,6 @@ def _read_bytes(path: Path, shown: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UserError(f"{shown}: can't be read: {reason}", fix="check the path") from None
-    if len(data) > MAX_BYTES:
-        raise UserError(
-            f"{shown}: the file is larger than {MAX_BYTES // 2**20} MB, which no hostfile is", fix="check the path"
-        )
-    return data
 
 
 def _decode(data: bytes, path: Path, shown: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.file_reader import ACCELERATE, read_regular, read_typed
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlTree, is_null
 from ipexctl.text import expanded
@@ -49,7 +50,7 @@ _NO: Final = ("false", "no", "off", "n", "0", "")
 PRECISIONS: Final = ("no", "fp16", "bf16", "fp8")
 DEFAULTS: Final = ("default_config.yaml", "default_config.json")
 LARGEST: Final = 1_000_000
-"""Bytes of a file, and ranks or machines of a cluster."""
+"""Ranks or machines of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +85,15 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
     return _Reader(tree, path).read()
 
 
-def read_accelerate_file(path: Path) -> AccelerateConfig:
-    """Read the file that `accelerate config` wrote."""
+def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateConfig:
+    """Read the file that `accelerate config` wrote; `is_typed`: the user named it in this call."""
     try:
-        with expanded(path).open("rb") as file:
-            read = file.read(LARGEST + 1)
-        text = read.decode()
+        text = (read_typed if is_typed else read_regular)(expanded(path), ACCELERATE).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UserError(
             f"the accelerate config {path}: {reason}", fix="the file that accelerate config wrote"
         ) from None
-    if len(read) > LARGEST:
-        raise UserError(
-            f"the accelerate config {path} has more than {LARGEST:,} bytes: it can't be one",
-            fix="the file that accelerate config wrote: some twenty lines",
-        )
     return read_accelerate(text, str(path))
 
 

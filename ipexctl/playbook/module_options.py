@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.file_reader import PLAYBOOK, TooLargeError, decoded, read_regular
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.source import SourceFile
 from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
@@ -14,7 +15,7 @@ from ipexctl.playbook.keywords import TASK, advice, condition, conditions
 from ipexctl.playbook.model import Arg
 from ipexctl.playbook.modules import MODULES
 from ipexctl.playbook.options import source_path
-from ipexctl.playbook.playbook_file import JINJA, MAX_BYTES, PlaybookFile, Position, Templated, Value, size_of
+from ipexctl.playbook.playbook_file import JINJA, PlaybookFile, Position, Templated, Value
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
@@ -194,11 +195,11 @@ def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
 
 def _file_text(path: Path, position: Position, shown: str) -> Templated:
     try:
-        if size_of(path) > MAX_BYTES:
-            raise position.error(
-                f"template: {quoted(shown)} has more than {MAX_BYTES:,} bytes", fix="copy brings it as it is"
-            )
-        text = path.read_text(encoding="utf-8")
+        text = decoded(read_regular(path, PLAYBOOK))
+    except TooLargeError:
+        raise position.error(
+            f"template: {quoted(shown)} has more than {PLAYBOOK.limit:,} bytes", fix="copy brings it as it is"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
         raise position.error(f"template: {quoted(shown)} can't be read: {reason}") from None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import re
-import stat
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.file_reader import PLAYBOOK, decoded, read_regular, read_typed
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import YamlNode, YamlTree, is_null, kind
 from ipexctl.text import expanded
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.source import SourceFile
 
-MAX_BYTES: Final = 8_000_000
 _CHECKOUT: Final = Path(__file__).parents[2] / "playbooks"
 """The playbooks of a source checkout; an installed package has them inside."""
 
@@ -119,9 +117,7 @@ def read_file(
         is_beside = at is not None and path.is_relative_to(at.source.base)
         shown = str(Path(at.source.path).parent / path.relative_to(at.source.base)) if at and is_beside else str(path)
     try:
-        if (path.stat().st_size if at is None else size_of(path)) > MAX_BYTES:
-            raise UserError(f"{shown} has more than {MAX_BYTES:,} bytes: that is no playbook")
-        text = path.read_text(encoding="utf-8")
+        text = decoded((read_typed if at is None else read_regular)(path, PLAYBOOK))
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
         if at is None:
@@ -130,14 +126,6 @@ def read_file(
             f"{quoted(shown)} can't be read: {reason}", fix="its path is from the directory of this file"
         ) from None
     return PlaybookFile(text, shown, path.parent, errors)
-
-
-def size_of(path: Path) -> int:
-    """Size of a file that a playbook names. Raises OSError for a device or a pipe: reading one may never end."""
-    info = path.stat()
-    if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return info.st_size
 
 
 _TAG: Final = "tag:yaml.org,2002:"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import socket
 import termios
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import paramiko
 from paramiko.agent import AgentSSH
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
+from ipexctl.file_reader import KEY, read_regular
 from ipexctl.remote.outcome import Cancelled, Unreachable
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
     from ipexctl.remote.cancel import Cancel, Deadline
     from ipexctl.remote.ssh_config import Endpoint
+
+
+_CERTIFICATE: Final = "-cert.pub"
 
 
 class LoadedKey(NamedTuple):
@@ -47,11 +52,11 @@ class KeyRing:
 
     def _read(self, path: Path, cancel: Cancel) -> LoadedKey | None:
         try:
-            return LoadedKey(paramiko.PKey.from_path(path))
+            return LoadedKey(_read_key(path))
         except FileNotFoundError:
             return None
         except OSError as error:
-            return LoadedKey(None, f"{path}: {error.strerror}")
+            return LoadedKey(None, f"{error.filename or path}: {error.strerror}")
         except TypeError:  # the cryptography library raises it for an encrypted key
             return self._open_encrypted(path, cancel)
         except (ValueError, paramiko.SSHException, UnknownKeyType):
@@ -67,8 +72,37 @@ class KeyRing:
             if not passphrase:
                 break
             with contextlib.suppress(ValueError, paramiko.SSHException):
-                return LoadedKey(paramiko.PKey.from_path(path, passphrase.encode()))  # type: ignore[arg-type]
+                return LoadedKey(_read_key(path, passphrase))
         return LoadedKey(None, f"{path} is encrypted and wasn't opened")
+
+
+def _read_key(path: Path, passphrase: str | None = None) -> paramiko.PKey:
+    """The private key in a file, with the certificate beside it.
+
+    As paramiko's PKey.from_path, which would wait for a pipe without end, and read a device until memory is full.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+    path = path.with_name(path.name.removesuffix(_CERTIFICATE))
+    data, password = read_regular(path, KEY), passphrase.encode() if passphrase is not None else None
+    try:
+        loaded: object = serialization.load_ssh_private_key(data, password)
+    except ValueError:
+        loaded = serialization.load_pem_private_key(data, password)
+    classes: dict[type, type[paramiko.PKey]] = {
+        rsa.RSAPrivateKey: paramiko.RSAKey,
+        ed25519.Ed25519PrivateKey: paramiko.Ed25519Key,
+        ec.EllipticCurvePrivateKey: paramiko.ECDSAKey,
+    }
+    key_class = next((known for kind, known in classes.items() if isinstance(loaded, kind)), None)
+    if key_class is None:
+        raise ValueError("a key of another type")
+    key = key_class.from_private_key(io.StringIO(data.decode()), password)  # type: ignore[arg-type]
+    with contextlib.suppress(FileNotFoundError):
+        certificate = read_regular(path.with_name(path.name + _CERTIFICATE), KEY)
+        key.load_certificate(certificate.decode())
+    return key
 
 
 def prompt_on_terminal(prompt: str, cancel: Cancel) -> str:
@@ -216,6 +250,7 @@ def _offer(transport: paramiko.Transport, user: str, key: paramiko.PKey) -> None
 def _public_blob(path: Path) -> bytes | None:
     """The public key of a key file, from the file itself or the `.pub` beside it; no passphrase is needed."""
     try:
-        return bytes(PublicBlob.from_file(str(path) if path.suffix == ".pub" else f"{path}.pub").key_blob)
-    except (OSError, ValueError, AttributeError):
+        data = read_regular(path if path.suffix == ".pub" else f"{path}.pub", KEY)
+        return bytes(PublicBlob.from_string(data.decode()).key_blob)
+    except (OSError, ValueError, AttributeError, paramiko.SSHException):
         return None

@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from ipexctl.file_reader import KNOWN_HOSTS, NotRegularError, decoded, read_regular
 from ipexctl.node.common.files import make_private_directory
 from ipexctl.remote.known_hosts import check_key, entries_for, fingerprint, hash_name, known_types, parse
 from ipexctl.remote.outcome import Unreachable
@@ -177,11 +178,9 @@ def _append(path: Path, line: str) -> int:
 
 def _read(path: Path) -> tuple[KnownHostsEntry, ...]:
     try:
-        if path.exists() and not path.is_file():
-            return ()  # /dev/null: there are none
-        return parse(path.read_text(encoding="utf-8", errors="replace"), str(path))
-    except FileNotFoundError:
-        return ()
+        return parse(decoded(read_regular(path, KNOWN_HOSTS), errors="replace"), str(path))
+    except (FileNotFoundError, NotRegularError, IsADirectoryError):
+        return ()  # there are none
     except OSError as error:
         raise Unreachable(
             f"{path} can't be read: {error.strerror}",
@@ -196,7 +195,7 @@ _KRL: Final = b"SSHKRL\n\0"
 def check_revoked(path: Path, key_type: str, key: bytes) -> None:
     """Raise Unreachable if the file has that key. Like ssh, trust no key if the file can't be read."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, KNOWN_HOSTS)
         is_revoked = _is_in_krl(path, key_type, key) if data.startswith(_KRL) else _is_in_text(data, key)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         problem = (isinstance(error, OSError) and error.strerror) or str(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import glob
+import io
 import os
 import pwd
 import re
@@ -22,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ipexctl.file_reader import SSH_CONFIG, decoded, read_regular
 from ipexctl.hosts.host import ssh_options
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms
 from ipexctl.remote.outcome import Unreachable
@@ -215,9 +217,9 @@ def host_patterns(files: Iterable[Path], depth: int = 0) -> tuple[str, ...] | No
     patterns: list[str] = []
     for file in files:
         try:
-            text = file.read_text(errors="surrogateescape")
+            text = read_regular(file, SSH_CONFIG).decode(errors="surrogateescape")
         except OSError:
-            continue
+            continue  # ssh itself says what is wrong, and has a time limit
         for line in text.splitlines():
             found = _LINE.match(line)
             keyword, rest = (found[1].lower(), found[2]) if found else ("", "")
@@ -278,11 +280,10 @@ def _query_paramiko(host: Host) -> dict[str, list[str]]:
     config = paramiko.SSHConfig()
     for file in [host.ssh_config] if host.ssh_config else [ssh_home() / ".ssh/config", SYSTEM_CONFIG]:
         try:
-            with file.open() as stream:
-                config.parse(stream)
+            config.parse(io.StringIO(decoded(read_regular(file, SSH_CONFIG))))
         except FileNotFoundError:
             continue
-        except (OSError, paramiko.ConfigParseError, paramiko.CouldNotCanonicalize) as error:
+        except (OSError, UnicodeDecodeError, paramiko.ConfigParseError, paramiko.CouldNotCanonicalize) as error:
             raise Unreachable(
                 f"{file} can't be read: {error}", "mend it", option="or name another: --ssh-config FILE"
             ) from None

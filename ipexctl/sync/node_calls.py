@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, read_chunks
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
@@ -185,7 +186,7 @@ def frame(root: bytes, entry: ManifestEntry) -> bytes:
     """One small file as a frame. Raises a HostError if it has changed since the scan."""
     path = os.path.join(root, encode_name(entry.path))
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             data = file.read(entry.size + 1)
     except OSError as error:
         raise _read_error(path, error.strerror or str(error)) from None
@@ -224,7 +225,7 @@ def _make_chunks(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterato
 def _read_chunks(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
     path = os.path.join(root, encode_name(entry.path))
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             yield from read_chunks(file, entry.size)
     except OSError as error:
         raise _read_error(path, error.strerror or str(error)) from None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name, make_private_directory, write_atomically, write_json_atomically
 from ipexctl.sync.env_files import env_files_below
 from ipexctl.sync.fetched import fetched_below
@@ -182,7 +183,7 @@ class Hashes:
             return known[-1]
         now = time.time_ns()
         digest = hashlib.sha256()
-        with open(os.path.join(root, encode_name(found.path)), "rb", buffering=0) as file:
+        with open(os.path.join(root, encode_name(found.path)), "rb", buffering=0, opener=open_regular) as file:
             size = 0
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)

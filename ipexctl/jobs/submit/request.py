@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.file_reader import VARIABLES, decoded, read_typed
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.launch.overrides import check_options
@@ -187,7 +188,7 @@ def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mappi
 def _read_env_file(path: Path) -> dict[str, str]:
     """`NAME=VALUE` lines, as docker reads them: no shell expansion; quotes around a whole value are removed."""
     try:
-        text = expanded(path).read_text(encoding="utf-8")
+        text = decoded(read_typed(expanded(path), VARIABLES))
     except (OSError, UnicodeDecodeError) as error:
         problem = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise UserError(f"--env-file {path}: {problem}", fix="a file of NAME=VALUE lines") from None

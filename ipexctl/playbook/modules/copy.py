@@ -11,16 +11,15 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.file_reader import COPIED, TooLargeError, read_regular
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import source_path
-from ipexctl.playbook.playbook_file import size_of
 from ipexctl.playbook.result import Call, Result, failed, unified_diff
 
 if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.remote.session import Session
 
-MAX_BYTES: Final = 256 << 20
 _SMALL_FILE: Final = 256 << 10
 """A file up to this size is sent along with the check whether it differs: one round trip."""
 _MAX_DIFF: Final = 200_000
@@ -112,10 +111,10 @@ def _copy(context: PlayContext, call: Call, session: Session) -> Result:
     if source.is_dir():
         return _put_tree(context, call, session, source)
     try:
-        if size_of(source) > MAX_BYTES:
-            return failed(f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off")
         with _READING:
             data = _content(source, source.stat().st_mtime_ns)
+    except TooLargeError:
+        return failed(f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off")
     except OSError as error:
         return failed(f"{source} on this machine: {error.strerror or error}", "its path is from the playbook on")
     return _put(context, call, session, data, source.name)
@@ -124,7 +123,7 @@ def _copy(context: PlayContext, call: Call, session: Session) -> Result:
 @lru_cache(maxsize=1)
 def _content(path: Path, _modified: int) -> bytes:
     """The file, read once for all hosts."""
-    return path.read_bytes()
+    return read_regular(path, COPIED)
 
 
 def _put(context: PlayContext, call: Call, session: Session, data: bytes, name: str) -> Result:
@@ -204,9 +203,9 @@ def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:
             path = source / directory / name
             if path.is_file():
                 size += path.stat().st_size
-                if size > MAX_BYTES:
+                if size > COPIED.limit:
                     return None
-                contents[str(path.relative_to(source))] = (path.read_bytes(), path.stat().st_mode & 0o777)
+                contents[str(path.relative_to(source))] = (read_regular(path, COPIED), path.stat().st_mode & 0o777)
     return contents
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.fetch.destination import first_missing
 from ipexctl.jobs.fetch.manifest import FetchSource, is_contents
-from ipexctl.node.common.files import encode_name, write_atomically
+from ipexctl.node.common.files import encode_name, sha256_of, write_atomically
 from ipexctl.playbook.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.result import Call, Result, failed
@@ -44,7 +43,7 @@ def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
         return _fetch_from_run(context, call)
     dest, src = _destination(call), call.args["src"]
     try:
-        local_hash = hashlib.sha256(dest.read_bytes()).hexdigest() if dest.is_file() else ""
+        local_hash = sha256_of(dest) if dest.is_file() else ""
     except OSError as error:
         return failed(f"{dest} on this machine: {error.strerror or error}")
     completed = run_sh(context, session, call, _SEND_FILE, [src, local_hash, "yes" if call.check else ""])

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.file_reader import SOURCE, decoded, read_regular
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.result import Call, Result, unified_diff
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = frozenset({".py", ".sh", ".yaml", ".yml", ".json", ".txt", ".toml", ".cfg", ".md"})
 _SKIPPED: Final = frozenset({".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", ".ipexctl", ".tox"})
-_MAX_BYTES: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,15 @@ def scan(root: Path) -> tuple[MigrationFinding, ...]:
     findings: list[MigrationFinding] = []
     for path in _files(root):
         try:
-            text = path.read_text(encoding="utf-8")
+            text = _text(path)
         except (OSError, UnicodeDecodeError):
             continue
         findings += scan_text(text, str(path.relative_to(root)), path.suffix)
     return tuple(findings)
+
+
+def _text(path: Path) -> str:
+    return decoded(read_regular(path, SOURCE))
 
 
 def scan_text(text: str, name: str, suffix: str) -> list[MigrationFinding]:
@@ -129,7 +133,7 @@ def _files(root: Path) -> Iterator[Path]:
             if path.is_dir():
                 if path.name not in _SKIPPED:
                     pending.append(path)
-            elif path.suffix in SUFFIXES and path.stat().st_size <= _MAX_BYTES:
+            elif path.suffix in SUFFIXES and path.stat().st_size <= SOURCE.limit:
                 yield path
 
 
@@ -143,7 +147,7 @@ def _migrate(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
         findings = scan(root)
         edits: dict[Path, tuple[str, str]] = {}
         for name in dict.fromkeys(finding.path for finding in findings if finding.new is not None):
-            old = (root / name).read_text(encoding="utf-8")
+            old = _text(root / name)
             edits[root / name] = (old, applied(old, [finding for finding in findings if finding.path == name]))
         apply = call.args["apply"] and not call.check
         if apply:

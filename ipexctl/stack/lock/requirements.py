@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular, read_typed
 from ipexctl.hosts.names import quoted
 from ipexctl.stack.lock.indexes import directory_of
 from ipexctl.stack.resolve.model import Sources, StackPlan
@@ -112,7 +113,8 @@ def _read(path: Path, above: tuple[Path, ...], *, constraining: bool) -> Package
     if path.resolve() in above:
         raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        read = read_regular if above else read_typed  # those that a file names are never pipes
+        text = decoded(read(path, REQUIREMENTS), "utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not text in UTF-8", fix="save it as UTF-8") from None
     except OSError as error:

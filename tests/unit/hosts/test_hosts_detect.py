@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from hosts_helpers import any_text, assert_can_be_reached, assert_points_inside, user_error
 from ipexctl.errors import FileError, UserError
-from ipexctl.hosts.detect import MAX_BYTES, detect, read_hosts_file
+from ipexctl.file_reader import HOSTS
+from ipexctl.hosts.detect import detect, read_hosts_file
 from message_data import missing
 
 
@@ -77,7 +78,7 @@ def test_paths_in_a_hostfile_are_relative_to_the_file(tmp_path: Path) -> None:
         (b"\x7fELF\x00\x01", "", ""),
         ("n1\n".encode("utf-16"), "UTF-16", ""),
         (b"#!/bin/sh\necho '{}'\n", "", "ansible-inventory"),
-        (b"#" * (MAX_BYTES + 1), "16", ""),
+        (b"#" * (HOSTS.limit + 1), "16", ""),
     ],
 )
 def test_files_without_hosts_are_refused_with_a_fix(tmp_path: Path, data: bytes, what: str, fix: str) -> None:

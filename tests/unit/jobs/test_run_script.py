@@ -205,10 +205,10 @@ def test_facts_are_in_the_order_of_the_hosts() -> None:
 def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").touch()
 
-    def denied(path: Path) -> bytes:
+    def denied(*_: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr("ipexctl.jobs.submit.preflight.imports.read_regular", denied)
     with pytest.raises(UserError, match=r"train\.py.*Permission denied"):
         project_script("train.py", tmp_path / "train.py", tmp_path)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -167,7 +169,17 @@ def test_too_large_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="1,000,000"):
         read_accelerate_file(file)
     with pytest.raises(UserError, match="1,000,000"):
-        read_accelerate_file(Path("/dev/zero"))
+        read_accelerate_file(Path("/dev/zero"), is_typed=True)
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_is_read_only_if_its_name_was_typed(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    os.mkfifo(file)
+    with pytest.raises(UserError, match=r"config\.yaml.*regular"):
+        read_accelerate_file(file)
+    threading.Thread(target=lambda: file.write_text("num_processes: 2\n"), daemon=True).start()
+    assert read_accelerate_file(file, is_typed=True).processes == 2
 
 
 @pytest.mark.parametrize(

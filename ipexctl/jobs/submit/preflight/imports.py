@@ -15,6 +15,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
@@ -126,10 +127,10 @@ def project_module(name: str, cwd: Path) -> ScriptFile | None:
 
 
 def _read(name: str, path: Path) -> ScriptFile:
-    if path.exists() and not path.is_file():  # reading a fifo or device would never end
-        raise UserError(f"the script {quoted(name)} is no regular file", fix=f"ls -l {quoted(name)}")
     try:
-        return read_script(name, path.read_bytes())
+        return read_script(name, read_regular(path, SCRIPT))
+    except (NotRegularError, IsADirectoryError):
+        raise UserError(f"the script {quoted(name)} is no regular file", fix=f"ls -l {quoted(name)}") from None
     except OSError as error:
         raise UserError(
             f"the script {quoted(name)} cannot be read: {error.strerror or error}", fix=f"ls -l {quoted(name)}"

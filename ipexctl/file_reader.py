@@ -1,0 +1,127 @@
+"""Reads a file of the control machine that a call or another file names: one way, which never hangs or fills memory.
+
+A file that another file names, or that was found, must be regular: it is opened without blocking, what it is is checked
+on the open descriptor, and at most the limit of its kind is read. A pipe counts only where the user typed its name in
+the call (`-H <(command)`), and is bounded, too. Errors are OSErrors whose `strerror` says what is wrong, so that each
+caller names the file and its line in its own words.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MB: Final = 1 << 20
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
+
+
+class FileKind(NamedTuple):
+    """What a file is read as, and the size beyond which it cannot be that."""
+
+    noun: str
+    limit: int
+
+
+KEY: Final = FileKind("a key", _MB)
+"""An RSA key of 16384 bits, the largest that ssh-keygen makes, has 13 kB."""
+SSH_CONFIG: Final = FileKind("an ssh config", 16 * _MB)
+"""Those that tools write for clusters have some 100 bytes a host."""
+KNOWN_HOSTS: Final = FileKind("a list of host keys", 256 * _MB)
+"""A site's ssh_known_hosts has 1 kB a host."""
+HOSTS: Final = FileKind("a hostfile", 16 * _MB)
+DEFAULTS: Final = FileKind("a file of defaults", 1_000_000)
+IGNORE_FILE: Final = FileKind("a file of patterns", _MB)
+"""Each pattern is tried on each path of the project."""
+VARIABLES: Final = FileKind("a file of variables", _MB)
+"""The kernel gives a process at most 2 MB of variables and arguments with the usual stack."""
+REQUIREMENTS: Final = FileKind("a requirements file", 4 * _MB)
+"""A lock of 1000 packages with all hashes has 1 MB."""
+ACCELERATE: Final = FileKind("an accelerate config", 1_000_000)
+"""It has some twenty lines."""
+STACK_ROWS: Final = FileKind("a version table", 4_000_000)
+PLAYBOOK: Final = FileKind("a playbook", 8_000_000)
+"""Also for files of variables and templates: all are parsed as a whole."""
+COPIED: Final = FileKind("a file for copy", 256 * _MB)
+"""It is kept in memory for all hosts; sync sends larger ones."""
+SOURCE: Final = FileKind("a source file", 2_000_000)
+"""Of a project to be migrated, each line of which is matched."""
+SCRIPT: Final = FileKind("a script", 64 * _MB)
+"""Its syntax tree takes 100 times its size."""
+
+
+class NotRegularError(OSError):
+    """A device, pipe or socket: to read it may never end."""
+
+
+class TooLargeError(OSError):
+    """More than the limit of its kind."""
+
+
+def read_regular(path: Path | str, kind: FileKind) -> bytes:
+    """The content of a regular file; that of /dev/null is empty. Raises an OSError."""
+    return _read(open_regular(path), path, kind)
+
+
+def read_typed(path: Path | str, kind: FileKind) -> bytes:
+    """The same for a name that the user typed in this call, where a pipe is read until its writer closes it."""
+    return _read(os.open(path, _FLAGS), path, kind)
+
+
+def decoded(data: bytes, encoding: str = "utf-8", errors: str = "strict") -> str:
+    """The text of a file, with the ends of lines of any system as newlines. Raises a UnicodeDecodeError."""
+    return data.decode(encoding, errors).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def open_regular(path: Path | str | bytes, flags: int = 0) -> int:
+    """A descriptor of a regular file or /dev/null, also as the opener of `open`. Raises an OSError for all else."""
+    try:
+        number = os.open(path, flags | _FLAGS | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device that is not there
+            raise NotRegularError(errno.EINVAL, _NOT_REGULAR, os.fsdecode(path)) from None
+        raise
+    try:
+        _check_kind(number, path)
+    except BaseException:
+        os.close(number)
+        raise
+    return number
+
+
+def check_regular(path: Path | str) -> None:
+    """Raise an OSError for a device, pipe or socket. Only for files that another program opens."""
+    status = os.stat(path)  # noqa: PTH116
+    if not stat.S_ISDIR(status.st_mode) and not _is_readable(status):
+        raise NotRegularError(errno.EINVAL, _NOT_REGULAR, str(path))
+
+
+_NOT_REGULAR: Final = "it is no regular file"
+
+
+def _check_kind(number: int, path: Path | str | bytes) -> None:
+    status = os.fstat(number)
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
+    if not _is_readable(status):
+        raise NotRegularError(errno.EINVAL, _NOT_REGULAR, os.fsdecode(path))
+
+
+def _is_readable(status: os.stat_result) -> bool:
+    if stat.S_ISREG(status.st_mode):
+        return True
+    # ssh and others use /dev/null as an empty file.
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev  # noqa: PTH116
+
+
+def _read(number: int, path: Path | str, kind: FileKind) -> bytes:
+    with open(number, "rb") as file:  # of a descriptor
+        data = file.read(kind.limit + 1)
+    if len(data) > kind.limit:
+        size = f"{kind.limit >> 20} MB" if kind.limit % _MB == 0 else f"{kind.limit:,} bytes"
+        raise TooLargeError(errno.EFBIG, f"it has more than {size}: it can't be {kind.noun}", os.fspath(path))
+    return data

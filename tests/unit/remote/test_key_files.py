@@ -1,0 +1,102 @@
+"""Key files: every form that paramiko reads, and files that are none, which are refused at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import paramiko
+import pytest
+
+from ipexctl.remote.auth import KeyRing, LoadedKey, _public_blob, _read_key
+from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.host_keys import HostKeys, check_revoked
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.ssh_config import Endpoint, host_patterns
+
+KINDS = (
+    ("ed25519",),
+    ("ecdsa", "-b", "384"),
+    ("rsa", "-b", "2048"),
+    ("rsa", "-b", "2048", "-m", "PEM"),
+    ("ecdsa", "-m", "PEM"),
+    ("rsa", "-b", "2048", "-m", "PKCS8"),
+)
+pytestmark = pytest.mark.timeout(30)
+
+
+def keygen(*words: object) -> None:
+    subprocess.run(["ssh-keygen", "-q", *map(str, words)], check=True, stdin=subprocess.DEVNULL)
+
+
+def load(path: Path) -> LoadedKey | None:
+    return KeyRing().load(path, Deadline(5.0, Cancel()))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=" ".join)
+@pytest.mark.parametrize("passphrase", ["", "secret"])
+def test_keys_are_read_as_paramiko_reads_them(kind: tuple[str, ...], passphrase: str, tmp_path: Path) -> None:
+    path = tmp_path / "id"
+    keygen("-t", *kind, "-N", passphrase, "-C", "", "-f", path)
+    try:
+        expected = paramiko.PKey.from_path(path, passphrase.encode() or None)  # type: ignore[arg-type]
+    except (ValueError, paramiko.SSHException) as error:  # it can't read PKCS#8 of RSA
+        with pytest.raises(type(error)):
+            _read_key(path, passphrase or None)
+        return
+    assert _read_key(path, passphrase or None).asbytes() == expected.asbytes()
+    assert _public_blob(path) == expected.asbytes()
+    if passphrase:
+        with pytest.raises((ValueError, paramiko.SSHException)):
+            _read_key(path, "wrong")
+        with pytest.raises(TypeError):
+            _read_key(path)
+
+
+def test_the_certificate_beside_a_key_is_loaded(tmp_path: Path) -> None:
+    keygen("-t", "ed25519", "-N", "", "-f", tmp_path / "ca")
+    keygen("-t", "ed25519", "-N", "", "-f", tmp_path / "id")
+    keygen("-s", tmp_path / "ca", "-I", "me", tmp_path / "id.pub")
+    certificate = tmp_path / "id-cert.pub"
+    expected = paramiko.PKey.from_path(tmp_path / "id").public_blob
+    assert expected is not None
+    for path in (tmp_path / "id", certificate):
+        assert _read_key(path).public_blob == expected
+    certificate.unlink()
+    os.mkfifo(certificate)
+    loaded = load(tmp_path / "id")
+    assert loaded is not None
+    assert str(certificate) in loaded.problem
+
+
+@pytest.mark.parametrize("kind", ["fifo", "/dev/zero", "socket", "large"])
+def test_a_file_that_is_no_key_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "id"
+    if kind == "fifo":
+        os.mkfifo(path)
+        os.mkfifo(tmp_path / "id.pub")
+    elif kind == "socket":
+        os.mknod(path, 0o140600)
+    elif kind == "large":
+        path.write_bytes(b"x" * 2_000_000)
+    else:
+        path.symlink_to(kind)
+    loaded = load(path)
+    assert loaded is not None
+    assert loaded.key is None
+    assert str(path) in loaded.problem
+    assert _public_blob(path) is None
+
+
+def test_pipes_in_an_ssh_config_and_in_known_hosts_are_not_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    config = tmp_path / "config"
+    config.write_text(f"Include {pipe}\nHost a b\n")
+    assert host_patterns([config, pipe]) == ("a", "b")
+    endpoint = Endpoint("node1", 22, "me", known_hosts=(pipe,), revoked_keys=(pipe,))
+    assert HostKeys().entries(endpoint) == ()
+    with pytest.raises(Unreachable) as caught:
+        check_revoked(pipe, "ssh-ed25519", b"key")
+    assert str(pipe) in caught.value.reason
