@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-
-def config_directory() -> Path:
-    """The user's config.toml and rows.json. Without platformdirs: each command looks for a config.toml."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "ipexctl")  # noqa: PTH111, PTH117  # Path.expanduser raises without a home
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def state_directory() -> Path:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from ipexctl.cli.config_file import config_files
-from ipexctl.cli.defaults import CLUSTER, defaults_of
+from ipexctl.cli.defaults import CLUSTER, defaults_of, files_of
 from ipexctl.errors import UserError
+from ipexctl.file_reader import check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,9 +68,9 @@ def configured() -> list[str]:
     return ["init", *(name for name in COMMANDS if name != "config")]
 
 
-def clusters() -> list[str]:
+def clusters(ctx: typer.Context) -> list[str]:
     try:
-        tables = [file.tables.get(CLUSTER) for file in config_files()]
+        tables = [file.tables.get(CLUSTER) for file in files_of(ctx)]
     except UserError:
         return []
     return [name for table in tables if isinstance(table, dict) for name in table]
@@ -93,6 +93,8 @@ def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
     request = HostRequest(hosts=params.get("hosts"), hostfile=params.get("hostfile"), hostfile_found=found)
     try:
         cwd = Path.cwd()
+        if request.hostfile is not None:
+            check_regular(cwd / request.hostfile)  # at Tab, nobody waits for a pipe
         selection = select_hosts(request, environ=os.environ, cwd=cwd, project=find_root(None, None, cwd))
     except (UserError, OSError):
         return ()

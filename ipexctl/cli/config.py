@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.config_file import PROJECT_FILE, config_files, user_file
+from ipexctl.cli.config_file import PROJECT_FILE
 from ipexctl.cli.defaults import (
     CLUSTER,
     CommandSpec,
     ConfiguredCommand,
     ConfiguredValue,
     effective,
+    files_of,
     read_settings,
     refusal,
     shared_options,
 )
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, is_on_command_line
 from ipexctl.errors import FileError, UserError, raise_all
+from ipexctl.user_config import user_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,7 +47,7 @@ class ConfigCommand(ConfiguredCommand):
         try:
             return super().parse_args(ctx, args)
         except FileError:
-            _check_files(config_files(), COMMANDS)
+            _check_files(files_of(ctx), COMMANDS)
             raise
 
 
@@ -82,7 +84,7 @@ def config_command(
     commands = [name for name in COMMANDS if name != ctx.info_name]
     if what is not None and what not in commands:
         raise UserError(f"there is no command {what!r} with options of files", fix=f"one of: {', '.join(commands)}")
-    files = () if ctx.find_root().params.get("no_config") else config_files()
+    files = files_of(ctx)
     given = {param.name: ConfiguredValue(ctx.params[param.name], "command line") for param in _given(ctx).values()}
     cluster = targets.cluster if CLUSTER in given else None
     shown = [what] if what else commands

@@ -1,15 +1,25 @@
-"""Finds and reads the files of defaults: the project's `ipexctl.toml` and the user's `config.toml`."""
+"""Finds and reads the files of defaults: the project's `ipexctl.toml` and the user's `config.toml`.
+
+`--config FILE` takes the place of the project's file; it was named, so it may set what a found one may not. A found one
+counts only if others can't write it (`found_files`); the user's own is checked likewise, without exceptions. Nothing is
+decided here about values: `defaults` does that.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.user_directories import config_directory
+from ipexctl.file_reader import DEFAULTS, TooLargeError, read_regular, read_typed
+from ipexctl.found_files import check_found, check_own
+from ipexctl.text import expanded
+from ipexctl.user_config import user_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +28,6 @@ if TYPE_CHECKING:
 
 PROJECT_FILE: Final = "ipexctl.toml"
 WITHOUT_FILES: Final = "to leave out all files of defaults: ipexctl --no-config COMMAND"
-_LARGEST: Final = 1_000_000
 _HEADER: Final = re.compile(r"\s*\[\s*(?P<table>[^\[\]]+?)\s*\]")
 _KEY: Final = re.compile(r"""\s*(?P<quote>["']?)(?P<key>[^"'=\s]+)(?P=quote)\s*=""")
 _POSITION: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -27,8 +36,18 @@ _POSITION: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of documen
 class ConfigFile(NamedTuple):
     source: SourceFile
     tables: Mapping[str, object]
-    is_found: bool
-    """Whether it is a project's file, which the user did not name; then some options are refused."""
+    origin: Literal["project", "call", "user"]
+    """A project's file, which the user did not name, the one that `--config` names, or the user's own."""
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the user did not name it; then some options are refused."""
+        return self.origin == "project"
+
+    @property
+    def named(self) -> str:
+        """The file as a word of a call, if `--config` names it."""
+        return str(self.source.base / Path(self.source.path).name) if self.origin == "call" else ""
 
     def line_of(self, table: str, key: str) -> int:
         return self._position(table, key)[0]
@@ -49,10 +68,6 @@ class ConfigFile(NamedTuple):
         return best
 
 
-def user_file() -> Path:
-    return config_directory() / "config.toml"
-
-
 def project_file() -> Path | None:
     """The file in the root of the current directory's project. A home directory or `/` is no project."""
     try:
@@ -69,21 +84,25 @@ def project_file() -> Path | None:
     return path if path.is_file() and not root_problem(root) else None
 
 
-def config_files() -> tuple[ConfigFile, ...]:
-    """The project's file, then the user's, if they exist. Raises a UserError."""
+def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
+    """The file that `--config` names or else the project's, then the user's, if they exist. Raises a UserError."""
     files, is_there = [], False
+    if named is not None:
+        files.append(_read(expanded(named), "call"))
     with contextlib.suppress(PermissionError):  # a directory above that may not be searched has no file for this call
-        if (path := project_file()) is not None:
-            files.append(_read(path, is_found=True))
+        if named is None and (path := project_file()) is not None:
+            check_found(path, naming=f"--config {shlex.quote(os.fspath(path))}")
+            files.append(_read(path, "project"))
     user = user_file()
     with contextlib.suppress(PermissionError):  # the home of another account, as after su
         is_there = user.is_file()
     if is_there:
-        files.append(_read(user, is_found=False))
+        check_own(user)
+        files.append(_read(user, "user"))
     return tuple(files)
 
 
-def _read(path: Path, *, is_found: bool) -> ConfigFile:
+def _read(path: Path, origin: Literal["project", "call", "user"]) -> ConfigFile:
     from ipexctl.hosts.source import SourceFile
     from ipexctl.text import tilde_path
 
@@ -92,20 +111,18 @@ def _read(path: Path, *, is_found: bool) -> ConfigFile:
     else:
         import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
-    shown = PROJECT_FILE if is_found and path.parent == Path.cwd() else tilde_path(path)
+    shown = PROJECT_FILE if origin == "project" and path.parent == Path.cwd() else tilde_path(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
-        text = data.decode("utf-8-sig")
+        text = (read_typed if origin == "call" else read_regular)(path, DEFAULTS).decode("utf-8-sig")
+    except TooLargeError:
+        raise UserError(f"{shown} is larger than {DEFAULTS.limit:,} bytes", fix=WITHOUT_FILES) from None
     except OSError as error:
         raise UserError(f"{shown} can't be read: {error.strerror}", fix=WITHOUT_FILES) from None
     except UnicodeDecodeError:
         raise UserError(f"{shown} is not text in UTF-8", fix="save it as UTF-8") from None
-    if len(data) > _LARGEST:
-        raise UserError(f"{shown} is larger than {_LARGEST:,} bytes", fix=WITHOUT_FILES)
-    source = SourceFile(shown, path.parent, text.splitlines())
+    source = SourceFile(shown, Path(os.path.abspath(path)).parent, text.splitlines())  # noqa: PTH100
     try:
-        return ConfigFile(source, tomllib.loads(text), is_found)
+        return ConfigFile(source, tomllib.loads(text), origin)
     except tomllib.TOMLDecodeError as error:
         position = _POSITION.search(str(error))
         problem = str(error)[: position.start()] if position else str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -12,10 +13,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import typer
 from typer.core import TyperCommand
 
-from ipexctl.cli.config_file import PROJECT_FILE, ConfigFile, config_files, user_file
+from ipexctl.cli.config_file import PROJECT_FILE, ConfigFile, config_files
 from ipexctl.errors import FileError, UserError, raise_all
+from ipexctl.file_reader import NotRegularError, check_regular
+from ipexctl.found_files import check_found
 from ipexctl.hosts.source import REFUSED_KEYS, RUNS_PROGRAMS, TRUSTS_KEYS
 from ipexctl.text import expanded, printable, tilde_path
+from ipexctl.user_config import TRUSTED, is_entry, user_file
 
 
 class ConfiguredValue(NamedTuple):
@@ -30,6 +34,8 @@ class ConfiguredValue(NamedTuple):
     """`run`, `cluster.lab`, or empty for the top of the file."""
     is_found: bool = False
     """Whether it is from a project's file, which the user did not name."""
+    named_file: str = ""
+    """The file, if `--config` names it."""
     is_chosen: bool = False
     """Whether it is of the cluster that the command line names."""
 
@@ -40,6 +46,7 @@ Defaults: TypeAlias = Mapping[str, ConfiguredValue]
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
 _META: Final = "ipexctl.defaults"
+_FILES: Final = "ipexctl.config_files"
 CLUSTER: Final = "cluster"
 CLUSTER_VARIABLE: Final = "IPEXCTL_CLUSTER"
 _VARIABLES: Final = (
@@ -66,6 +73,7 @@ _ALTERNATIVES: Final = (
 _NO_DEFAULTS: Final = {
     "json": "type --json in the calls that need it",
     "inventory": "use hostfile",
+    "config": "type --config FILE in the calls that need it",
     CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",
 }
 """Options that no table of a command can set, with the fix."""
@@ -117,18 +125,54 @@ def defaults_of(ctx: typer.Context) -> Defaults:
     return defaults
 
 
+def files_of(ctx: typer.Context) -> tuple[ConfigFile, ...]:
+    """The files of defaults of this call, read once: `--config` may name a pipe."""
+    files: tuple[ConfigFile, ...] | None = ctx.meta.get(_FILES)
+    if files is None:
+        files = ctx.meta[_FILES] = config_files()
+    return files
+
+
 def _apply(command: TyperCommand, ctx: typer.Context, args: list[str]) -> None:
     spec = CommandSpec.of(command, ctx)
-    if spec is None or ctx.find_root().params.get("no_config") or (not args and command.no_args_is_help):
+    if spec is None or (not args and command.no_args_is_help):
         return
     given: dict[str, Any] = command.make_parser(ctx).parse_args(args=list(args))[0]
     if given.get("help"):
         return
-    settings = effective(spec, given.keys(), given.get(CLUSTER), config_files())
+    if ctx.find_root().params.get("no_config"):
+        ctx.meta[_FILES] = ()
+        if given.get("config") is not None:
+            raise UserError("--no-config and --config exclude each other", fix="use one of them")
+        return
+    files = ctx.meta[_FILES] = config_files(given.get("config"))
+    settings = effective(spec, given.keys(), given.get(CLUSTER), files)
+    _check_paths(spec, settings)
     ctx.meta[_META] = {name: setting for name, setting in settings.items() if setting.line}
     ctx.default_map = {name: setting.value for name, setting in ctx.meta[_META].items()}
     if CLUSTER in settings:
         ctx.default_map[CLUSTER] = settings[CLUSTER].value
+
+
+def _check_paths(spec: CommandSpec, settings: Mapping[str, ConfiguredValue]) -> None:
+    """Raise a UserError if a file names a device or pipe, or a found one names a file that others can write."""
+    for param in spec.params.values():
+        setting = settings.get(param.name)
+        is_read = REFUSED.get(param.name, ("", ""))[1] != _WRITES
+        if setting is None or not setting.line or not is_read or not _is_local_path(param, setting.value):
+            continue
+        option = max(param.opts, key=len)
+        for path in map(str, setting.value if isinstance(setting.value, list) else [setting.value]):
+            naming = f"{option} {shlex.quote(path)}"
+            try:
+                check_regular(path)
+            except NotRegularError as error:
+                where = f"{setting.source}:{setting.line}: {tilde_path(Path(path))}"
+                raise UserError(f"{where}: {error.strerror}", fix=f"name another: {option} FILE") from None
+            except OSError:  # the command says so if it needs the file
+                continue
+            if setting.is_found:
+                check_found(path, naming=naming)
 
 
 def _origins(command: TyperCommand, ctx: typer.Context) -> str:
@@ -286,6 +330,8 @@ class _FileReader:
                 tables = [f"[{name}]" for name in (*COMMANDS, CLUSTER)]
                 fix = did_you_mean(f"[{key}]", tables, "a table has the name of a command, such as [run]")
                 self._add(key, "", f"there is no table [{key}]", fix)
+            elif key == TRUSTED:
+                self._check_trusted(value)
             elif key in COMMANDS or key == CLUSTER:
                 self._add("", key, f"{key} is the name of a table", f"write [{key}] and its options below")
             else:
@@ -293,6 +339,16 @@ class _FileReader:
         settings = self._settings("", values, options, COMMANDS)
         shared = spec.shared
         return {name: setting for name, setting in settings.items() if name in shared}
+
+    def _check_trusted(self, entries: object) -> None:
+        """It is used by `found_files`; here only its mistakes are reported."""
+        own = tilde_path(user_file())
+        if self._file.origin != "user":
+            problem = f"{TRUSTED} counts only in your own {own}, so that no project can add itself"
+            self._add("", TRUSTED, problem, f"take it out here; look at each directory before you write it into {own}")
+        elif not isinstance(entries, list) or not all(map(is_entry, entries)):
+            example = f'{TRUSTED} = ["/srv/team/project", "/srv/shared/*"]'
+            self._add("", TRUSTED, f"{TRUSTED} needs an array of absolute paths", f"such as {example}")
 
     def of_table(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
         """The settings of the command's table."""
@@ -328,7 +384,7 @@ class _FileReader:
             param, source = options[key], self._file.source
             value = _resolved(param, value, source.base)
             line = self._file.line_of(table, key)
-            result[param.name] = ConfiguredValue(value, source.path, line, table, self._file.is_found)
+            result[param.name] = ConfiguredValue(value, source.path, line, table, self._file.is_found, self._file.named)
         return result
 
     def _check(self, key: str, param: Param, value: object, table: str) -> None:
@@ -406,10 +462,14 @@ def _refusal_fix(param: Param, table: str) -> str:
     )
 
 
+def _is_local_path(param: Param, value: object) -> bool:
+    """Whether it is a path on the control machine; --home is on the nodes, and `--ssh-config none` is no path."""
+    return param.type.name == "path" and param.name != "home" and value != "none"
+
+
 def _resolved(param: Param, value: Any, base: Path) -> object:
     """The value, with paths of this machine relative to the file's directory."""
-    is_local = param.type.name == "path" and param.name != "home"  # --home is on the nodes
-    if not is_local or value == "none":  # --ssh-config none
+    if not _is_local_path(param, value):
         return value
     if isinstance(value, list):
         return [str(base / expanded(item)) for item in value]

@@ -72,6 +72,7 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
         targets = replace(targets.without_defaults("hosts", "hostfile"), hostfile=hostfile)
     file = targets.hostfile if targets.hosts is None else None
     pairs = (
+        ("--config", targets.config_file, "config"),
         ("-c", targets.cluster, "cluster"),
         ("-H", file, "hostfile"),
         ("--hosts", targets.hosts, "hosts"),
@@ -108,6 +109,7 @@ def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> Ho
         hostfile=targets.hostfile,
         hostfile_found=targets.is_found("hostfile"),
         limit=targets.limit,
+        limit_found=targets.is_found("limit"),
         accelerate_hostfile=expanded(hostfile) if hostfile else None,
         accelerate_found=accelerate is not None and accelerate.hostfile_found,
         user=targets.user,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from ipexctl.cli import complete
 from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, SyncOptions, Targets, argument, flag, option
 from ipexctl.errors import UserError
+from ipexctl.file_reader import SCRIPT, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "dry_run"),
-    "Where": ("hostfile", "hosts", "cluster", "limit", "home", "accelerate_config"),
+    "Where": ("hostfile", "hosts", "cluster", "config", "limit", "home", "accelerate_config"),
     "Environment": (
         "env", "python", "setup", "install", "stack", "torch", "packages", "requirements", "export", "env_file",
     ),
@@ -215,7 +217,8 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and few calls need it
 
         is_found = targets.is_found("accelerate_config")
-        found = replace(read_accelerate_file(launch.accelerate_config), hostfile_found=is_found)
+        is_typed = "accelerate_config" not in targets.defaults
+        found = replace(read_accelerate_file(launch.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
     if kind == "command":
         from ipexctl.launch.wrapped_launchers import without_launcher
 
@@ -247,8 +250,11 @@ def note_on_arguments(ctx: typer.Context, kind: CommandKind, argv: Sequence[str]
     if kind != "script" or not Path(argv[0]).is_file():
         return ""
     options = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
+    options.discard("--config")  # many scripts have one
     arguments = [word for word in argv[1:] if word.partition("=")[0] in options]
-    text = Path(argv[0]).read_text(errors="replace") if arguments else ""
+    text = ""
+    with contextlib.suppress(OSError):  # what plans the run says why it can't be read
+        text = read_regular(argv[0], SCRIPT).decode(errors="replace") if arguments else ""
     arguments = [word for word in arguments if word.partition("=")[0] not in text]
     if not arguments:
         return ""

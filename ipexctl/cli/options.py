@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Report = TypeVar("Report")
 Command = TypeVar("Command", bound="Callable[..., None]")
 _TYPER: Final = "typer"
+_CONFIG: Final = "config"
 
 
 def option(declaration: str, help_text: str | None = None, default: object = None, **settings: Any) -> Any:
@@ -61,6 +62,10 @@ PACKAGES: Final = option("--with PKG", "Further package to install, such as 'pef
 REQUIREMENTS: Final = option(
     "--requirement -r FILE", "Requirements file of further packages; torch stays as it is. Repeatable."
 )
+CONFIG: Final = option(
+    "--config FILE", "File of defaults to read in place of the project's ipexctl.toml (default: the one found)."
+)
+"""An option of every command."""
 TIMEOUT: Final = option(
     "--timeout S", "Seconds a host may take for one step (default: depends on the command).", min=0.1
 )
@@ -119,6 +124,11 @@ class Targets:
         """Whether the command line names hosts, also by a cluster."""
         named = (name for name in ("hosts", "hostfile") if getattr(self, name) is not None)
         return any(name not in self.defaults or self.defaults[name].is_chosen for name in named)
+
+    @property
+    def config_file(self) -> str | None:
+        """The file of `--config`, if an option above has its value from it."""
+        return next((setting.named_file for setting in self.defaults.values() if setting.named_file), None)
 
     def is_found(self, name: str) -> bool:
         """Whether a project's file sets this option: then it counts as found, not named."""
@@ -276,9 +286,11 @@ def grouped(command: Command) -> Command:
         for name, parameter in signature.parameters.items()
         for own in _options(name, parameter.annotation, parameter.default)
     }
+    options |= {own.name: own for own in _options(_CONFIG, Path | None, CONFIG)}
 
     @functools.wraps(command)
     def call(**values: object) -> None:
+        del values[_CONFIG]  # its values are defaults by now
         command(**{name: _value(name, annotation, values) for name, annotation in types.items()})
 
     call.__signature__ = signature.replace(parameters=list(options.values()))  # type: ignore[attr-defined]

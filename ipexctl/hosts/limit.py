@@ -6,10 +6,13 @@ Parts are separated by commas or, as in Ansible, colons; `!` excludes, `&` inter
 from __future__ import annotations
 
 import re
+import shlex
 from fnmatch import translate
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.file_reader import HOSTS, decoded, read_regular, read_typed
+from ipexctl.found_files import check_found
 from ipexctl.hosts.names import WordError, quoted
 from ipexctl.hosts.nodeset import expand, fold, split_specs
 from ipexctl.text import expanded
@@ -24,13 +27,16 @@ _SHOWN: Final = 3
 _COLON: Final = re.compile(r":(?![^\[\]]*\])")
 
 
-def limit_hosts(hosts: Sequence[Host], spec: str) -> tuple[Host, ...]:
-    """The selected hosts in the file's order. With only `!name` and `&name` parts, it starts from all hosts."""
+def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False) -> tuple[Host, ...]:
+    """The selected hosts in the file's order. With only `!name` and `&name` parts, it starts from all hosts.
+
+    `found`: the limit is of a project's file, so that a file of names in it was not named by the user.
+    """
     index = _Index(hosts)
     selected: set[str] = set()
     kept = set(index.names)
     has_names = has_parts = False
-    for part in [name for item in limit_parts(spec, index.known) for name in _from_file(item)]:
+    for part in [name for item in limit_parts(spec, index.known) for name in _from_file(item, found=found)]:
         sign = part[0] if part[0] in "!&" else ""
         name = part.removeprefix(sign).strip()
         if not name:
@@ -56,13 +62,15 @@ def limit_parts(spec: str, known: Container[str]) -> list[str]:
     return [piece.strip() for piece in matched if piece.strip()]
 
 
-def _from_file(part: str) -> list[str]:
+def _from_file(part: str, *, found: bool) -> list[str]:
     """`@FILE`: the names in it, one per line, such as a playbook's list of failed hosts."""
     if not part.startswith("@"):
         return [part]
     path = expanded(part[1:])
+    if found:
+        check_found(path, naming=f"-l {shlex.quote(part)}")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = decoded((read_regular if found else read_typed)(path, HOSTS)).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
         raise UserError(f"--limit {quoted(part)}: {reason}", fix="@ is followed by a file of host names") from None

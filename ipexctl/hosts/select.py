@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.found_files import check_found
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import MAX_PORT, WordError, check_user
 from ipexctl.hosts.source import naming
@@ -29,6 +31,8 @@ class HostRequest(NamedTuple):
     hostfile_found: bool = False
     """Whether a project's ipexctl.toml names it, which was found and not named by the user."""
     limit: str | None = None
+    limit_found: bool = False
+    """Whether it is of a project's ipexctl.toml."""
     accelerate_hostfile: Path | None = None
     accelerate_found: bool = False
     """Whether the accelerate config that names it is the default one, which was found and not named by the user."""
@@ -61,7 +65,7 @@ def select_hosts(
     if request.limit is not None:
         from ipexctl.hosts.limit import limit_hosts
 
-        hosts = limit_hosts(hosts, request.limit)
+        hosts = limit_hosts(hosts, request.limit, found=request.limit_found)
     return Selection(hosts, source, project_hostfile)
 
 
@@ -117,7 +121,13 @@ def _is_hostfile(path: Path) -> bool:
 def _read(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
     from ipexctl.hosts.detect import read_hosts_file
 
-    return read_hosts_file(cwd / expanded(path), shown=shown or str(path), found=found)
+    if not found:
+        return read_hosts_file(cwd / expanded(path), shown=shown or str(path))
+    check_found(cwd / expanded(path), naming=found)
+    hosts = read_hosts_file(cwd / expanded(path), shown=shown or str(path), found=found)
+    for key in {host.identity for host in hosts if host.identity is not None}:
+        check_found(key, naming=f"--identity {shlex.quote(str(key))}")
+    return hosts
 
 
 def _overrides_for(host: Host, changes: Mapping[str, Any], *, has_remote: bool) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from ipexctl.lab.state import LABS, directories
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.text import expanded
-from ipexctl.user_directories import cache_directory, config_directory, data_directory, state_directory
+from ipexctl.user_config import config_directory
+from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,11 +6,13 @@ Pure, except that it reads accelerate's own file.
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.found_files import check_found
 from ipexctl.hosts.names import quoted
 from ipexctl.launch.accelerate_config import (
     NESTED,
@@ -197,8 +199,9 @@ def without_launcher(
     if config is None:
         own = None if "cpu" in found.options else default_file(environ)
         if found.config_file is not None:
-            config = read_accelerate_file(Path(found.config_file))
+            config = read_accelerate_file(Path(found.config_file), is_typed=True)
         elif own is not None:
+            check_found(own, naming=f"--accelerate-config {shlex.quote(str(own))}")
             config = replace(read_accelerate_file(own), hostfile_found=True)
     return LauncherArguments(
         found.kind, found.argv, threads_of_accelerate(found, options), config_of(found, config), note

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
+from ipexctl.file_reader import PLAYBOOK, NotRegularError, read_regular
+from ipexctl.found_files import check_found
 from ipexctl.hosts.source import SourceFile
 from ipexctl.playbook.playbook_file import Position, Templated, Value
 from ipexctl.playbook.read import read_variables
@@ -44,11 +46,11 @@ def read_vars_dirs(directories: Sequence[Path], hosts: Sequence[Host]) -> VarsDi
 def _variables(path: Path) -> Mapping[str, Value]:
     if path.is_dir():
         raise UserError(f"{path} is a directory: its files aren't read", fix=f"one file: {path.with_suffix('.yml')}")
-    if not path.is_file():  # reading a fifo or device would never end
-        raise UserError(f"{path}: this is no regular file", fix="remove it")
+    check_found(path)
     try:
-        with path.open("rb") as file:
-            vault = file.read(len(_VAULT)) == _VAULT
+        vault = read_regular(path, PLAYBOOK).startswith(_VAULT)
+    except NotRegularError:
+        raise UserError(f"{path}: this is no regular file", fix="remove it") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
     if vault:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.file_reader import IGNORE_FILE, NotRegularError, TooLargeError, read_regular
+from ipexctl.found_files import check_found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -80,8 +82,6 @@ Reason = Literal["excluded", "ignored", "credentials", "fetched"]
 """Why a path is left out: by `--exclude` or `ALWAYS`; by a file or a default; because of its name alone, or
 because it is an --env-file; because fetch brought it."""
 
-_LARGEST: Final = 1 << 20
-"""Bytes of an ignore file."""
 _WILDCARDS: Final = frozenset("*?[\\")
 _MOST_GAPS: Final = 3
 """`/**/` in one pattern: the time for a deep path grows with its depth to this power."""
@@ -130,20 +130,23 @@ def _spec(patterns: Iterable[str]) -> GitIgnoreSpec:
 def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer | None:
     """The patterns of a directory's own ignore files; None if it has none."""
     files: dict[str, list[str]] = {}
+    root = directory if not base or base.startswith("+") else directory.parents[base.count("/") - 1]
+    trust = f"{root}/*"  # one entry for the files of all directories of the project
     for name in names:
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
-            text = _read(directory / name).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError, NotRegularError):
+            text = _read(directory / name, trust).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
             files[str(directory / name)] = text.split("\n")
     return layer(base, files) if files else None
 
 
-def _read(path: Path) -> bytes:
-    if not path.is_file():  # a fifo or device of a cloned repository would never end
-        raise FileNotFoundError
-    with path.open("rb") as file:
-        content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise UserError(f"{path}: more than {_LARGEST >> 20} MiB of patterns", fix="shorten it, or remove it")
+def _read(path: Path, trust: str) -> bytes:
+    try:
+        content = read_regular(path, IGNORE_FILE)
+    except TooLargeError:
+        raise UserError(
+            f"{path}: more than {IGNORE_FILE.limit >> 20} MiB of patterns", fix="shorten it, or remove it"
+        ) from None
+    check_found(path, trust=trust)
     return content
 
 

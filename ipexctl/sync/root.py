@@ -9,10 +9,12 @@ import os
 import pwd
 import re
 import secrets
+import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from ipexctl.found_files import check_found
 from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.node.common.files import make_private_directory, open_private
 from ipexctl.user_directories import cache_directory, data_directory, state_directory
@@ -28,7 +30,8 @@ _MACHINE_ID: Final = Path("/etc/machine-id")
 
 def find_root(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
     """The project's root: `--cwd`, else the nearest directory with a mark, from the script's directory upward, else
-    that directory; without a script, the same from the current directory. The search ends at a repository.
+    that directory; without a script, the same from the current directory. The search ends at a repository. Raises a
+    UserError for a mark above the first directory that others could have written.
 
     Links in the script's path are not resolved.
     """
@@ -40,10 +43,20 @@ def find_root(script: Path | None, cwd_option: Path | None, cwd: Path) -> Path:
         if (path != start and _is_shared(path)) or describe_root_problem(real_path(path), homes, own):
             break
         if is_marked(path):
+            if path != start:
+                _check_marks(path, start)
             return path
         if os.path.lexists(path / ".git"):
             break
     return start
+
+
+def _check_marks(directory: Path, start: Path) -> None:
+    """Raise a UserError for a mark that does not count: another account would decide what is sent to the hosts."""
+    own = shlex.quote(os.fspath(start / MARKS[0]))
+    for name in MARKS:
+        if os.path.isfile(directory / name):
+            check_found(directory / name, more=f"or end the search for the project below it: touch {own}")
 
 
 def is_marked(path: Path) -> bool:

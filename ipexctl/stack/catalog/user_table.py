@@ -16,19 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
+from ipexctl.file_reader import STACK_ROWS, read_regular
+from ipexctl.found_files import check_own
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.hosts.source import SourceFile
 from ipexctl.stack.catalog.table import StackSpec, newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.text import expanded
-from ipexctl.user_directories import config_directory
+from ipexctl.user_config import config_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
 VARIABLE: Final = "IPEXCTL_ROWS"
-_LARGEST: Final = 4_000_000
 _KINDS: Final = ("ipex", "torch")
 _BLANK: Final = " \t\r\n"
 _FIX: Final = "JSON needs double quotes around names and texts, and has no comma after the last item"
@@ -248,16 +249,15 @@ def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:
     if path is None:
         return rows()
     by = f" (${VARIABLE})" if environ.get(VARIABLE) else ""
+    if not by:
+        check_own(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
+        data = read_regular(path, STACK_ROWS)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "no path"
         raise UserError(
             f"{path}{by}: {why}", fix=f"unset {VARIABLE} to use the packaged table alone" if by else ""
         ) from None
-    if len(data) > _LARGEST:
-        raise UserError(f"{path}{by}: too large for a version table")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:

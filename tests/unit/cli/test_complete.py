@@ -136,3 +136,8 @@ def test_bash_completes_with_the_completion_script(place: Path) -> None:
     line += '_ipexctl_completion ipexctl; printf "%s\\n" "${COMPREPLY[@]}"'
     done = run_program("bash", "--norc", "-c", line, cwd=place, env=env)
     assert (done.stdout.split(), done.stderr) == (["node1,node2", "node1,node3"], "")
+
+
+def test_completion_waits_for_no_pipe(place: Path) -> None:
+    os.mkfifo(place / "pipe")
+    assert tab(place, "exec", "-H", "pipe", "-l", "") == []

@@ -23,7 +23,7 @@ from ipexctl.sync.node_calls import TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import Hashes, data_patterns, manifest_of
 from ipexctl.sync.report import SyncReport, SyncResult
-from ipexctl.sync.root import find_root, tree_name
+from ipexctl.sync.root import MARKS, find_root, tree_name
 from ipexctl.sync.scan import heaviest, leads_out
 from ipexctl.ui.sync import as_json
 
@@ -63,13 +63,23 @@ def test_the_root_is_found_from_the_script_or_the_current_directory(
     assert found == tmp_path / root
 
 
-def test_project_files_in_a_sticky_shared_directory_are_ignored(tmp_path: Path) -> None:
-    put(tmp_path, "shared/pyproject.toml")
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_above_that_others_can_write_is_refused_or_ignored(mark: str, tmp_path: Path) -> None:
+    """In a directory such as /tmp it is ignored, so that no other account can stop the calls below it."""
+    put(tmp_path, f"shared/{mark}")
     put(tmp_path, "shared/mine/train.py")
     (tmp_path / "shared").chmod(0o777)
-    assert find_root(Path("train.py"), None, tmp_path / "shared/mine") == tmp_path / "shared"
+    mine = tmp_path / "shared/mine"
+    with pytest.raises(UserError) as caught:
+        find_root(Path("train.py"), None, mine)
+    assert f"{mine}/ipexctl.toml" in caught.value.fix
+    assert find_root(None, Path(), mine) == mine
+    assert find_root(None, None, tmp_path / "shared") == tmp_path / "shared"  # it is the root without a mark, too
     (tmp_path / "shared").chmod(0o1777)
-    assert find_root(Path("train.py"), None, tmp_path / "shared/mine") == tmp_path / "shared/mine"
+    assert find_root(Path("train.py"), None, mine) == mine
+    (tmp_path / "shared").chmod(0o777)
+    put(tmp_path, "shared/mine/ipexctl.toml")
+    assert find_root(Path("train.py"), None, mine) == mine
 
 
 def test_tree_name_differs_by_project_account_and_machine() -> None:

@@ -1,0 +1,55 @@
+"""The user's own `config.toml`: where it is, and the directories that it trusts.
+
+`trusted-directories` is read here and nowhere else, so that no file of a project can add to it. This module reads it
+only after a found file has failed its check (`found_files`), which is rare; `cli/defaults.py` reports mistakes in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from ipexctl.file_reader import DEFAULTS, read_regular
+
+TRUSTED: Final = "trusted-directories"
+_BELOW: Final = "/*"
+
+
+def config_directory() -> Path:
+    """The user's config.toml and rows.json. Without platformdirs: each command looks for a config.toml."""
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    return Path(base if os.path.isabs(base) else os.path.expanduser("~/.config"), "ipexctl")  # noqa: PTH111, PTH117  # Path.expanduser raises without a home
+
+
+def user_file() -> Path:
+    return config_directory() / "config.toml"
+
+
+def read_trusted_directories() -> tuple[str, ...]:
+    """The entries of `trusted-directories`; none if the file can't be read, as then nothing is trusted."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+    try:
+        entries = tomllib.loads(read_regular(user_file(), DEFAULTS).decode("utf-8-sig")).get(TRUSTED)
+    except (OSError, ValueError, RecursionError):
+        return ()
+    return tuple(entry for entry in entries if is_entry(entry)) if isinstance(entries, list) else ()
+
+
+def is_entry(entry: object) -> bool:
+    """Whether it can be an entry: an absolute path, or one that begins with `~`; `/*` at its end adds all below it."""
+    return isinstance(entry, str) and entry.startswith(("/", "~")) and "\0" not in entry
+
+
+def is_listed(directory: str, entries: tuple[str, ...]) -> bool:
+    """Whether an entry names this directory, or with `/*` one above it. Links of the directory are resolved."""
+    for entry in entries:
+        path = os.path.realpath(os.path.expanduser(entry.removesuffix(_BELOW) or "/"))  # noqa: PTH111
+        if directory == path or (entry.endswith(_BELOW) and directory.startswith(path.rstrip("/") + "/")):
+            return True
+    return False

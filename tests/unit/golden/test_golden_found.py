@@ -1,0 +1,40 @@
+"""The messages about files that were found and do not count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from golden_file import Case, golden_diff, refusal
+
+from ipexctl.found_files import Distrust, FileState, check_found, check_own, describe
+from ipexctl.sync.root import find_root
+
+STATES: tuple[Distrust, ...] = (
+    Distrust(FileState("FILE", 4_000_000_001, 4_000_000_002, 0o100644), "owner", "DIR"),
+    Distrust(FileState("FILE", 0, 4_000_000_002, 0o100664), "group", "DIR"),
+    Distrust(FileState("FILE", 0, 4_000_000_002, 0o100664, has_acl=True), "acl", "DIR"),
+    Distrust(FileState("DIR", 4_000_000_001, 4_000_000_002, 0o42777), "others", "DIR"),
+)
+
+
+def test_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    cases = [Case(f"does not count: {state.objection}", describe(state)) for state in STATES]
+    project = tmp_path / "project"
+    (project / "mine").mkdir(parents=True)
+    for name in ("hostfile", "ipexctl.toml"):
+        (project / name).touch()
+    project.chmod(0o777)
+
+    def fix(name: str, call: object, *arguments: object, **options: str) -> Case:
+        found = refusal(name, lambda: call(*arguments, **options), at=tmp_path)  # type: ignore[operator]
+        return found._replace(message="…")  # it has the account of this test
+
+    cases += [
+        fix("found hostfile", check_found, project / "hostfile", naming="-H hostfile"),
+        fix("found pattern file", check_found, project / "hostfile", trust=f"{project}/*"),
+        fix("mark of a project above", find_root, None, None, project / "mine"),
+        fix("own file", check_own, project / "hostfile"),
+    ]
+    assert not (diff := golden_diff("found", cases)), diff
