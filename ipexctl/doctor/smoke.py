@@ -250,7 +250,7 @@ class _Smoke:
         left = max(0.2, until - time.monotonic())
         for name in self._sessions:
             cores = self._facts.get(name, Facts()).cpu.allowed or 1
-            request: SpeedRequest = {"cores": cores, "seconds": left * 0.8, "life": int(left) + 3}
+            request: SpeedRequest = {"cores": cores, "seconds": left * 0.8, "lifetime": int(left) + 3}
             self._start(dialog, name, "host", left, request)
         while (received := dialog.receive(until)) is not None:
             name, event = received
@@ -273,7 +273,7 @@ class _Smoke:
             if name in self._sessions and name in self._internal:
                 action = "connect" if name == self._names[0] else "serve"
                 address, token = self._internal[name], self._tokens[name]
-                request: LinkServerRequest = {"address": address, "token": token, "life": round(budget) + 2}
+                request: LinkServerRequest = {"address": address, "token": token, "lifetime": round(budget) + 2}
                 self._start(dialog, name, action, budget, request)
 
     def measure_links(self, dialog: ScriptDialog, until: float) -> tuple[LinkSmoke, ...]:

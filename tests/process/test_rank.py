@@ -298,7 +298,7 @@ def test_repeated_connection_losses_lose_no_output(make: Callable[..., Run]) -> 
     assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
     expected = b"".join(b"%d %s\n" % (i, b"x" * 50) for i in range(60000))
     assert hashlib.sha256(run.output()).digest() == hashlib.sha256(expected).digest()
-    assert len(run.events("back")) >= 3
+    assert len(run.events("reconnected")) >= 3
 
 
 def test_suspended_supervisor_blocks_no_rank_and_gets_all_output_later(make: Callable[..., Run]) -> None:

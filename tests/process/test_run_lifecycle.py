@@ -94,7 +94,7 @@ def test_silent_run_is_reported_with_last_lines_and_not_ended(make: Callable[...
     (run.home / "speak").touch()
     status = run.wait()
     assert (status["state"], status["silent"]) == ("ok", None)
-    assert [len(run.events(name)) for name in ("silent", "heard")] == [1, 1]
+    assert [len(run.events(name)) for name in ("silent", "output-resumed")] == [1, 1]
 
 
 HANG_SCRIPT = "import time\ndef wait_for_others():\n time.sleep(600)\nprint('here', flush=True)\nwait_for_others()"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,49 +14,16 @@ from typing import Any
 
 import pytest
 from run_helpers import SLEEP_FOREVER, Run
+from stranger_helpers import UnauthenticatedClients
 
-from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
+from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, RANKS, ClientHandshake
 from ipexctl.node.run.rank_connections import RECONNECT_TIME
 
 pytest_plugins = ["run_fixtures"]
 
 NO_RANKS = [sys.executable, "-c", "import time; time.sleep(600)"]
 """In place of mpirun: the test plays the ranks."""
-
-
-class UnauthenticatedClients:
-    """Keep many connections from one address open, and replace those that are closed."""
-
-    def __init__(self, connect: Callable[[], socket.socket], count: int) -> None:
-        self._over = threading.Event()
-        self._open, self._count = connect, count
-        self._thread = threading.Thread(target=self._connect, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-        time.sleep(1.0)
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _connect(self) -> None:
-        with contextlib.ExitStack() as stack, selectors.DefaultSelector() as held:
-            while not self._over.is_set():
-                while len(held.get_map()) < self._count and not self._over.is_set():
-                    try:
-                        stranger = self._open()
-                    except OSError:
-                        break
-                    held.register(stack.enter_context(stranger), selectors.EVENT_READ)
-                for key, _ in held.select(0.02):
-                    assert isinstance(key.fileobj, socket.socket)
-                    with contextlib.suppress(ConnectionError):
-                        if key.fileobj.recv(4096):
-                            continue
-                    held.unregister(key.fileobj)
-                    key.fileobj.close()
 
 
 def connect_locally(name: str) -> socket.socket:
@@ -98,11 +63,10 @@ class FakeRank:
         self.socket = socket.create_connection(("127.0.0.1", run.port), timeout=10)
         self._reader = FrameReader()
         self._received: list[dict[str, Any]] = []
-        nonce = os.urandom(16).hex()
-        proof = sockets.proof(run.token, "rank", rank, self.receive()["nonce"], nonce)
-        identity = {"rank": rank, "nonce": nonce, "proof": proof, "life": f"of {rank}", "pid": 1, "host": "here"}
-        self.send({"t": "hello", **identity, "attempt": None})
-        assert self.receive()["t"] == "welcome"
+        identity = {"rank": rank, "instance": f"of {rank}", "pid": 1, "host": "here", "attempt": None}
+        handshake = ClientHandshake(run.token, RANKS, **identity)
+        self.send(handshake.hello(self.receive()))
+        handshake.check(self.receive())
 
     def send(self, *frames: dict[str, Any] | bytes) -> None:
         self.socket.sendall(b"".join(frame if isinstance(frame, bytes) else encode_json(frame) for frame in frames))
@@ -125,7 +89,7 @@ class FakeRank:
 
 
 BEAT = {"t": "beat", "cpu": 1.0, "rss": 1, "process": "S", "waits_in": None, "ends": {"out": 0, "err": 0}}
-IDENTITY = {"life": "another", "pid": 1, "host": "there", "attempt": None}
+IDENTITY = {"rank": 1, "instance": "another", "pid": 1, "host": "there", "attempt": None}
 EXIT = {"t": "exit", "code": 0, "signal": None, "is_own": True, "oom": None}
 STUCK = {"t": "stuck", "code": 1, "text": "x", "seconds": 10}
 
@@ -159,8 +123,9 @@ MALFORMED: list[dict[str, Any] | bytes] = [
     {**EXIT, "is_own": None},
     {**STUCK, "seconds": "long"},
     {**STUCK, "text": None},
-    {"t": "told", "signal": None},
+    {"t": "outside-signal", "signal": None},
     {"t": "mismatch"},
+    {"t": "checkpoint-failed", "reason": 5},
     {"t": "stacks", "id": ["x"], "processes": []},
     {"t": "stacks", "id": "x", "processes": [1]},
     {"t": "end", "ends": {"out": "all"}},
@@ -204,7 +169,7 @@ def test_rank_that_reconnects_to_a_slow_supervisor_is_not_lost(make: Callable[..
     ranks = [FakeRank(run, 0), FakeRank(run, 1)]
     for rank in ranks:
         rank.send({"t": "start", "pid": 1})
-    ranks[1].send({"t": "leave"})
+    ranks[1].send({"t": "reconnecting"})
     ranks[1].socket.close()
     time.sleep(RECONNECT_TIME + 1.5)  # one whose wrapper was killed is lost by then
     ranks[1] = FakeRank(run, 1)
@@ -222,26 +187,28 @@ def test_unauthenticated_connections_are_dropped_and_the_run_continues(make: Cal
         def connect() -> socket.socket:
             return stack.enter_context(socket.create_connection(("127.0.0.1", run.port), timeout=10))
 
-        def hello(proof: object, rank: int = 1) -> bytes:
-            return encode_json({"t": "hello", "rank": rank, "nonce": "ab" * 16, "proof": proof, **IDENTITY})
+        def challenge(stranger: socket.socket) -> dict[str, Any]:
+            ((_, payload),) = FrameReader().feed(stranger.recv(4096))
+            return decode_json(payload)
+
+        def hello(**changes: object) -> bytes:
+            return encode_json({**ClientHandshake("f" * 64, RANKS, **IDENTITY).hello(first), **changes})
 
         strangers = [connect(), connect()]
-        ((_, challenge),) = FrameReader().feed(strangers[0].recv(4096))
-        nonce = decode_json(challenge)["nonce"]
-        other_connection, other_role = (
-            sockets.proof(run.token, role, 1, nonce, "ab" * 16) for role in ("rank", "supervisor")
-        )
-        strangers[0].sendall(hello(other_role))
-        strangers[1].sendall(hello(other_connection))
+        first = challenge(strangers[0])
+        valid = ClientHandshake(run.token, RANKS, **IDENTITY).hello(first)
+        other_port = ClientHandshake(run.token, CHECKPOINT_EXCHANGE, **IDENTITY).hello(first)
+        strangers[0].sendall(encode_json(other_port))
+        strangers[1].sendall(encode_json(valid))  # valid on the other connection alone
         for said in (
             *(b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"\0\0\0\2J{}", b"\0\0\0\1Jx"),
-            *(hello(""), hello([], -1), hello(other_role)[:-3], encode_json(EXIT)),
-            *(encode_json({"t": "welcome", "proof": other_role}), frame(b"J", b"[" * 4000), frame(b"O", b"x" * 4000)),
+            *(hello(proof=""), hello(rank=-1, proof=[]), hello()[:-3], hello() + hello(), encode_json(EXIT)),
+            *(encode_json({"t": "welcome"}), frame(b"J", b"[" * 4000), frame(b"O", b"x" * 4000)),
         ):
             strangers.append(connect())
             strangers[-1].sendall(said)
         with connect() as slow, contextlib.suppress(ConnectionError):
-            for byte in hello("x" * 1000):
+            for byte in hello(proof="x" * 1000):
                 slow.sendall(bytes([byte]))
                 time.sleep(0.1)
         for stranger in strangers:

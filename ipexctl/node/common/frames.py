@@ -95,6 +95,11 @@ class FrameReader:
         self.max_frame = max_frame
         self._data = bytearray()
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether a frame has begun that is not complete."""
+        return bool(self._data)
+
     def feed(self, data: bytes) -> Iterator[Frame]:
         self._data += data
         start = 0

@@ -1,4 +1,4 @@
-"""Sockets of a node: addresses, a listener, a free port, and the proof that both ends of a connection have a token."""
+"""Sockets of a node: addresses, a listening socket and a free port."""
 
 from __future__ import annotations
 
@@ -56,18 +56,3 @@ def free_port(address: str) -> int:
                 continue
             return port
     raise OSError(0, f"no free port among {low} to {high}")
-
-
-def proof(token: str, role: str, *parts: object) -> str:
-    """Shows that the sender has the token; it is valid for this role and these nonces alone."""
-    import hashlib  # these load OpenSSL (3 to 15 ms), which the check of ports does not need
-    import hmac
-
-    text = "|".join([role, *map(str, parts)])
-    return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
-
-
-def is_proof(given: object, expected: str) -> bool:
-    import hmac
-
-    return isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())

@@ -1,19 +1,19 @@
 """One host's part of an exchange of checkpoints: reports its copies, sends and receives files, puts them in place.
 
 A rank wrapper starts it as `PYTHON -I RUNDIR/agent.zip files.checkpoint`, with a `CheckpointRequest` on stdin. It
-connects to the supervisor, and the two take turns, with one line of JSON each:
+connects to the supervisor (`common/authenticated_socket.py`), and the two take turns, with one line of JSON each:
 
     {"rank"}
         → {"scan": true}
     {"copies", "incomplete", "known"}
-        → {"serve": [copy, …], "token", "clients": the number of hosts that fetch them}
+        → {"exchange": a name, "serve": [copy, …], "clients": addresses of the hosts that fetch them}
     {"port": of its file server, or null}
-        → {"fetch": [{"address", "port", "token", "copies"}, …], "remove": [name, …],
-           "known": {name: [sha256, is brought]}}
+        → {"fetch": [{"address", "port", "copies"}, …], "remove": [name, …], "known": {name: [sha256, is brought]}}
     {"done": true}
         → {"end": true}, when all hosts are done
 
-Instead of any of its lines it may send {"failed": reason, "fix"}. HOME/checkpoints/KEY keeps what the host has after
+Instead of any of its lines it may send {"failed": reason, "fix"}. The hosts derive the token of their file servers from
+that of the run and the name of the exchange: no token is sent. HOME/checkpoints/KEY keeps what the host has after
 the exchange. Files are received there, and replace those of the checkpoint when they are complete.
 """
 
@@ -26,15 +26,16 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import stat
 import sys
 import threading
 import time
 import zipfile
-from typing import IO, Any, Callable, Iterator, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Callable, Iterator, NamedTuple
 
+from ipexctl.node.common import authenticated_socket
 from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.authenticated_socket import MALFORMED, ConnectError, read_line, send_line
 from ipexctl.node.common.files import (
     explain_full_disk,
     explain_os_error,
@@ -43,6 +44,7 @@ from ipexctl.node.common.files import (
     read_json,
     write_json_atomically,
 )
+from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_path import open_directory, open_file, resolve_checkpoint
 from ipexctl.node.files.checkpoint_plan import (
@@ -55,21 +57,15 @@ from ipexctl.node.files.checkpoint_plan import (
     read_copies,
     read_known,
 )
-from ipexctl.node.files.peer_transfer import (
-    HANDSHAKE_TIME,
-    MALFORMED,
-    MAX_REQUEST,
-    ConnectRequest,
-    FileServer,
-    ServeRequest,
-    connect,
-    prove_to_server,
-    read_line,
-    send_line,
-)
+from ipexctl.node.files.peer_transfer import ConnectRequest, FileServer, ServeRequest, connect
+
+if TYPE_CHECKING:
+    import socket
 
 TIME_LIMIT = 6 * 3600.0
 """Seconds for all hosts together to do a step, such as reading and sending large files."""
+PATIENCE = 60.0
+"""Seconds for a connection to the supervisor while strangers fill its port."""
 _IN_STORE = "file"
 """The name of each file in the two stores."""
 _MAX_HEADER = 100 << 20
@@ -316,8 +312,8 @@ def _has_all_tensors(read: Any, head: bytes, size: int) -> bool:
 class Exchange:
     """The connection to the supervisor during an exchange."""
 
-    def __init__(self, files: CheckpointFiles, conn: socket.socket) -> None:
-        self._files, self._conn = files, conn
+    def __init__(self, files: CheckpointFiles, conn: socket.socket, token: str) -> None:
+        self._files, self._conn, self._token = files, conn, token
         self._stop_serving = -1
 
     def run(self) -> None:
@@ -345,8 +341,9 @@ class Exchange:
         files = self._files
         send_line(self._conn, files.scan().to_json())
         order = self._receive()
+        token = derive_token(self._token, CHECKPOINT_FILES, str(order["exchange"]))
         to_serve = list(read_copies(order["serve"], files.top).values())
-        send_line(self._conn, {"port": self._serve(order, to_serve) if to_serve else None})
+        send_line(self._conn, {"port": self._serve(to_serve, token, order["clients"]) if to_serve else None})
         order = self._receive()
         known = read_known(order["known"], files.top)
         fetches = [(fetch, list(read_copies(fetch["copies"], files.top).values())) for fetch in order["fetch"]]
@@ -354,7 +351,7 @@ class Exchange:
         if size > free_space(files.directory):
             raise explain_full_disk(files.directory, size)
         for fetch, copies in fetches:
-            self._fetch(fetch, copies)
+            self._fetch(fetch, copies, token)
         files.place([copy for _, copies in fetches for copy in copies])
         files.remove([name for name in order["remove"] if files.known[name].is_brought])
         files.save(known)
@@ -362,17 +359,18 @@ class Exchange:
         self._receive()  # the other hosts may still fetch from this one
 
     def _receive(self) -> Any:
-        return read_line(self._conn, time.monotonic() + TIME_LIMIT, MAX_REQUEST)
+        return read_line(self._conn, time.monotonic() + TIME_LIMIT)
 
-    def _serve(self, order: Json, copies: list[Copy]) -> int:
+    def _serve(self, copies: list[Copy], token: str, clients: list[str]) -> int:
         """Start a file server in a thread; returns its port."""
         self._files.offer(copies)
         request: ServeRequest = {
             "store": self._files.outbox,
             "files": _as_store_files(copies),
             "bind": self._conn.getsockname()[0],
-            "token": order["token"],
-            "clients": order["clients"],
+            "token": token,
+            "clients": len(clients),
+            "addresses": clients,
             "idle": TIME_LIMIT,
         }
         server = FileServer(request)
@@ -380,13 +378,13 @@ class Exchange:
         threading.Thread(target=server.run, args=(user,), daemon=True).start()
         return server.port
 
-    def _fetch(self, fetch: Json, copies: list[Copy]) -> None:
+    def _fetch(self, fetch: Json, copies: list[Copy], token: str) -> None:
         request: ConnectRequest = {
             "store": self._files.inbox,
             "files": _as_store_files(copies),
             "address": fetch["address"],
             "port": fetch["port"],
-            "token": fetch["token"],
+            "token": token,
         }
         failed = connect(request, lambda *_, **__: None)["failed"]
         if failed:
@@ -404,12 +402,17 @@ def main(action: str) -> int:  # noqa: ARG001
     store.end_on_signals()
     peer = f"{request.address} port {request.port}"
     try:
-        with socket.create_connection((request.address, request.port), timeout=HANDSHAKE_TIME) as conn:
-            prove_to_server(conn, request.token)
+        conn = authenticated_socket.connect(
+            request.address, request.port, request.token, CHECKPOINT_EXCHANGE, patience=PATIENCE
+        )
+        with conn:
             send_line(conn, {"rank": request.rank})
-            Exchange(CheckpointFiles(request.path, request.home, request.project), conn).run()
+            Exchange(CheckpointFiles(request.path, request.home, request.project), conn, request.token).run()
+    except ConnectError as error:
+        sys.stderr.write(f"no connection to the supervisor at {peer}: {error}\n")
+        return 1
     except (OSError, *MALFORMED) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        sys.stderr.write(f"the checkpoint can't be exchanged with {peer}: {reason}\n")
+        sys.stderr.write(f"the connection to the supervisor at {peer} was lost: {reason}\n")
         return 1
     return 0

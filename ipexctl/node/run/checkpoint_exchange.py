@@ -6,17 +6,19 @@ One rank of each store takes part. `files/checkpoint.py` describes the messages;
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Mapping
+from typing import TYPE_CHECKING, Iterable, Mapping
 
+from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, AuthenticatingServer, read_line, send_line
 from ipexctl.node.common.files import format_size
+from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint import TIME_LIMIT
 from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies, plan_exchange, read_host_copies
-from ipexctl.node.files.peer_transfer import HANDSHAKE_TIME, MALFORMED, MAX_REQUEST, TokenServer, read_line, send_line
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -25,62 +27,75 @@ _MAX_REASON = 1000
 
 
 class _HostFailure(Exception):
-    """A host could not do its part; the text names it."""
+    """A host could not do its part."""
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(f"{host}: {reason}")
+        self.host = host
 
 
-class CheckpointExchange(TokenServer):
+class CheckpointExchange(AuthenticatingServer):
     """An exchange among `hosts`, rank → host, in a thread of its own."""
 
-    def __init__(self, path: str, hosts: Mapping[int, str], bind: str, token: str) -> None:
-        """Raises an OSError if nothing can listen there."""
-        super().__init__(bind, token, len(hosts))
+    def __init__(
+        self, path: str, hosts: Mapping[int, str], bind: str, token: str, addresses: Iterable[str] = ()
+    ) -> None:
+        """`addresses`: those of the hosts, as far as they are known. Raises an OSError if nothing can listen there."""
+        super().__init__(bind, token, CHECKPOINT_EXCHANGE, len(hosts), addresses)
         self.notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Lines for the user."""
         self.is_over = False
         self.failure = ""
         """Why it failed, once it is over."""
+        self.failed_host = ""
+        """The host that could not do its part."""
         self._path, self._hosts = path, dict(hosts)
         self._conns: dict[str, socket.socket] = {}
+        self._addresses: dict[str, str] = {}
         self._connected = threading.Condition()
         self._closed = threading.Event()
-        threading.Thread(target=self._accept_all, daemon=True).start()
-        threading.Thread(target=self._run, daemon=True).start()
+        stop, self._stop_serving = os.pipe()
+        threading.Thread(target=self._serve, args=(stop,), daemon=True).start()
+        threading.Thread(target=self._exchange, daemon=True).start()
 
     def close(self) -> None:
         """End the exchange, or what is left of it."""
-        self._closed.set()
-        with contextlib.suppress(OSError):
-            self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+        if not self._closed.is_set():
+            self._closed.set()
+            os.close(self._stop_serving)
         with self._connected:
             for conn in self._conns.values():
                 with contextlib.suppress(OSError):
                     conn.shutdown(socket.SHUT_RDWR)
             self._connected.notify_all()
 
-    def _accept_all(self) -> None:
-        while not self._closed.is_set():
-            self.accept()
+    def _serve(self, stop: int) -> None:
+        try:
+            self.run(stop)
+        finally:
+            os.close(stop)
 
     def handle(self, conn: socket.socket) -> None:
         """Hand the connection to the exchange, and keep it open to its end."""
-        rank = read_line(conn, time.monotonic() + HANDSHAKE_TIME)["rank"]
+        rank = read_line(conn, time.monotonic() + REPLY_TIME)["rank"]
+        address = conn.getpeername()[0]
         with self._connected:
             host = self._hosts[rank]
             if host in self._conns:
                 return
             send_line(conn, {"scan": True})
-            self._conns[host] = conn
+            self._conns[host], self._addresses[host] = conn, address
             self._connected.notify_all()
         self._closed.wait()
 
-    def _run(self) -> None:
+    def _exchange(self) -> None:
         try:
             with self._connected:
                 self._connected.wait_for(lambda: len(self._conns) == len(self._hosts) or self._closed.is_set())
             if not self._closed.is_set():
                 self._steps()
         except _HostFailure as failure:
+            self.failed_host = failure.host
             self.failure = str(failure)  # the other hosts stay connected: what they report then would be another reason
         self.is_over = True
 
@@ -90,18 +105,18 @@ class CheckpointExchange(TokenServer):
         plan = plan_exchange(reports)
         for line in describe_exchange(self._path, reports, plan):
             self.notes.put(line)
-        token = secrets.token_hex(32)
+        name = secrets.token_hex(16)
         for host in reports:
             own = [transfer for transfer in plan.transfers if transfer.source == host]
             copies = {copy.name: copy for transfer in own for copy in transfer.copies}
-            self._send(host, {"serve": list(copies.values()), "token": token, "clients": len(own)})
-        ports = {host: self._receive(host)["port"] for host in reports}
+            clients = [self._addresses[transfer.target] for transfer in own]
+            self._send(host, {"exchange": name, "serve": list(copies.values()), "clients": clients})
+        ports = {host: self._receive(host).get("port") for host in reports}
         for host in reports:
             fetches = [
                 {
-                    "address": self._conns[transfer.source].getpeername()[0],
+                    "address": self._addresses[transfer.source],
                     "port": ports[transfer.source],
-                    "token": token,
                     "copies": transfer.copies,
                 }
                 for transfer in plan.transfers
@@ -117,24 +132,24 @@ class CheckpointExchange(TokenServer):
         try:
             return read_host_copies(self._receive(host), top)
         except MALFORMED as error:
-            raise _HostFailure(f"{host}: its list of files can't be read: {error}") from None
+            raise _HostFailure(host, f"its list of files can't be read: {error}") from None
 
     def _send(self, host: str, message: object) -> None:
         try:
             send_line(self._conns[host], message)
         except OSError as error:
-            raise _HostFailure(f"{host}: {error.strerror or error}") from None
+            raise _HostFailure(host, str(error.strerror or error)) from None
 
     def _receive(self, host: str) -> Json:
         try:
-            message = read_line(self._conns[host], time.monotonic() + TIME_LIMIT, MAX_REQUEST)
+            message = read_line(self._conns[host], time.monotonic() + TIME_LIMIT)
         except (OSError, *MALFORMED) as error:
-            raise _HostFailure(f"{host}: {getattr(error, 'strerror', None) or error}") from None
+            raise _HostFailure(host, str(getattr(error, "strerror", None) or error)) from None
         if not isinstance(message, dict):
-            raise _HostFailure(f"{host}: it sends what can't be read")
+            raise _HostFailure(host, "it sends messages that can't be read")
         if "failed" in message:
             fix = f" ({str(message['fix'])[:_MAX_REASON]})" if message.get("fix") else ""
-            raise _HostFailure(f"{host}: {str(message['failed'])[:_MAX_REASON]}{fix}")
+            raise _HostFailure(host, f"{str(message['failed'])[:_MAX_REASON]}{fix}")
         return message
 
 

@@ -23,12 +23,10 @@ Value = TypeVar("Value")
 
 
 class Hello(NamedTuple):
-    """A connection that claims to be a rank; `proof` shows it."""
+    """A rank that has proven the run's token."""
 
     rank: int
-    nonce: str
-    proof: str
-    life: str
+    instance: str
     """Differs for each start of a rank wrapper."""
     host: str
     pid: int | None = None
@@ -54,6 +52,12 @@ class Beat(NamedTuple):
     ends: Ends
     process: str | None = None
     waits_in: str | None = None
+
+
+class CheckpointFailed(NamedTuple):
+    """The rank could not take part in the exchange of checkpoints; its command is not started."""
+
+    reason: str
 
 
 class Started(NamedTuple):
@@ -108,26 +112,40 @@ class End(NamedTuple):
 
 
 Message = Union[
-    Connected, Malformed, Beat, Started, Mismatch, OutsideSignal, Exit, Stuck, Stacks, Rewound, Reconnecting, End
+    Connected,
+    Malformed,
+    Beat,
+    CheckpointFailed,
+    Started,
+    Mismatch,
+    OutsideSignal,
+    Exit,
+    Stuck,
+    Stacks,
+    Rewound,
+    Reconnecting,
+    End,
 ]
 
 
 MESSAGES: Mapping[str, Callable[..., Message]] = {
     "beat": Beat,
+    "checkpoint-failed": CheckpointFailed,
     "start": Started,
     "mismatch": Mismatch,
-    "told": OutsideSignal,
+    "outside-signal": OutsideSignal,
     "exit": Exit,
     "stuck": Stuck,
     "stacks": Stacks,
     "rewound": Rewound,
-    "leave": Reconnecting,
+    "reconnecting": Reconnecting,
     "end": End,
 }
 
 
-def read_hello(payload: bytes) -> Hello:
-    return _read(Hello, decode_json(payload))
+def read_hello(fields: Json) -> Hello:
+    """Raises a FrameError."""
+    return _read(Hello, fields)
 
 
 def read_message(payload: bytes) -> Message:

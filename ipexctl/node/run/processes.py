@@ -236,7 +236,7 @@ class Guard:
 
     def dismiss(self) -> None:
         with contextlib.suppress(OSError):
-            os.write(self._writer, b"bye\n")
+            os.write(self._writer, b"dismiss\n")
             os.close(self._writer)
             os.waitpid(self.pid, 0)
 
@@ -254,7 +254,7 @@ class Guard:
             if not data:
                 break
             received += data
-        if received and not received.endswith(b"bye\n"):
+        if received and not received.endswith(b"dismiss\n"):
             session = int(received.split()[0])
             files = OpenmpFiles()
             files.update([session])

@@ -23,12 +23,14 @@ from typing import IO, TYPE_CHECKING, Sequence
 from ipexctl.node.common import frames
 from ipexctl.node.common.files import remove_file
 from ipexctl.node.common.job import JobRecord, Master, read_job
+from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.link import Pollable
 
 CONNECT = 20.0
 """Seconds for the first connection."""
@@ -56,13 +58,15 @@ class Rank:
         self.address, self.port = addresses[-1]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(job.rundir, job.command)
-        process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "life": os.urandom(16).hex()}
+        process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": None}
         self.client = supervisor_client.SupervisorClient(addresses, job.token, self.identity, self.resume)
         self.welcome: Json = {}
         self.streams: list[supervisor_client.Stream] = []
         self.checkpoint: subprocess.Popen[bytes] | None = None
         """The exchange of checkpoints, in which the lowest rank of a store takes part."""
+        self.checkpoint_problem = ""
+        """Why that exchange failed on this host: the supervisor ends the run then."""
         self.is_waiting = False
         """Whether the command waits for the end of that exchange."""
         self.child: subprocess.Popen[bytes] | None = None
@@ -74,7 +78,7 @@ class Rank:
         self.is_stopping = False
         self.kill_at = self.drain_until = float("inf")
         self.beat_at = 0.0
-        self.is_cleaned_up = self.end_sent = self.bye = self.killed = False
+        self.is_cleaned_up = self.end_sent = self.is_released = self.killed = False
         self.lost = self.signalled = False
         self.is_replaced = False
         """The run was restarted without this process: the job file is that of the next attempt."""
@@ -117,7 +121,7 @@ class Rank:
 
     @property
     def is_over(self) -> bool:
-        return self.is_cleaned_up and (self.bye or self.lost)
+        return self.is_cleaned_up and (self.is_released or self.lost)
 
     def connect(self, wake: int) -> None:
         until = time.monotonic() + CONNECT
@@ -160,14 +164,16 @@ class Rank:
             stdin.write(json.dumps(request).encode() + b"\n")
 
     def on_checkpoint_exit(self, code: int) -> None:
-        """Fail if the exchange of checkpoints ended without telling the supervisor why."""
+        """Report an exchange of checkpoints that ended without telling the supervisor why."""
         assert self.checkpoint is not None
         assert self.checkpoint.stderr is not None
         with self.checkpoint.stderr as stderr:
             lines = stderr.read().decode(errors="replace").splitlines()
         self.checkpoint = None
         if code and self.is_waiting:
-            self.start_command(lines[-1] if lines else f"the exchange of checkpoints ended with exit code {code}")
+            ended = f"was ended by signal {os.WTERMSIG(code)}" if os.WIFSIGNALED(code) else "failed without a message"
+            self.checkpoint_problem = lines[-1] if lines else f"its exchange of checkpoints {ended}"
+            self.client.send_message("checkpoint-failed", reason=self.checkpoint_problem)
 
     def end_without_command(self) -> None:
         """End before the command was started."""
@@ -176,17 +182,12 @@ class Rank:
             os.kill(self.checkpoint.pid, signal.SIGTERM)
         self.on_exit(128 + signal.SIGTERM, signal.SIGTERM)
 
-    def start_command(self, problem: str = "") -> None:
-        """Start the command. If that fails, the reason goes to the rank's stderr, where users look for it.
-
-        `problem`: why it is not started.
-        """
+    def start_command(self) -> None:
+        """Start the command. If that fails, the reason goes to the rank's stderr, where users look for it."""
         self.is_waiting = False
         out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         code, why = 127, ""
         try:
-            if problem:
-                raise rank_env.RankStartError(problem)
             master = Master(**self.welcome["master"]) if "master" in self.welcome else self.job.master
             attempt = int(self.identity["attempt"] or 0)
             environ = self.stacks.prepare(rank_env.environment(self.job, self.rank, master, attempt))
@@ -251,7 +252,9 @@ class Rank:
         if self.stacks.stuck is not None:
             self.client.send_message("stuck", **self.stacks.stuck)
         if self.outside_signal is not None:
-            self.client.send_message("told", signal=self.outside_signal)
+            self.client.send_message("outside-signal", signal=self.outside_signal)
+        if self.checkpoint_problem:
+            self.client.send_message("checkpoint-failed", reason=self.checkpoint_problem)
         if self.exit is not None:
             self.client.send_message("exit", **self.exit)
 
@@ -271,8 +274,8 @@ class Rank:
         now = time.monotonic()
         self.client.step(now)
         open_streams = {stream.number: stream for stream in self.streams if stream.open and stream.read_at <= now}
-        readers: list[protocol.Pollable] = [wake, self.stacks.reader, *open_streams, *self.client.readers()]
-        readable, writable = protocol.ready(readers, self.client.writers(), wait)
+        readers: list[Pollable] = [wake, self.stacks.reader, *open_streams, *self.client.readers()]
+        readable, writable = ready(readers, self.client.writers(), wait)
         if wake in readable:
             os.read(wake, 4096)
         now = time.monotonic()
@@ -375,7 +378,7 @@ class Rank:
                 self.signalled = True
                 if not self.is_stopping and self.exit is None and not self.lost:
                     self.outside_signal = number
-                    self.client.send_message("told", signal=number)
+                    self.client.send_message("outside-signal", signal=number)
                 self.stop()
 
     def on_exit(self, code: int, by: int | None) -> None:
@@ -404,10 +407,10 @@ class Rank:
             self.welcome["checkpoint_port"] = None
         elif kind == "dump":
             self.stacks.dump(str(message.get("id")))
-        elif kind == "forget":
+        elif kind == "remove-job":
             remove_file(self.path)
-        elif kind == "bye":
-            self.bye = True
+        elif kind == "release":
+            self.is_released = True
             if self.exit is None:  # the supervisor has waited long enough
                 self.kill_at = 0.0
 

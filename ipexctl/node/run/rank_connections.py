@@ -1,33 +1,30 @@
-"""The supervisor's connections to the ranks: authentication, messages, output and lost connections.
+"""The supervisor's connections to the ranks: which wrapper has a rank, messages, output and lost connections.
 
-`verdict.py` decides what a loss means for the run, and `supervisor.py` acts.
+`common/listener.py` keeps strangers out, `verdict.py` decides what a loss means for the run, and `supervisor.py` acts.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import socket
 import time
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
-from ipexctl.node.common import sockets
-from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk
+from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk, encode_json
+from ipexctl.node.common.handshake import RANKS
+from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
+from ipexctl.node.common.listener import Listener
 from ipexctl.node.common.records import RankStatus
 from ipexctl.node.run import messages, protocol
 
 if TYPE_CHECKING:
+    import socket
+
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.handshake import ServerHandshake
     from ipexctl.node.common.job import RankPlacement
-    from ipexctl.node.run.protocol import Link
     from ipexctl.node.run.recorder import OutputFile
 
-AUTHENTICATION_TIME = 5.0
-"""Seconds for a new connection to prove that it is a rank."""
-MAX_UNAUTHENTICATED = 512
-"""Connections that have not proven yet that they are ranks."""
-MAX_OF_ONE_ADDRESS = 32
-"""Connections from one address that have not proven it, beside one for each rank of the run."""
 SILENT = 25.0
 """Seconds without a message until a rank counts as lost: it sends one every four seconds."""
 RECONNECT_TIME = 3.0
@@ -104,39 +101,38 @@ class RankConnections:
         on_message: Callable[[RankConnection, messages.Message], None],
     ) -> None:
         self.all: dict[int, RankConnection] = {}
-        self.addresses = {sockets.LOCAL}
-        """The planned hosts have these addresses: their connections are kept longest when there are too many."""
         self.attempt = 0
         self.welcome: Callable[[], Json] = dict
         self.disk_full = False
         self.setup_time = SILENT
         """Like SILENT, for a rank whose command has not started: while it sources a setup file it sends nothing."""
-        self._token = token
-        self._listeners = listeners
-        for listener in listeners:
-            listener.setblocking(False)
+        self.listener = Listener(listeners, token, RANKS, self._on_client)
         self._on_message = on_message
-        self._unauthenticated: dict[Link, str] = {}
-        """Unauthenticated connections → the nonce each was sent."""
         self._peers: dict[Link, RankConnection] = {}
         self._with_new_output: dict[int, RankConnection] = {}
         self._last_check = time.monotonic()
         self._checked_at = self._full_since = 0.0
         self._room_at = float("-inf")
 
-    def readers(self) -> list[protocol.Pollable]:
-        return [*self._listeners, *self._unauthenticated, *self._peers]
+    def add(self, peer: RankConnection) -> None:
+        self.all[peer.rank] = peer
+        self.listener.expected = len(self.all)
+
+    def readers(self) -> list[Pollable]:
+        return [*self.listener.readers(), *self._peers]
 
     def writers(self) -> list[Link]:
-        return [link for link in (*self._unauthenticated, *self._peers) if link.pending]
+        return [*self.listener.writers(), *self._peers_to_write()]
 
-    def handle_ready(self, readable: Sequence[protocol.Pollable]) -> bool:
+    def _peers_to_write(self) -> list[Link]:
+        return [link for link in self._peers if link.pending]
+
+    def handle_ready(self, readable: Sequence[Pollable]) -> bool:
         """Handle readable connections; True when output has arrived."""
         for reader in readable:
-            if isinstance(reader, socket.socket):
-                self._accept(reader)
-            elif isinstance(reader, protocol.Link) and (reader in self._peers or reader in self._unauthenticated):
+            if isinstance(reader, Link) and reader in self._peers:
                 self._drop_on_error(reader, self._read)
+        self.listener.handle_ready(readable)
         has_output = bool(self._with_new_output)
         if has_output:
             self._full_since = time.monotonic()
@@ -145,14 +141,14 @@ class RankConnections:
             if is_much or peer.exit is not None:  # an ended rank waits for it
                 self.acknowledge(peer)
         self._with_new_output.clear()
-        for link in self.writers():
-            self._drop_on_error(link, lambda link: link.flush())
+        for link in self._peers_to_write():
+            self._drop_on_error(link, Link.flush)
         return has_output
 
     def send_message(self, peer: RankConnection, t: str, **fields: Any) -> bool:
         if peer.link is None:
             return False
-        peer.link.send(protocol.message(t, **fields))
+        peer.link.send(message(t, **fields))
         return True
 
     def acknowledge(self, peer: RankConnection) -> None:
@@ -170,8 +166,7 @@ class RankConnections:
                 if peer.disconnected_at is not None:
                     peer.disconnected_at = now
         self._last_check = now
-        for link in [link for link in self._unauthenticated if now - link.began > AUTHENTICATION_TIME]:
-            self._drop(link)
+        self.listener.drop_late(now)
         lost = []
         for peer in self.all.values():
             if peer.is_done:
@@ -225,43 +220,22 @@ class RankConnections:
 
     def drop_all(self) -> None:
         """Drop all connections, so that no message of this attempt counts for the next one."""
-        for link in (*self._unauthenticated, *self._peers):
+        self.listener.drop_all()
+        for link in list(self._peers):
             self._drop(link)
 
     def dismiss(self) -> None:
         """Tell the connected ranks to exit, and close all connections."""
         for peer in self.all.values():
-            if self.send_message(peer, "forget") and self.send_message(peer, "bye") and peer.link is not None:
-                self._drop_on_error(peer.link, lambda link: link.flush())
+            if self.send_message(peer, "remove-job") and self.send_message(peer, "release") and peer.link is not None:
+                self._drop_on_error(peer.link, Link.flush)
         self.drop_all()
-        for listener in self._listeners:
-            listener.close()
-
-    def _accept(self, listener: socket.socket) -> None:
-        for _ in range(64):
-            try:
-                sock, address = listener.accept()
-            except OSError:
-                return
-            link = protocol.Link(sock, sockets.LOCAL if sock.family == socket.AF_UNIX else address[0])
-            self._make_room(link.address)
-            self._unauthenticated[link] = nonce = os.urandom(16).hex()
-            link.send(protocol.message("challenge", nonce=nonce))
-            self._drop_on_error(link, lambda link: link.flush())
-
-    def _make_room(self, address: str) -> None:
-        """Drop the oldest connection that has not authenticated, if there are too many of that address or in all."""
-        same_address = [link for link in self._unauthenticated if link.address == address]
-        if len(same_address) >= MAX_OF_ONE_ADDRESS + len(self.all):
-            self._drop(same_address[0])
-        elif len(self._unauthenticated) >= MAX_UNAUTHENTICATED + len(self.all):
-            strangers = [link for link in self._unauthenticated if link.address not in self.addresses]
-            self._drop((strangers or list(self._unauthenticated))[0])
+        self.listener.close()
 
     def _drop_on_error(self, link: Link, action: Callable[[Link], None]) -> None:
         try:
             action(link)
-        except protocol.ConnectionBroken as broken:
+        except ConnectionBroken as broken:
             self._drop(link, closed_by_peer=str(broken) in CLOSED_BY_PEER)
         except FrameError as error:
             peer = self._peers.get(link)
@@ -272,19 +246,17 @@ class RankConnections:
 
     def _read(self, link: Link) -> None:
         for kind, payload in link.receive():
-            peer = self._peers.get(link)
-            if peer is None:
-                self._authenticate(link, messages.read_hello(payload))
-            elif kind == b"J":
-                message = messages.read_message(payload)
-                if isinstance(message, messages.Rewound):
+            peer = self._peers[link]
+            if kind == b"J":
+                received = messages.read_message(payload)
+                if isinstance(received, messages.Rewound):
                     self._accept_output(peer)
-                elif isinstance(message, messages.Reconnecting):
+                elif isinstance(received, messages.Reconnecting):
                     peer.is_leaving = True
-                self._on_message(peer, message)
+                self._on_message(peer, received)
             else:
                 self._write_output(peer, decode_chunk(kind, payload))
-            if link not in self._peers and link not in self._unauthenticated:
+            if link not in self._peers:
                 return
 
     def _write_output(self, peer: RankConnection, chunk: Chunk) -> None:
@@ -296,41 +268,37 @@ class RankConnections:
         elif not was_full:
             self.disk_full = True
 
-    def _authenticate(self, link: Link, hello: messages.Hello) -> None:
-        """Authenticate a rank. It may replace its own broken connection, but not that of another wrapper."""
-        nonces = (hello.rank, self._unauthenticated[link], hello.nonce)
+    def _on_client(self, link: Link, handshake: ServerHandshake, fields: Json) -> None:
+        """Take over the connection of a rank. It may replace its own broken one, but not that of another wrapper."""
+        hello = messages.read_hello(fields)
         peer = self.all.get(hello.rank)
-        if peer is None or not sockets.is_proof(hello.proof, sockets.proof(self._token, "rank", *nonces)):
-            raise protocol.ConnectionBroken("a stranger")
-        self.addresses.add(link.address)
+        if peer is None:
+            raise ConnectionBroken("the run has no such rank")
         link.reader.max_frame = MAX_FRAME
         is_late = hello.attempt not in (None, self.attempt)
-        if is_late or (peer.instance not in (None, hello.life) and (peer.link is not None or peer.is_done)):
-            self._welcome(link, peer, nonces, stop=True)
+        if is_late or (peer.instance not in (None, hello.instance) and (peer.link is not None or peer.is_done)):
+            self._send_welcome(link, peer, handshake, stop=True)
             link.flush()
-            raise protocol.ConnectionBroken("another wrapper process has this rank")
+            raise ConnectionBroken("another wrapper process has this rank")
         if peer.link is not None:
             self._drop(peer.link)
-        is_new = peer.instance != hello.life
+        is_new = peer.instance != hello.instance
         peer.is_released = False
-        del self._unauthenticated[link]
         self._peers[link] = peer
-        peer.link, peer.disconnected_at, peer.closed_by_peer, peer.instance = link, None, False, hello.life
+        peer.link, peer.disconnected_at, peer.closed_by_peer, peer.instance = link, None, False, hello.instance
         peer.is_leaving = False
         peer.status = peer.status._replace(wrapper=hello.pid)
         for sink in peer.sinks.values():
             sink.full = sink.full and self.disk_full
-        self._welcome(link, peer, nonces)
+        self._send_welcome(link, peer, handshake)
         self._on_message(peer, messages.Connected(hello.host, is_new))
 
-    def _welcome(self, link: Link, peer: RankConnection, nonces: tuple[object, ...], **more: object) -> None:
+    def _send_welcome(self, link: Link, peer: RankConnection, handshake: ServerHandshake, **more: object) -> None:
         fields = {"attempt": self.attempt, **peer.offsets(), **self.welcome(), **more}
-        proof = sockets.proof(self._token, "supervisor", *nonces)
-        link.send(protocol.message("welcome", proof=proof, **fields))
+        link.send(encode_json(handshake.welcome(**fields)))
 
     def _drop(self, link: Link, *, closed_by_peer: bool = False) -> None:
         link.close()
-        self._unauthenticated.pop(link, None)
         peer = self._peers.pop(link, None)
         if peer is not None and peer.link is link:
             peer.link, peer.disconnected_at = None, time.monotonic()

@@ -32,7 +32,7 @@ def check_stall(recorder: Recorder, after: float, now: float, began: float, peer
     if status.silent is not None:
         if now - last < after:
             recorder.status = status._replace(silent=None)
-            recorder.event("heard")
+            recorder.event("output-resumed")
     elif after > 0 and now - last >= after:
         since = round(time.time() - (now - last), 3)
         silent = Silence(since, after, tuple(_silent_rank(recorder, peer) for peer in peers if peer.exit is None))

@@ -28,6 +28,7 @@ from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
 from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Mpirun
 from ipexctl.node.run import messages, protocol, recorder, stack_dumps, stall_detector, verdict
@@ -80,13 +81,14 @@ class Supervisor:
         """Runs before the commands of an attempt start."""
         for placement in start.ranks:
             sinks = self.record.sinks(placement.rank, placement.host)
-            self.peers.all[placement.rank] = RankConnection(placement, sinks)
+            self.peers.add(RankConnection(placement, sinks))
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.count() for peer in self.ranks]
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
         self.handlers: dict[type, Callable[[RankConnection, Any], None]] = {
             messages.Beat: self.on_beat,
             messages.Connected: self.on_connected,
+            messages.CheckpointFailed: self.on_checkpoint_failed,
             messages.Started: self.on_start,
             messages.Mismatch: self.on_mismatch,
             messages.OutsideSignal: lambda peer, message: self.verdict.on_outside_signal(peer, message.signal),
@@ -98,7 +100,7 @@ class Supervisor:
         }
         self.process: MpirunProcess | None = None
         self.signals: list[int] = []
-        self.peers.addresses.update(start.addresses)
+        self.peers.listener.addresses.update(start.addresses)
         self.wake, wakeup = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(wakeup, False)
@@ -133,7 +135,8 @@ class Supervisor:
 
         first_of_store = {peer.store: peer for peer in reversed(self.ranks)}
         hosts = {peer.rank: peer.host for peer in self.ranks if first_of_store[peer.store] is peer}
-        return CheckpointExchange(self.plan.checkpoint, hosts, self.request.bind, self.request.token)
+        addresses = self.peers.listener.addresses
+        return CheckpointExchange(self.plan.checkpoint, hosts, self.request.bind, self.request.token, addresses)
 
     def start_and_reply(self) -> Json:
         """Start mpirun; returns the reply to the StartRequest."""
@@ -179,7 +182,7 @@ class Supervisor:
             self.checked_at = began
             self.check_timeouts(began)
         wait = min(interval, self.record.times.seconds_left(began))
-        readable, _ = protocol.ready([self.wake, *self.peers.readers()], self.peers.writers(), wait)
+        readable, _ = ready([self.wake, *self.peers.readers()], self.peers.writers(), wait)
         if self.wake in readable:
             os.read(self.wake, 4096)
         self.handle_signals()
@@ -208,10 +211,10 @@ class Supervisor:
         self.record.is_unsaved = True
 
     def on_connected(self, peer: RankConnection, message: messages.Connected) -> None:
-        event = "met" if message.is_new else "back"
+        event = "connected" if message.is_new else "reconnected"
         self.record.event(event, rank=peer.rank, host=peer.host, node=message.node, wrapper=peer.status.wrapper)
         if not self.restarts_left() and self.is_job_file_read(peer.store):
-            self.peers.send_message(peer, "forget")
+            self.peers.send_message(peer, "remove-job")
         if self.verdict.ending is not None:
             self.stop_rank(peer)
 
@@ -278,8 +281,8 @@ class Supervisor:
         else:
             is_unneeded = self.is_job_file_read(peer.store)
         if is_unneeded:
-            self.peers.send_message(peer, "forget")
-        self.peers.send_message(peer, "bye")
+            self.peers.send_message(peer, "remove-job")
+        self.peers.send_message(peer, "release")
 
     def check_exchange(self) -> None:
         """Print what the exchange of checkpoints does, and start the commands when it is over."""
@@ -293,16 +296,30 @@ class Supervisor:
             self.ranks[0].sinks["err"].note(f"[ipexctl: {note}]", is_first=True)
         if not is_over:
             return
-        self.exchange = None
         if exchange.failure:
-            self.verdict.fail("checkpoint", f"the checkpoint could not be brought to all hosts: {exchange.failure}")
+            peers = [peer for peer in self.ranks if peer.host == exchange.failed_host][:1]
+            self.fail_checkpoint(exchange.failure, peers)
             return
-        exchange.close()
+        self.end_exchange()
         for peer in self.ranks:
             self.peers.send_message(peer, "begin")
 
+    def on_checkpoint_failed(self, peer: RankConnection, message: messages.CheckpointFailed) -> None:
+        """A host could not take part in the exchange, and could not report it there."""
+        self.record.event("checkpoint-failed", rank=peer.rank, host=peer.host, reason=message.reason)
+        if self.exchange is not None:
+            self.fail_checkpoint(f"{peer.host}: {message.reason}", [peer])
+
+    def fail_checkpoint(self, reason: str, peers: list[RankConnection]) -> None:
+        self.verdict.fail("checkpoint", f"the checkpoint could not be brought to all hosts: {reason}", peers=peers)
+
+    def end_exchange(self) -> None:
+        if self.exchange is not None:
+            self.exchange.close()
+            self.exchange = None
+
     def stop_all(self) -> None:
-        self.exchange = None  # the ranks end their parts of it
+        self.end_exchange()  # the ranks end their parts of it
         for peer in self.ranks:
             self.stop_rank(peer)
         self.release_all()

@@ -1,6 +1,6 @@
 """A rank's connection to the supervisor, which reconnects, and the two output streams of its command.
 
-`protocol.py` defines the frames; `output_buffer.py` keeps output that is not acknowledged yet.
+`protocol.py` lists the messages; `output_buffer.py` keeps output that is not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common import sockets
-from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json
-from ipexctl.node.run import protocol
+from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json, encode_json
+from ipexctl.node.common.handshake import RANKS, ClientHandshake, HandshakeError
+from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -55,7 +56,7 @@ class SupervisorClient:
         self.why = "it has not answered"
         self.is_refused = False
         """The supervisor's port is closed."""
-        self._link: protocol.Link | None = None
+        self._link: Link | None = None
         self._connecting = False
         self._began = 0.0
         self._retry_at = 0.0
@@ -64,12 +65,13 @@ class SupervisorClient:
         self._token = token
         self._identity = identity
         self._resume = resume
-        self._expected = ""
+        self._handshake: ClientHandshake | None = None
+        """Between the challenge and the welcome of a connection."""
 
-    def readers(self) -> list[protocol.Link]:
+    def readers(self) -> list[Link]:
         return [self._link] if self._link is not None and not self._connecting else []
 
-    def writers(self) -> list[protocol.Link]:
+    def writers(self) -> list[Link]:
         return [self._link] if self._link is not None and (self._connecting or self._link.pending) else []
 
     @property
@@ -83,7 +85,7 @@ class SupervisorClient:
 
     def send_message(self, t: str, **fields: Any) -> None:
         if self._link is not None and self.is_up:
-            self._link.send(protocol.message(t, **fields))
+            self._link.send(message(t, **fields))
 
     def send(self, data: bytes) -> None:
         if self._link is not None:
@@ -121,7 +123,7 @@ class SupervisorClient:
                 code = error.errno or errno.EIO
             if sock is not None and code in (0, errno.EINPROGRESS):
                 self.is_refused = False
-                self._link = protocol.Link(sock)
+                self._link = Link(sock)
                 self._connecting = True
                 return
             if sock is not None:
@@ -129,10 +131,10 @@ class SupervisorClient:
         self.is_refused = code == errno.ECONNREFUSED
         self._drop(os.strerror(code) if code > 0 else "its address can't be resolved")
 
-    def _leave(self, link: protocol.Link) -> None:
+    def _leave(self, link: Link) -> None:
         """Drop a connection that works: without a message the supervisor takes this process for killed."""
-        link.send(protocol.message("leave"))
-        with contextlib.suppress(protocol.ConnectionBroken):
+        link.send(message("reconnecting"))
+        with contextlib.suppress(ConnectionBroken):
             link.flush()
         self._drop("the supervisor is silent")
 
@@ -143,10 +145,10 @@ class SupervisorClient:
             self._addresses = self._addresses if self.is_up else self._addresses[-1:]
         self._link = None
         self.is_up = self._connecting = False
-        self._expected = ""
+        self._handshake = None
         self._retry_at = time.monotonic() + RETRY_INTERVAL
 
-    def exchange(self, readable: Sequence[protocol.Pollable], writable: Sequence[protocol.Pollable]) -> list[Json]:
+    def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable]) -> list[Json]:
         """Send and receive what is possible now; returns the supervisor's messages."""
         messages: list[Json] = []
         link = self._link
@@ -157,39 +159,36 @@ class SupervisorClient:
                 code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 self.is_refused = code == errno.ECONNREFUSED
                 if code:
-                    raise protocol.ConnectionBroken(os.strerror(code))
+                    raise ConnectionBroken(os.strerror(code))
                 self._connecting = False
             if link in readable:
                 for kind, payload in link.receive():
                     self._on_message(link, decode_json(payload) if kind == b"J" else {}, messages)
             if not self._connecting:
                 link.flush()
-        except (protocol.ConnectionBroken, FrameError) as broken:
+        except (ConnectionBroken, FrameError) as broken:
             self._drop(str(broken))
         return messages
 
-    def _on_message(self, link: protocol.Link, message: Json, messages: list[Json]) -> None:
+    def _on_message(self, link: Link, received: Json, messages: list[Json]) -> None:
         if self.is_up:
             self.last_received = time.monotonic()
-            messages.append(message)
+            messages.append(received)
             return
-        peer_nonce = message.get("nonce")
-        if message.get("t") == "challenge" and isinstance(peer_nonce, str) and not self._expected:
-            # The nonce is of this connection alone, so that a proof of another one is not valid here.
-            own_nonce = os.urandom(16).hex()
-            nonces = (self._identity["rank"], peer_nonce[:64], own_nonce)
-            self._expected = sockets.proof(self._token, "supervisor", *nonces)
-            proof = sockets.proof(self._token, "rank", *nonces)
-            link.send(protocol.message("hello", nonce=own_nonce, proof=proof, **self._identity))
-        elif message.get("t") == "welcome" and sockets.is_proof(message.get("proof"), self._expected):
-            link.reader.max_frame = MAX_FRAME
-            self._expected = ""
-            self.is_up = True
-            self.last_received = time.monotonic()
-            self._resume(message)
-        else:
+        try:
+            if self._handshake is None:
+                self._handshake = ClientHandshake(self._token, RANKS, **self._identity)
+                link.send(encode_json(self._handshake.hello(received)))
+                return
+            self._handshake.check(received)
+        except HandshakeError as error:
             self.connected_at = float("-inf")
-            raise protocol.ConnectionBroken("another program answers there, not the supervisor of this run")
+            raise ConnectionBroken(f"it is not the supervisor of this run: {error}") from None
+        link.reader.max_frame = MAX_FRAME
+        self._handshake = None
+        self.is_up = True
+        self.last_received = time.monotonic()
+        self._resume(received)
 
 
 class Stream:

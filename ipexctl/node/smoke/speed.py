@@ -9,16 +9,15 @@ connect  reads lines of SECONDS ADDRESS PORT TOKEN ADDRESS PORT TOKEN …
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
-import threading
 import time
 from typing import Any, BinaryIO, Callable, TypedDict
 
-from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import Action, Json, answer, emit
+from ipexctl.node.common.authenticated_socket import AuthenticatingServer, connect
+from ipexctl.node.common.handshake import LINK_SPEED
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.network.imports import extend_search_path
 from ipexctl.node.network.ports import parse_order
@@ -32,7 +31,7 @@ _MOST_BYTES = 256 << 20
 class SmokeRequest(TypedDict):
     """Of `connect`, and the part that all requests share."""
 
-    life: int
+    lifetime: int
     """Seconds after which this process is ended."""
 
 
@@ -46,13 +45,13 @@ class LinkServerRequest(SmokeRequest):
     token: str
 
 
-def limit_life(request: SmokeRequest) -> None:
+def limit_lifetime(request: SmokeRequest) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(request["life"])
+    signal.alarm(request["lifetime"])
 
 
 def measure_host(request: SpeedRequest, _: BinaryIO) -> Json:
-    limit_life(request)
+    limit_lifetime(request)
     cores, deadline = request["cores"], time.monotonic() + request["seconds"]
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(cores)
@@ -150,48 +149,40 @@ def emit_product(kind: str, how: str, make: Callable[[int], Any], deadline: floa
     emit("figure", kind=kind, value=2 * size**3 / took, how=how)
 
 
+class LinkServer(AuthenticatingServer):
+    """Sends each word back, up to the one before the stream; then sends how fast the stream was."""
+
+    def handle(self, conn: socket.socket) -> None:
+        conn.settimeout(2)
+        with conn.makefile("rb") as stream:
+            while (word := stream.read(len(_STREAM))) != _STREAM:
+                if not word:
+                    return
+                conn.sendall(word)
+            conn.sendall(word)
+            count, buffer = 0, bytearray(1 << 20)
+            started = time.perf_counter()
+            while received := stream.readinto(buffer):
+                count += received
+        conn.sendall(f"{count * 8 / max(1e-6, time.perf_counter() - started):.0f}\n".encode())
+
+
 def serve(request: LinkServerRequest, stdin: BinaryIO) -> Json:
-    limit_life(request)
+    limit_lifetime(request)
     try:
-        listener = sockets.listen(request["address"])
+        server = LinkServer(request["address"], request["token"], LINK_SPEED)
     except OSError as error:
         emit("ready", port=None, reason=error.strerror or str(error))
         return {}
-
-    def serve_clients() -> None:
-        while True:
-            with contextlib.suppress(OSError), listener.accept()[0] as client:
-                client.settimeout(2)
-                serve_client(client, request["token"].encode())
-
-    threading.Thread(target=serve_clients, daemon=True).start()
-    emit("ready", port=listener.getsockname()[1], reason="")
-    stdin.read()
+    emit("ready", port=server.port, reason="")
+    server.run(stdin.fileno())
     return {}
 
 
-def serve_client(client: socket.socket, token: bytes) -> None:
-    """Send each word back, up to the one before the stream; then send how fast the stream was."""
-    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    with client.makefile("rb") as stream:
-        word = stream.read(len(token))
-        if word != token:
-            return
-        while word and word != _STREAM:
-            word = stream.read(len(_STREAM))
-            client.sendall(word)
-        count, buffer = 0, bytearray(1 << 20)
-        started = time.perf_counter()
-        while received := stream.readinto(buffer):
-            count += received
-    client.sendall(f"{count * 8 / max(1e-6, time.perf_counter() - started):.0f}\n".encode())
-
-
 def measure_link(address: str, port: int, token: str, seconds: float) -> Json:
-    with socket.create_connection((address, port), timeout=1) as conn, conn.makefile("rb") as stream:
-        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    conn = connect(address, port, token, LINK_SPEED, patience=1.0, reply_time=1.0)
+    with conn, conn.makefile("rb") as stream:
         conn.settimeout(1 + seconds)
-        conn.sendall(token.encode())
         trips: list[float] = []
         started = time.perf_counter()
         while len(trips) < 200 and time.perf_counter() - started < min(0.1, seconds):
@@ -215,7 +206,7 @@ def round_trip(conn: socket.socket, stream: BinaryIO, word: bytes) -> float:
 
 
 def measure_links(request: SmokeRequest, stdin: BinaryIO) -> Json:
-    limit_life(request)
+    limit_lifetime(request)
     for line in stdin:
         whole, targets = parse_order(line)
         deadline = time.monotonic() + whole

@@ -122,6 +122,7 @@ class Server:
             "bind": self._address,
             "token": self._token,
             "clients": 0,
+            "addresses": [],
             "idle": _IDLE_TIMEOUT,
         }
         error = HostError("its server has ended")

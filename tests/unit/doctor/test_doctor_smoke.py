@@ -135,7 +135,7 @@ def agent(action: str, **request: object) -> subprocess.Popen[str]:
     argv = agent_argv(sys.executable, "smoke.speed", action)
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
-    process.stdin.write(json.dumps({"life": 20, **request}) + "\n")
+    process.stdin.write(json.dumps({"lifetime": 20, **request}) + "\n")
     process.stdin.flush()
     return process
 
@@ -154,7 +154,7 @@ def test_matrix_multiplication_uses_a_library_of_the_environment(tmp_path: Path)
     (packages,) = env.glob("lib/*/site-packages")
     (packages / "numpy.py").write_text(STUB_OF_NUMPY)
     command = agent_command("smoke.speed", "host", python=str(env / "bin" / "python"))
-    request = json.dumps({"life": 20, "cores": 1, "seconds": 3}).encode() + b"\n"
+    request = json.dumps({"lifetime": 20, "cores": 1, "seconds": 3}).encode() + b"\n"
     content = agent_zip("smoke") + request
     done = subprocess.run(["sh", "-c", command.script], input=content, capture_output=True, timeout=60, check=True)
     read = dict(figure for line in done.stdout.splitlines() if (figure := parse_figure(Reply(json.loads(line)))))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 
 from ipexctl.node.common.frames import FrameReader, decode_json
-from ipexctl.node.run.protocol import Link
+from ipexctl.node.common.link import Link
 from ipexctl.node.run.supervisor_client import SILENCE_LIMIT, SupervisorClient
 
 
-def test_client_sends_leave_before_it_disconnects_from_a_silent_supervisor() -> None:
+def test_client_announces_a_reconnect_before_it_disconnects_from_a_silent_supervisor() -> None:
     client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None)
     own, other = socket.socketpair()
     client._link, client.is_up = Link(own), True
@@ -18,4 +18,4 @@ def test_client_sends_leave_before_it_disconnects_from_a_silent_supervisor() -> 
     with other:
         received = b"".join(iter(lambda: other.recv(4096), b""))
     assert client.readers() == []
-    assert [decode_json(payload)["t"] for _, payload in FrameReader().feed(received)] == ["leave"]
+    assert [decode_json(payload)["t"] for _, payload in FrameReader().feed(received)] == ["reconnecting"]

@@ -1,0 +1,171 @@
+"""Blocking sockets whose two ends have proven the same token: a server with a thread for each client, and a client.
+
+What comes after the handshake is up to the user; `send_line` and `read_line` are for messages in turns. The server
+keeps the rules of `listener.py`. A client whose connection the server closes without a reply, because too many
+strangers connect, tries again: see `connect`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Iterable
+
+from ipexctl.node.common import sockets
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
+from ipexctl.node.common.handshake import MAX_FRAME, ClientHandshake, HandshakeError, ServerHandshake
+from ipexctl.node.common.link import ConnectionBroken, Link, ready
+from ipexctl.node.common.listener import Listener
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
+REPLY_TIME = 5.0
+"""Seconds for a connection, and for each message of its handshake."""
+PATIENCE = 20.0
+"""Seconds for a connection that the server closes again and again."""
+MAX_LINE = 1 << 24
+MALFORMED = (ValueError, KeyError, TypeError, RecursionError)
+"""Errors raised by an invalid message."""
+_RETRY_INTERVAL = 0.1
+
+
+class ConnectError(OSError):
+    """No connection to a server with the token; the text is the reason."""
+
+
+class AnotherProgram(ConnectError):
+    """A program answers there that has not the token."""
+
+
+class AuthenticatingServer:
+    """Handles each client that proves the token in a thread of its own."""
+
+    def __init__(self, bind: str, token: str, port: str, clients: int = 0, addresses: Iterable[str] = ()) -> None:
+        """Raises an OSError if nothing can listen on `bind`.
+
+        `port`: its kind, for the handshake; `clients`: that many may connect at once; `addresses`: theirs, if they are
+        known.
+        """
+        listening = sockets.listen(bind)
+        self.port: int = listening.getsockname()[1]
+        self._listener = Listener([listening], token, port, self._on_client, clients)
+        self._listener.addresses.update(addresses)
+
+    def handle(self, conn: socket.socket) -> None:
+        """Handle a client; errors of the connection and of its messages end that client's alone."""
+        raise NotImplementedError
+
+    def is_needed(self) -> bool:
+        return True
+
+    def run(self, stop: int) -> None:
+        """Serve until the other end of the pipe `stop` is closed, or it is not needed any more."""
+        try:
+            while self.is_needed():
+                readable, _ = ready([stop, *self._listener.readers()], self._listener.writers(), 1.0)
+                if stop in readable and not os.read(stop, 4096):
+                    break
+                self._listener.handle_ready(readable)
+                self._listener.drop_late(time.monotonic())
+        finally:
+            self._listener.close()
+
+    def _on_client(self, link: Link, handshake: ServerHandshake, _: Json) -> None:
+        link.send(encode_json(handshake.welcome()))
+        link.flush()
+        if link.pending:
+            raise ConnectionBroken("it reads nothing")
+        link.sock.setblocking(True)
+        threading.Thread(target=self._handle_client, args=(link.sock,), daemon=True).start()
+
+    def _handle_client(self, conn: socket.socket) -> None:
+        with conn, contextlib.suppress(OSError, *MALFORMED, AgentError):
+            self.handle(conn)
+
+
+def connect(
+    address: str,
+    port: int,
+    token: str,
+    kind: str,
+    *,
+    patience: float = PATIENCE,
+    reply_time: float = REPLY_TIME,
+) -> socket.socket:
+    """A connection to the `AuthenticatingServer` there; raises a ConnectError.
+
+    While strangers fill its port, the server closes connections before the token is proven. Then this connects again,
+    for `patience` seconds in all; a port that is closed or does not answer has another reason. `reply_time`: for a
+    connection, and each message of its handshake.
+    """
+    deadline = time.monotonic() + patience
+    attempts = 0
+    while True:
+        attempts += 1
+        try:
+            conn = socket.create_connection((address, port), timeout=reply_time)
+        except OSError as error:
+            raise ConnectError(error.strerror or str(error)) from None
+        try:
+            return _authenticate(conn, ClientHandshake(token, kind), reply_time)
+        except HandshakeError as error:
+            raise AnotherProgram(str(error)) from None
+        except OSError as error:
+            if time.monotonic() + 2 * _RETRY_INTERVAL > deadline:
+                reason = f"{error.strerror or error}; {attempts} attempts in {patience:g} s"
+                raise ConnectError(reason) from None
+        time.sleep(_RETRY_INTERVAL * (0.5 + random.random()))  # noqa: S311  # so that clients differ
+
+
+def _authenticate(conn: socket.socket, handshake: ClientHandshake, reply_time: float) -> socket.socket:
+    """Raises a HandshakeError if another program answers, else an OSError; the connection is closed then."""
+    try:
+        conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader = FrameReader(MAX_FRAME)
+        conn.sendall(encode_json(handshake.hello(_read_frame(conn, reader, reply_time))))
+        handshake.check(_read_frame(conn, reader, reply_time))
+        conn.settimeout(None)
+    except BaseException:
+        conn.close()
+        raise
+    return conn
+
+
+def _read_frame(conn: socket.socket, reader: FrameReader, reply_time: float) -> Json:
+    deadline = time.monotonic() + reply_time
+    while True:
+        conn.settimeout(max(0.001, deadline - time.monotonic()))
+        data = conn.recv(MAX_FRAME)
+        if not data:
+            raise ConnectionError("the connection was closed before the token was proven")
+        try:
+            frames = list(reader.feed(data))
+            if frames and (len(frames) > 1 or reader.has_rest or frames[0][0] != b"J"):
+                raise FrameError("more than one message")
+            if frames:
+                return decode_json(frames[0][1])
+        except FrameError as error:
+            raise HandshakeError(str(error)) from None
+
+
+def send_line(conn: socket.socket, message: Any) -> None:
+    conn.sendall(json.dumps(message).encode() + b"\n")
+
+
+def read_line(conn: socket.socket, deadline: float, limit: int = MAX_LINE) -> Any:
+    """One line. The two sides take turns, so no data can follow it."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        conn.settimeout(max(0.001, deadline - time.monotonic()))
+        data = conn.recv(1 << 16)
+        line += data
+        if not data or len(line) > limit:
+            raise ConnectionError("the other side closed the connection" if not data else "its line is too long")
+    return json.loads(line)

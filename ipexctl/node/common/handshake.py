@@ -1,0 +1,136 @@
+"""The handshake on every port of a run and of a transfer: both ends prove that they have the same token, unsent.
+
+The server begins with `challenge {nonce}`, the client replies `hello {nonce, proof, …}`, the server `welcome {proof,
+…}`, or `refused` to a client without the token. A proof is an HMAC over the direction, both nonces and all other fields
+of its message, with a key derived from the token for one kind of port. So it is valid for one connection, one kind of
+port, one direction and one content: it can't be replayed, sent back or changed. What follows a handshake is neither
+encrypted nor authenticated (docs/security.md, "On the wire").
+
+This module knows messages only, and no socket: `listener.py` is the server's side of a connection,
+`authenticated_socket.py` and `run/supervisor_client.py` are the client's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
+RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES = "ranks", "checkpoint exchange", "checkpoint files"
+FILES, LINK_SPEED = "files", "link speed"
+"""Kinds of ports: each derives its own key."""
+MAX_FRAME = 4096
+"""Bytes of a message of the handshake."""
+_NONCE_SIZE = 32
+
+
+class HandshakeError(Exception):
+    """The other end has not proven the token; the text is the reason."""
+
+
+def derive_token(token: str, *purpose: str) -> str:
+    """A token for one purpose, from which `token` can't be found: 64 hex digits."""
+    return _mac(token.encode(), ["derive", *purpose])
+
+
+class ServerHandshake:
+    """The server's side of one connection."""
+
+    def __init__(self, token: str, port: str) -> None:
+        """`port`: its kind."""
+        self._key = _key_of(token, port)
+        self._nonce = _new_nonce()
+        self._peer_nonce = ""
+
+    def challenge(self) -> Json:
+        return {"t": "challenge", "nonce": self._nonce}
+
+    def check(self, hello: Json) -> None:
+        """Raise a HandshakeError unless the client has the token."""
+        if hello.get("t") != "hello":
+            raise HandshakeError("its first message is no hello")
+        peer_nonce = _nonce_of(hello)
+        _check_proof(self._key, "client", self._nonce, peer_nonce, hello)
+        self._peer_nonce = peer_nonce
+
+    def welcome(self, **fields: object) -> Json:
+        """The reply to a hello that was checked. `fields` are bound to the connection, too."""
+        assert self._peer_nonce, "the client has proven nothing"
+        message = {"t": "welcome", **fields}
+        return {**message, "proof": _proof(self._key, "server", self._nonce, self._peer_nonce, message)}
+
+    @staticmethod
+    def refusal() -> Json:
+        """The reply to a client without the token: it need not try again."""
+        return {"t": "refused"}
+
+
+class ClientHandshake:
+    """The client's side of one connection."""
+
+    def __init__(self, token: str, port: str, **identity: object) -> None:
+        """`identity`: fields of the hello."""
+        self._key = _key_of(token, port)
+        self._identity = identity
+        self._nonce = _new_nonce()
+        self._peer_nonce = ""
+
+    def hello(self, challenge: Json) -> Json:
+        """The reply to the server's first message."""
+        if challenge.get("t") != "challenge" or self._peer_nonce:
+            raise HandshakeError("another program answers there")
+        self._peer_nonce = _nonce_of(challenge)
+        message = {"t": "hello", "nonce": self._nonce, **self._identity}
+        return {**message, "proof": _proof(self._key, "client", self._peer_nonce, self._nonce, message)}
+
+    def check(self, welcome: Json) -> None:
+        """Raise a HandshakeError unless the server has the token."""
+        if welcome.get("t") == "refused":
+            raise HandshakeError("the program there has another token")
+        if welcome.get("t") != "welcome" or not self._peer_nonce:
+            raise HandshakeError("another program answers there")
+        _check_proof(self._key, "server", self._peer_nonce, self._nonce, welcome)
+
+
+def _new_nonce() -> str:
+    return os.urandom(_NONCE_SIZE // 2).hex()
+
+
+def _nonce_of(message: Json) -> str:
+    nonce = message.get("nonce")
+    if not isinstance(nonce, str) or len(nonce) != _NONCE_SIZE:
+        raise HandshakeError("its message has no nonce")
+    return nonce
+
+
+def _check_proof(key: bytes, role: str, server_nonce: str, client_nonce: str, message: Json) -> None:
+    import hmac
+
+    given = message.get("proof")
+    fields = {name: value for name, value in message.items() if name != "proof"}
+    try:
+        expected = _proof(key, role, server_nonce, client_nonce, fields)
+        is_proven = isinstance(given, str) and hmac.compare_digest(given.encode(), expected.encode())
+    except (ValueError, RecursionError):  # a text that is no Unicode, a number too long, an object too deep
+        is_proven = False
+    if not is_proven:
+        raise HandshakeError("it doesn't have the token")
+
+
+def _proof(key: bytes, role: str, server_nonce: str, client_nonce: str, fields: Json) -> str:
+    return _mac(key, [role, server_nonce, client_nonce, fields])
+
+
+def _key_of(token: str, port: str) -> bytes:
+    return bytes.fromhex(_mac(token.encode(), ["port", port]))
+
+
+def _mac(key: bytes, document: object) -> str:
+    import hashlib  # these load OpenSSL (3 to 15 ms), which most calls of the agent do not need
+    import hmac
+
+    text = json.dumps(document, sort_keys=True)
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()

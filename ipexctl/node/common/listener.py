@@ -1,0 +1,143 @@
+"""The rules of every port of a run and of a transfer, which strangers on the network can connect to, too.
+
+A connection is handed over once its client has proven the token (`handshake.py`). One that has not is bounded in time,
+in size and in number: if there are too many from one address or in total, the oldest is closed first, and those of
+planned hosts last. So a stranger can neither block others nor use up memory or file descriptors; a client whose
+connection is closed by this rule connects again (`authenticated_socket.py`, `run/supervisor_client.py`).
+
+It waits for nothing itself: its owner polls `readers` and `writers`.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import TYPE_CHECKING, Callable, Sequence
+
+from ipexctl.node.common import sockets
+from ipexctl.node.common.frames import FrameError, decode_json, encode_json
+from ipexctl.node.common.handshake import HandshakeError, ServerHandshake
+from ipexctl.node.common.link import ConnectionBroken, Link, Pollable
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
+AUTHENTICATION_TIME = 5.0
+"""Seconds for a client to prove the token."""
+MAX_UNAUTHENTICATED = 512
+"""Connections without a proof, beside one for each expected client."""
+MAX_OF_ONE_ADDRESS = 32
+"""Of those, from one address."""
+_ACCEPTED_AT_ONCE = 32
+"""Between two looks at the connections, so that a reply that has arrived counts before its connection is the oldest."""
+OnClient = Callable[[Link, ServerHandshake, "Json"], None]
+"""Gets the connection of a client that has proven the token, and its hello. It sends the welcome and keeps the
+connection, or raises a ConnectionBroken, FrameError or OSError."""
+
+
+class Listener:
+    """Accepts connections at one port, or two, and hands over those of clients that have the token."""
+
+    def __init__(
+        self, listening: Sequence[socket.socket], token: str, port: str, on_client: OnClient, expected: int = 0
+    ) -> None:
+        """`port`: its kind, for the handshake. `expected`: so many clients may connect at once."""
+        self.expected = expected
+        self.addresses = {sockets.LOCAL}
+        """Of planned hosts, and of clients that have proven the token."""
+        self._listening = list(listening)
+        for listener in self._listening:
+            listener.setblocking(False)
+        self._token, self._port, self._on_client = token, port, on_client
+        self._unauthenticated: dict[Link, ServerHandshake] = {}
+        """The oldest first."""
+
+    def readers(self) -> list[Pollable]:
+        return [*self._listening, *self._unauthenticated]
+
+    def writers(self) -> list[Link]:
+        return [link for link in self._unauthenticated if link.pending]
+
+    def handle_ready(self, readable: Sequence[Pollable]) -> None:
+        """Handle readable connections before new ones, which may take their place."""
+        for link in readable:
+            if isinstance(link, Link) and link in self._unauthenticated:
+                self._drop_on_error(link, self._read)
+        for link in self.writers():
+            self._drop_on_error(link, Link.flush)
+        for listener in readable:
+            if isinstance(listener, socket.socket) and listener in self._listening:
+                self._accept(listener)
+
+    def drop_late(self, now: float) -> None:
+        """Drop connections without a proof after their time; others may have been closed by the stranger."""
+        for link in [link for link in self._unauthenticated if now - link.began > AUTHENTICATION_TIME]:
+            self._drop(link)
+
+    def drop_all(self) -> None:
+        """Drop the connections without a proof."""
+        for link in list(self._unauthenticated):
+            self._drop(link)
+
+    def close(self) -> None:
+        self.drop_all()
+        for listener in self._listening:
+            listener.close()
+        self._listening = []
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            try:
+                sock, address = listener.accept()
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE) and self._unauthenticated:
+                    self._drop_oldest(self._unauthenticated)  # else this port would stay readable, and use a core
+                return
+            try:
+                link = Link(sock, sockets.LOCAL if sock.family == socket.AF_UNIX else address[0])
+            except OSError:
+                sock.close()
+                continue
+            self._make_room(link.address)
+            self._unauthenticated[link] = handshake = ServerHandshake(self._token, self._port)
+            link.send(encode_json(handshake.challenge()))
+            self._drop_on_error(link, Link.flush)
+
+    def _make_room(self, address: str) -> None:
+        """Drop a connection without a proof, if there are too many of that address or in all."""
+        same_address = [link for link in self._unauthenticated if link.address == address]
+        if len(same_address) >= MAX_OF_ONE_ADDRESS + self.expected:
+            self._drop(same_address[0])
+        elif len(self._unauthenticated) >= MAX_UNAUTHENTICATED + self.expected:
+            self._drop_oldest(self._unauthenticated)
+
+    def _drop_oldest(self, links: dict[Link, ServerHandshake]) -> None:
+        strangers = [link for link in links if link.address not in self.addresses]
+        self._drop((strangers or list(links))[0])
+
+    def _read(self, link: Link) -> None:
+        frames = list(link.receive())
+        if not frames:
+            return
+        if len(frames) > 1 or link.reader.has_rest or frames[0][0] != b"J":
+            raise ConnectionBroken("it sends more than a hello")
+        handshake, hello = self._unauthenticated[link], decode_json(frames[0][1])
+        try:
+            handshake.check(hello)
+        except HandshakeError as error:
+            link.send(encode_json(handshake.refusal()))
+            link.flush()
+            raise ConnectionBroken(str(error)) from None
+        self.addresses.add(link.address)
+        self._on_client(link, handshake, hello)
+        self._unauthenticated.pop(link, None)
+
+    def _drop_on_error(self, link: Link, action: Callable[[Link], None]) -> None:
+        try:
+            action(link)
+        except (ConnectionBroken, FrameError, OSError):
+            self._drop(link)
+
+    def _drop(self, link: Link) -> None:
+        self._unauthenticated.pop(link, None)
+        link.close()
