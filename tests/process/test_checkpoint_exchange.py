@@ -9,23 +9,27 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from run_helpers import Run
+from stranger_helpers import UnauthenticatedClients
 
 from agent_helpers import all_pythons, wait_until
 from env_helpers import start
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.authenticated_socket import connect, send_line
-from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE
+from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.files.checkpoint import CheckpointFiles
 from ipexctl.node.files.checkpoint_plan import Copy
+from ipexctl.node.run import checkpoint_exchange
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
 
@@ -291,6 +295,37 @@ def test_lost_host_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:
     assert "node2" in exchange.failure
     exchange.close()
     assert client.communicate(timeout=30)[1] != b""
+
+
+@pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"])
+def test_strangers_that_fill_the_port_do_not_end_the_exchange(hosts: Callable[[str], Hosts], source: str) -> None:
+    cluster = hosts("last.pt")
+    cluster.write("node1", saved("one"))
+    exchange = CheckpointExchange(cluster.path, dict(enumerate(cluster.names)), "127.0.0.1", TOKEN)
+    with UnauthenticatedClients(partial(socket.create_connection, ("127.0.0.1", exchange.port), 0.2, (source, 0)), 700):
+        clients = [cluster.take_part(rank, exchange.port, sys.executable, TOKEN) for rank in range(3)]
+        wait_until(lambda: exchange.is_over, 60)
+    exchange.close()
+    assert exchange.failure == ""
+    assert [client.communicate(timeout=30)[1] for client in clients] == [b""] * 3
+    assert cluster.content() == [saved("one")] * 3
+
+
+def test_exchange_sends_no_token(hosts: Callable[[str], Hosts], monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[str] = []
+
+    def record(conn: socket.socket, message: object) -> None:
+        messages.append(json.dumps(message))
+        send_line(conn, message)
+
+    monkeypatch.setattr(checkpoint_exchange, "send_line", record)
+    cluster = hosts("last.pt")
+    cluster.write("node1", saved("one"))
+    assert cluster.exchange().failure == "", cluster.errors
+    (name,) = {order["exchange"] for order in map(json.loads, messages) if "exchange" in order}
+    text = " ".join(messages)
+    assert "last.pt" in text
+    assert [secret for secret in (TOKEN, derive_token(TOKEN, CHECKPOINT_FILES, name)) if secret in text] == []
 
 
 def test_wrong_token_is_refused(hosts: Callable[[str], Hosts]) -> None:

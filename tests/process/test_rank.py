@@ -239,7 +239,7 @@ def test_supervisor_without_the_token_is_refused(make: Callable[..., Run]) -> No
     status = run.wait()
     stranger.close()
     assert status["state"] == "failed"
-    assert "another program answers" in run.said("mpirun.log")
+    assert "not the supervisor of this run" in run.said("mpirun.log")
 
 
 class BreakableConnection:

@@ -36,6 +36,8 @@ def choose_cause(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = F
     """
     context = snapshot.context
     own: Cause | None = None
+    if first is not None and first.kind == "checkpoint":  # output of its ranks is of an earlier attempt
+        return _recorded(snapshot, first, "run.checkpoint")
     if first is not None and (too_many := _too_many_ranks(snapshot, first)) is not None:
         return too_many
     if first is not None and first.rank is not None:

@@ -107,6 +107,8 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     ended = f"rank {first.rank} on {first.host} {describe_exit(first.exit_code, first.signal, first.oom)}"
     headline = f"{failed}: {snapshot.status.reason or ended}"
     lines, logs = last_lines(snapshot.output_of(first.rank)), f"ipexctl logs {run} -r {first.rank}"
+    if first.kind == "checkpoint":  # no rank was started: its last lines, if any, are of an earlier attempt
+        lines, logs = (), f"ipexctl logs {run}"
     return Diagnosis(run, "failed", headline, first, cause, lines, f"rank {first.rank}", others, notes, (logs,))
 
 

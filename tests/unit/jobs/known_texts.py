@@ -60,7 +60,7 @@ TEXTS = tuple(text for texts in SECTIONS.values() for text in texts)
 
 def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
     """The snapshot of the run, as `node/run/run_snapshot.py` sends it."""
-    has_first = text.by == "rank" or text.kind == "lost"
+    has_first = text.by == "rank" or text.kind in ("lost", "checkpoint")
     first = {
         "kind": text.kind or ("exit" if not text.signal else "signal"),
         "rank": 1 if text.said_by else None,
