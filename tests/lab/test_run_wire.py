@@ -48,7 +48,8 @@ import io, os, signal, sys, time, zipfile
 
 PATH, rank, count = "checkpoints/last.pt", int(os.environ["RANK"]), int(os.environ["RESTART_COUNT"])
 step = int(zipfile.ZipFile(PATH).read("step")) if os.path.exists(PATH) else 0
-print("a line in clear, from step", step, "with", len(os.environ["LAB_SECRET"]), flush=True)
+sys.stdout.write(f"a line in clear, from step {step} with {len(os.environ['LAB_SECRET'])}\\n")
+sys.stdout.flush()
 if rank == 0:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
@@ -206,7 +207,7 @@ def test_secrets_and_strangers_on_the_wire(cluster: Cluster, tmp_path: Path) -> 
     assert {kind for row in strangers.report.values() for kind in row["received"]} <= {"challenge", "refused"}
     # The recording is one: it has what crosses in clear.
     text = wire_recorder.Recording(recording).text()
-    assert text.count(b"a line in clear, from step 5") >= 2
+    assert b"a line in clear, from step 5" in text
     assert b"w" * 10_000 in text
     (*exchanges,) = {match.decode() for match in re.findall(rb'"exchange": "([0-9a-f]{32})"', text)}
     assert len(exchanges) == 2
