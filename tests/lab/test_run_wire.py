@@ -128,11 +128,13 @@ class Strangers:
         self._process.stdin.write("".join(f"{line}\n" for line in lines))
         self._process.stdin.flush()
 
-    def close(self) -> None:
+    def __enter__(self) -> Strangers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        out, _ = self._process.communicate(timeout=20)
-        self.report = json.loads(out)
+        self.report = json.loads(self._process.communicate(timeout=20)[0])
 
 
 def hello_in(data: bytes) -> bytes:
@@ -147,9 +149,11 @@ def recorded(lab: Lab, path: Path) -> Iterator[None]:
     argv = ["ip", "netns", "exec", lab.switch, sys.executable, "-I", str(HERE / "wire_recorder.py"), str(path)]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    assert process.stdout.readline() == "recording\n"
-    yield
-    out, _ = process.communicate(timeout=60)
+    try:
+        assert process.stdout.readline() == "recording\n"
+        yield
+    finally:
+        out, _ = process.communicate(timeout=60)
     assert int(out) == 0, "packets were lost"
 
 
@@ -158,8 +162,10 @@ def another_address(host: LabHost) -> Iterator[str]:
     """An address of that host that is not in the hostfile."""
     address = host.peer_address.rpartition(".")[0] + ".211"
     run(["ip", "-netns", host.netns, "address", "add", f"{address}/32", "dev", "eth0"])
-    yield address
-    run(["ip", "-netns", host.netns, "address", "delete", f"{address}/32", "dev", "eth0"])
+    try:
+        yield address
+    finally:
+        run(["ip", "-netns", host.netns, "address", "delete", f"{address}/32", "dev", "eth0"])
 
 
 def forms_of(secret: str) -> dict[str, bytes]:
@@ -181,8 +187,11 @@ def test_secrets_and_strangers_on_the_wire(cluster: Cluster, tmp_path: Path) -> 
     for number in range(3):  # the ports of the run are open for a while before its ranks connect
         cluster.on(number, f"echo sleep 1.5 >{setup}")
     options = ("--ppn", "1", "--setup", setup, "--checkpoint", "checkpoints/last.pt", "--max-restarts", "1")
-    with recorded(lab, recording), another_address(lab.hosts[2]) as address:
-        strangers = Strangers(lab, lab.hosts[2], address, recording)
+    with (
+        recorded(lab, recording),
+        another_address(lab.hosts[2]) as address,
+        Strangers(lab, lab.hosts[2], address, recording) as strangers,
+    ):
         running = cluster.begin(*options, "-x", f"LAB_SECRET={value}", "train.py")
         running.wait_for("a line in clear", times=3, timeout=100)
         rundir = f".ipexctl/runs/{running.id}"
@@ -190,7 +199,6 @@ def test_secrets_and_strangers_on_the_wire(cluster: Cluster, tmp_path: Path) -> 
         assert job["variables"]["LAB_SECRET"] == value
         cluster.on(1, f"touch '{job['cwd']}/go'")
         assert running.end(100) == 0, running.said()
-        strangers.close()
     # The verdict is that of a run without strangers.
     status = json.loads(cluster.on(0, f"cat {rundir}/status.json"))
     assert (status["state"], status["exit_code"], len(status["attempts"])) == ("ok", 0, 1)

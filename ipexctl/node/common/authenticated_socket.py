@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import socket
 import threading
 import time
@@ -83,7 +82,10 @@ class AuthenticatingServer:
         if link.pending:
             raise ConnectionBroken("it reads nothing")
         link.sock.setblocking(True)
-        threading.Thread(target=self._handle_client, args=(link.sock,), daemon=True).start()
+        try:
+            threading.Thread(target=self._handle_client, args=(link.sock,), daemon=True).start()
+        except RuntimeError:  # the account has reached its limit of threads
+            raise ConnectionBroken("no thread can be started") from None
 
     def _handle_client(self, conn: socket.socket) -> None:
         with conn, contextlib.suppress(OSError, *MALFORMED, AgentError):
@@ -121,7 +123,7 @@ def connect(
             if time.monotonic() + 2 * _RETRY_INTERVAL > deadline:
                 reason = f"{error.strerror or error}; {attempts} attempts in {patience:g} s"
                 raise ConnectError(reason) from None
-        time.sleep(_RETRY_INTERVAL * (0.5 + random.random()))  # noqa: S311  # so that clients differ
+        time.sleep(_RETRY_INTERVAL * (0.5 + os.urandom(1)[0] / 256))  # clients differ; `random` would load OpenSSL
 
 
 def _authenticate(conn: socket.socket, handshake: ClientHandshake, reply_time: float) -> socket.socket:

@@ -8,6 +8,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -436,6 +437,33 @@ def test_port_probes_detect_wrong_tokens_and_closed_ports(probe: Callable[[str],
     targets = [first.target, second.target, (address, "another", first.listener), closed]
     for host in (first, second):
         assert host.connect(targets, 1) == ["ok", "ok", "wrong", "refused"]
+
+
+def test_greeting_of_a_listener_has_no_token_and_differs_each_time(probe: Callable[[str], PortProbe]) -> None:
+    listening = probe("127.0.0.1")
+    greetings = []
+    for _ in range(2):
+        with socket.create_connection(("127.0.0.1", listening.listener.port or 0), 5) as conn:
+            greetings.append(conn.makefile("rb").read())
+    assert all(greeting.startswith(b"ipexctl ") for greeting in greetings)
+    assert len(set(greetings)) == 2
+    assert not [greeting for greeting in greetings if listening.token.encode() in greeting]
+
+
+@pytest.mark.parametrize(
+    "lie", [b"", b"SSH-2.0-x\r\n", b"ipexctl TOKEN\n", b"ipexctl a b\n", b"ipexctl " + b"x" * 9000]
+)
+def test_listener_without_the_token_is_wrong(probe: Callable[[str], PortProbe], lie: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as liar:
+
+        def answer() -> None:
+            with liar.accept()[0] as conn:
+                conn.sendall(lie)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert probe("127.0.0.1").connect([("127.0.0.1", "x", PortListener(liar.getsockname()[1]))], 2) == ["wrong"]
+        thread.join()
 
 
 def test_a_listener_that_sends_nothing_is_mute(probe: Callable[[str], PortProbe]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -180,10 +182,17 @@ class Node0:
 
 
 def test_link_is_measured_over_loopback_and_wrong_tokens_are_refused() -> None:
-    with agent("serve", address="127.0.0.1", token="token") as server, agent("connect") as client:
+    """Connections that send nothing do not keep the server waiting."""
+    with (
+        agent("serve", address="127.0.0.1", token="token") as server,
+        agent("connect") as client,
+        contextlib.ExitStack() as strangers,
+    ):
         assert server.stdout is not None
         listener = parse_listener(Reply(json.loads(server.stdout.readline())))
         assert listener is not None
+        for _ in range(3):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", listener.port or 0), 5))
         dialog: Any = Node0(client)
         targets = {"a": ("127.0.0.1", "wrong", listener), "b": ("127.0.0.1", "token", listener)}
         found = measure_links(dialog, "node0", targets, time.monotonic() + 5)
