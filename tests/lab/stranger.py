@@ -94,7 +94,7 @@ def read(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
 
 
 def fill(selector: selectors.BaseSelector, port: Port, replays: list[bytes]) -> None:
-    for _ in range(min(40, port.count - port.held)):
+    for _ in range(min(10, port.count - port.held)):
         try:
             conn = port.connect(replays)
         except OSError:  # the port is closed by now

@@ -43,6 +43,8 @@ PROGRAMS = ("run.supervisor", "files.checkpoint")
 LISTENING = "0A"
 STRANGERS = 150
 """Connections held at each port from each address; the port's own limit is 32 of one address."""
+REPLAYED = 4
+"""Hellos of the first attempt that are sent again: of two ranks, and of their parts in the exchange."""
 TRAIN = """\
 import io, os, signal, sys, time, zipfile
 
@@ -117,7 +119,8 @@ class Strangers:
                 if address in self._targets and f"{address}:{port}" not in self.programs:
                     self.programs[f"{address}:{port}"] = program
                     self._send(*(f"fill {address} {port} {source} {STRANGERS}" for source in self._sources))
-            for flow in recording.update():
+            # Later hellos are not needed, and to read all that strangers send would take too long.
+            for flow in recording.update() if len(self.replayed) < REPLAYED else ():
                 hello = hello_in(bytes(recording.flows[flow][:5000]))
                 if hello and flow[0] not in self._sources[1:] and hello not in self.replayed:
                     self.replayed.append(hello)
@@ -185,7 +188,7 @@ def test_secrets_and_strangers_on_the_wire(cluster: Cluster, tmp_path: Path) -> 
     cluster.write("train.py", TRAIN)
     setup = f"/tmp/slow-{value[:8]}.sh"
     for number in range(3):  # the ports of the run are open for a while before its ranks connect
-        cluster.on(number, f"echo sleep 1.5 >{setup}")
+        cluster.on(number, f"echo sleep 2.5 >{setup}")
     options = ("--ppn", "1", "--setup", setup, "--checkpoint", "checkpoints/last.pt", "--max-restarts", "1")
     with (
         recorded(lab, recording),
@@ -210,8 +213,8 @@ def test_secrets_and_strangers_on_the_wire(cluster: Cluster, tmp_path: Path) -> 
     supervisor = [port for port, program in strangers.programs.items() if program == "run.supervisor"]
     assert len(supervisor) == 3  # that of the ranks, and one for the exchange of each attempt
     for port in supervisor:
-        assert strangers.report[port]["connections"] > 2 * STRANGERS, strangers.report
-    assert len(strangers.replayed) >= 4  # of two ranks, and of their parts in the exchange
+        assert strangers.report[port]["connections"] > STRANGERS, strangers.report
+    assert len(strangers.replayed) >= REPLAYED
     assert {kind for row in strangers.report.values() for kind in row["received"]} <= {"challenge", "refused"}
     # The recording is one: it has what crosses in clear.
     text = wire_recorder.Recording(recording).text()
