@@ -7,16 +7,19 @@ import io
 import os
 import tarfile
 import threading
+import time
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.file_reader import COPIED, TooLargeError, read_regular
-from ipexctl.playbook.modules.host_script import run_sh
+from ipexctl.playbook.modules.host_script import WALK, run_sh
 from ipexctl.playbook.options import source_path
 from ipexctl.playbook.result import Call, Result, failed, unified_diff
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.remote.session import Session
 
@@ -25,32 +28,33 @@ _SMALL_FILE: Final = 256 << 10
 _MAX_DIFF: Final = 200_000
 _READING: Final = threading.Lock()
 
-# Another account may change a directory such as /tmp at any moment: an existing file is opened once and handled through
-# that descriptor; a new one has a random name that must not exist yet (set -C: O_EXCL).
-_LINKS: Final = """\
-LC_ALL=C; export LC_ALL
-check_link() {
-  { [ "$follow" != yes ] && [ -L "${1%/}" ]; } || return 0
-  case $(stat -c %u -- "${1%/}") in 0|"$(id -u)") return 0;; esac
-  echo "${1%/} is a link that belongs to $(stat -c %U -- "${1%/}"): it is not followed" >&2; exit 1
-}
-"""
+# walk.sh says how a path is entered, and why each name begins with `./`. An existing file is opened once and handled
+# through that descriptor; a new one has a temporary name that must not exist yet (set -C: O_EXCL).
 _PLACE: Final = (
-    _LINKS
+    WALK
     + """\
-dest=$1 name=$2 want=$3 size=$4 mode=$5 backup=$6 check=$7 diff=$8 sent=$9 follow=${10}
-case $dest in '~') dest=$HOME;; '~/'*) dest=$HOME/${dest#??};; esac
-case $dest in -*) dest=./$dest;; esac
+basename=$2 want=$3 size=$4 mode=$5 backup=$6 check=$7 diff=$8 sent=$9 follow=${10}
+expand_home "$1"
+dest=$path present=yes
 case $dest in
-  */) check_link "$dest"; dest=$dest$name;;
-  *) if [ -d "$dest" ]; then check_link "$dest"; dest=$dest/$name; fi;;
+  */) enter "$dest" || present=; dest=$dest$basename name=$basename;;
+  *)
+    enter_parent "$dest" || present=
+    if [ -z "$name" ] || { [ -n "$present" ] && [ -d "./$name" ]; }; then
+      [ -z "$name" ] || enter "$name" || changed_meanwhile "$dest"
+      dest=$dest/$basename name=$basename
+    fi;;
 esac
-if [ -L "$dest" ] && [ "$follow" = yes ]; then dest=$(readlink -f -- "$dest"); fi
+while [ "$follow$present" = yesyes ] && [ -L "./$name" ]; do
+  read_link "$name"; enter_parent "$target" || present=
+  dest=$here/${missing}$name
+done
+[ -z "$present" ] || [ "$check" = yes ] || remove_abandoned "$name"
 have= was= state=changed
-if [ -e "$dest" ] && [ ! -L "$dest" ]; then
-  [ ! -d "$dest" ] || { echo "a directory is in its place: $dest" >&2; exit 1; }
-  [ -f "$dest" ] || { echo "no regular file is in its place: $dest" >&2; exit 1; }
-  exec 3<"$dest"
+if [ -n "$present" ] && [ -e "./$name" ] && [ ! -L "./$name" ]; then
+  [ ! -d "./$name" ] || fail "a directory is in its place: $dest"
+  [ -f "./$name" ] || fail "no regular file is in its place: $dest"
+  open_file "$name"
   have=$(sha256sum <&3) || exit 1
   have=${have%% *} was=$(stat -L -c %a /proc/self/fd/3) || exit 1
   [ "$have" != "$want" ] || { state=mode; [ -n "$mode" ] && [ "$mode" != "$was" ] || state=ok; }
@@ -60,26 +64,25 @@ old() { [ "$diff" != yes ] || [ -z "$have" ] || head -c 200000 </proc/self/fd/3;
 if [ "$sent" = no ] && [ $state = changed ]; then report send; exit 0; fi
 if [ $state = ok ] || [ "$check" = yes ]; then report $state; [ $state != changed ] || old; exit 0; fi
 if [ $state = mode ]; then chmod "$mode" /proc/self/fd/3 && report mode; exit; fi
-dir=${dest%/*}; [ "$dir" != "$dest" ] || dir=.
-[ -d "$dir" ] || [ -z "$dir" ] || mkdir -p -- "$dir" || exit 1
-[ -w "${dir:-/}" ] || { echo "this account may not write to ${dir:-/}: permission denied" >&2; exit 1; }
-part=$dest.$(od -An -N12 -tx1 /dev/urandom | tr -d ' \\n').part
-trap 'rm -f -- "$part" "$part.bak" 2>/dev/null' EXIT; trap 'exit 1' HUP INT PIPE TERM
+[ -n "$present" ] || enter "$missing" make || exit 1
+[ -w . ] || fail "this account may not write to ${here:-/}: permission denied"
+temporary_name "$name"
+trap 'rm -f -- "$temporary" "$temporary.bak" 2>/dev/null' EXIT; trap 'exit 1' HUP INT PIPE TERM
 mask=$(umask); umask 077
 set -C
-exec 4>"$part"
+exec 4>"$temporary"
 cat >&4 || exit 1
-[ "$(wc -c </proc/self/fd/4)" -eq "$size" ] || { echo 'only part of it has arrived' >&2; exit 1; }
+[ "$(wc -c </proc/self/fd/4)" -eq "$size" ] || fail 'only part of it has arrived'
 [ -n "$mode" ] || mode=${was:-$(printf %o $((0666 & ~mask)))}
 report changed; old
 if [ "$backup" = yes ] && [ -n "$have" ]; then
-  exec 5>"$part.bak"
+  exec 5>"$temporary.bak"
   cat </proc/self/fd/3 >&5 && chmod "$was" /proc/self/fd/5 || exit 1
   touch -r /proc/self/fd/3 /proc/self/fd/5
   chown "$(stat -L -c %u:%g /proc/self/fd/3)" /proc/self/fd/5 2>/dev/null
-  mv -fT -- "$part.bak" "$dest.$(date +%Y%m%d-%H%M%S).bak" || exit 1
+  mv -fT -- "$temporary.bak" "./$name.$(date +%Y%m%d-%H%M%S).bak" || exit 1
 fi
-chmod "$mode" /proc/self/fd/4 && mv -fT -- "$part" "$dest"
+chmod "$mode" /proc/self/fd/4 && mv -fT -- "$temporary" "./$name"
 """
 )
 
@@ -90,14 +93,33 @@ cd -- "$dest" 2>/dev/null || { echo none; exit 0; }
 echo some; sha256sum -c - 2>/dev/null
 exit 0
 """
+# The files of the first directory are in the archive's directory 0, and so on. They are unpacked in a directory that no
+# other account can enter, and then renamed into their own, which may be behind a link. tar alone would follow any link.
 _UNPACK: Final = (
-    _LINKS
+    WALK
     + """\
-case $1 in '~') dest=$HOME;; '~/'*) dest=$HOME/${1#??};; *) dest=$1;; esac
-follow=$2; shift 2
-check_link "$dest"
-for directory do check_link "$dest/$directory"; done
-mkdir -p -- "$dest" && exec tar -xpof - -C "$dest"
+follow=$2; expand_home "$1"
+shift 2
+enter "$path" make
+[ -w . ] || fail "this account may not write to ${here:-/}: permission denied"
+remove_abandoned ''
+temporary_name ''
+trap 'remove_tree "$temporary"' EXIT; trap 'exit 1' HUP INT PIPE TERM
+mkdir -m 700 -- "$temporary" || exit 1
+(
+  cd -P -- "$temporary" && find_directory || exit 1
+  [ "$at" = "$here/${temporary#./}" ] && [ -O . ] || changed_meanwhile "$here"
+  : >.ipexctl-tree && exec 7<. && tar -xpof - || exit 1
+  number=0
+  for directory do
+    (
+      cd -P .. && find_directory && [ "$at" = "$here" ] || changed_meanwhile "$here"
+      enter "$directory" make
+      exec find "/proc/self/fd/7/$number" -type f -exec sh -c 'exec mv -f -- "$@" ./' sh {} +
+    ) || exit
+    number=$((number + 1))
+  done
+)
 """
 )
 
@@ -185,9 +207,9 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     diff = "".join(f"+ {args['dest'].rstrip('/')}/{name}\n" for name in sorted(missing))
     if call.check:
         return Result("changed", message, data=outcome, diff=diff)
-    parents = sorted({str(parent) for name in missing for parent in PurePosixPath(name).parents} - {"."})
-    arguments = [args["dest"], "yes" if args["follow"] else "", *parents]
-    completed = run_sh(context, session, call, _UNPACK, arguments, stdin=_packed(missing, args["mode"]))
+    directories = sorted({str(PurePosixPath(name).parent) for name in missing})
+    arguments = [args["dest"], "yes" if args["follow"] else "", *directories]
+    completed = run_sh(context, session, call, _UNPACK, arguments, stdin=_packed(missing, directories, args["mode"]))
     if completed.rc != 0:
         return completed.failure(**outcome)
     return Result("changed", message, data=outcome, diff=diff)
@@ -209,12 +231,15 @@ def _files_below(source: Path) -> dict[str, tuple[bytes, int]] | None:
     return contents
 
 
-def _packed(files: dict[str, tuple[bytes, int]], mode: int | None) -> bytes:
-    packed = io.BytesIO()
+def _packed(files: dict[str, tuple[bytes, int]], directories: Sequence[str], mode: int | None) -> bytes:
+    """An archive with the files of each directory in a directory that has its number."""
+    numbers = {directory: number for number, directory in enumerate(directories)}
+    packed, now = io.BytesIO(), int(time.time())
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, (data, file_mode) in files.items():
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(data), file_mode if mode is None else mode
+            path = PurePosixPath(name)
+            member = tarfile.TarInfo(f"{numbers[str(path.parent)]}/{path.name}")
+            member.size, member.mode, member.mtime = len(data), file_mode if mode is None else mode, now
             archive.addfile(member, io.BytesIO(data))
     return packed.getvalue()
 

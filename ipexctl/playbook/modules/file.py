@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.playbook.modules.host_script import run_sh
+from ipexctl.playbook.modules.host_script import WALK, run_sh
 from ipexctl.playbook.result import Call, Result
 from ipexctl.remote.reply import MalformedReply
 
@@ -17,42 +17,75 @@ _HOME: Final = """\
 case $1 in '~') path=$HOME;; '~/'*) path=$HOME/${1#??};; *) path=$1;; esac
 case $path in -*) path=./$path;; esac
 """
-_FILE: Final = """\
-state=$2 src=$3 mode=$4 check=$5 changed=ok
-no() { printf '%s\\n' "$1" >&2; exit 1; }
-if [ -L "$path" ]; then was=link; elif [ -d "$path" ]; then was=directory; elif [ -e "$path" ]; then was=file
+_FILE: Final = (
+    WALK
+    + """\
+state=$2 src=$3 mode=$4 check=$5 follow=$6 changed=ok
+expand_home "$1"
+present=yes
+enter_parent "$path" || present=
+if [ -z "$present" ]; then was=absent
+elif [ -z "$name" ]; then was=directory
+elif [ -L "./$name" ]; then was=link; elif [ -d "./$name" ]; then was=directory; elif [ -e "./$name" ]; then was=file
 else was=absent; fi
 now=$was
-if [ "$was" = link ] && [ "$state" != link ] && [ "$state" != absent ] && [ -e "$path" ]; then
-  if [ -d "$path" ]; then now=directory; else now=file; fi
+if [ "$was" = link ] && [ "$state" != link ] && [ "$state" != absent ]; then
+  while [ -n "$present" ] && [ -n "$name" ] && [ -L "./$name" ]; do
+    read_link "$name"; enter_parent "$target" || present=
+  done
+  if [ -z "$present" ]; then :; elif [ -d "./$name" ]; then now=directory; elif [ -e "./$name" ]; then now=file; fi
 fi
+is_closed() { # whether only root and this account can replace the files of the current directory
+  owner_and_mode=$(stat -c '%u %a' .)
+  case $owner_and_mode in "0 "*|"$(id -u) "*) ;; *) return 1;; esac
+  case $owner_and_mode in *[0145][0145]) ;; *) return 1;; esac
+}
+need_parent() { [ -n "$present" ] || fail "there is no directory $here/${missing%/}"; }
 case $state in
   absent)
-    case $path in /|"$HOME"|"$HOME/") no "$path is not for us to take away";; esac
+    home=$(cd -P -- "$HOME" 2>/dev/null && env pwd -P)
+    case $path in /|"$HOME"|"$HOME/") name=;; esac
+    [ "$was" != directory ] || case $home/ in "$here/$name/"*) name=;; esac
+    [ -n "$name" ] || [ "$was" = absent ] || fail "$path is not removed: it is the root or has the account's home in it"
     [ "$was" = absent ] || changed=changed
-    [ "$check$changed" != changed ] || rm -rf -- "$path" || exit 1;;
+    [ "$check$changed" != changed ] || rm -rf -- "./$name" || exit 1;;
   directory)
-    [ "$now" = directory ] || [ "$now" = absent ] || no "a $now is in its place: $path"
+    [ "$now" = directory ] || [ "$now" = absent ] || fail "a $now is in its place: $path"
     [ "$now" = directory ] || changed=changed
-    [ "$check$changed" != changed ] || mkdir -p -- "$path" || exit 1;;
+    if [ "$check$changed" = changed ]; then
+      [ -n "$present" ] || enter "$missing" make
+      present=yes
+      [ -z "$name" ] || enter "$name" make
+      name=.
+    fi;;
   touch)
+    need_parent
     changed=changed
-    [ -n "$check" ] || touch -- "$path" || exit 1;;
+    if [ -n "$check" ]; then :
+    elif [ -e "./$name" ]; then touch -c -h -- "./${name:-.}" || exit 1
+    else (set -C; : >"./$name") || exit 1; fi;;
   link)
-    [ "$was" = link ] || [ "$was" = absent ] || no "a $was is in its place: $path"
-    [ "$was" = link ] && [ "$(readlink -- "$path")" = "$src" ] || changed=changed
-    [ "$check$changed" != changed ] || ln -sfn -- "$src" "$path" || exit 1;;
+    need_parent
+    [ "$was" = link ] || [ "$was" = absent ] || fail "a $was is in its place: $path"
+    [ "$was" = link ] && [ "$(readlink -- "./$name")" = "$src" ] || changed=changed
+    [ "$check$changed" != changed ] || ln -sfn -- "$src" "./$name" || exit 1;;
   *)
-    [ "$now" != absent ] || no "there is nothing at $path"
-    [ "$now" = file ] || [ -z "$state" ] || no "a $now is in its place: $path";;
+    [ "$now" != absent ] || fail "there is nothing at $path"
+    [ "$now" = file ] || [ -z "$state" ] || fail "a $now is in its place: $path";;
 esac
-had=$(stat -L -c %a -- "$path" 2>/dev/null)
+had=
+[ -z "$present" ] || had=$(stat -c %a -- "./${name:-.}" 2>/dev/null)
 if [ -n "$mode" ] && [ "$had" != "$mode" ]; then
   changed=changed
-  [ -n "$check" ] || chmod "$mode" -- "$path" || exit 1
+  if [ -n "$check" ]; then :
+  elif [ -d "./$name" ] && [ -x "./$name" ]; then enter "./$name" && chmod "$mode" . || exit 1
+  elif [ -f "./$name" ] && [ -r "./$name" ]; then open_file "$name"; chmod "$mode" /proc/self/fd/3 || exit 1
+  elif is_closed; then chmod "$mode" -- "./$name" || exit 1
+  else fail "the mode of $path stays: another account can replace it at any moment"; fi
 fi
 printf '%s\\n%s\\n%s\\n%s\\n' "$changed" "$was" "$had" "$path"
 """
+)
 _STAT: Final = """\
 follow=$2 sum=$3
 [ -e "$path" ] || { [ -L "$path" ] && [ -z "$follow" ]; } || { echo none; exit 0; }
@@ -72,7 +105,8 @@ def _file(context: PlayContext, call: Call, session: Session) -> Result:
     mode = "" if args["mode"] is None else f"{args['mode']:o}"
     state = args["state"] or ""
     arguments = [args["path"], state, args["src"] or "", mode, "check" if call.check else ""]
-    completed = run_sh(context, session, call, _HOME + _FILE, arguments)
+    arguments.append("yes" if args["follow"] else "")
+    completed = run_sh(context, session, call, _FILE, arguments)
     if completed.rc != 0:
         return completed.failure(path=args["path"])
     output = completed.stdout.decode(errors="replace")

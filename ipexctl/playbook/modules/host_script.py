@@ -7,13 +7,15 @@ import re
 import shlex
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.hosts.names import quoted
 from ipexctl.playbook.result import Call, Result, failed
-from ipexctl.remote.command import Command, encode_for_printf
+from ipexctl.remote.command import Command, encode_for_printf, shell_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import ChunkStream, chunks_of
-from ipexctl.text import variable_in_sh
+from ipexctl.text import printable, variable_in_sh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +34,16 @@ exec sudo -n -u {user} -- /bin/sh -c {take}
 _SH_PREFIX: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
 """The prefix of sh's own messages: the script's name and a line number, which mean nothing to the user."""
 _FIXES: Final = {
-    "it is not followed": "readlink on the host shows its target; follow: true if you trust it, or remove the link",
     "permission denied": "a place this account may write to, or become: true",
     "no space": "free some space there, then run it again",
     "quota": "free some space there, then run it again",
 }
+_LINK_FIX: Final = (
+    "if {owner} is meant to choose the place: follow: true; else use the real path, without that link, in the task"
+)
+_REFUSED_LINK: Final = re.compile(rb"\x1elink\x1e([^\x1e]*)\x1e([^\x1e]*)\x1e([^\x1e]*)\Z")
+WALK: Final = shell_text(Path(__file__).with_name("walk.sh"))
+"""Functions of sh for the way to a path that a task writes or removes. All such scripts begin with them."""
 _NO_SUDO: Final = "sudo there has to let this account in without a password (NOPASSWD), or log in as root: --user root"
 MAX_OUTPUT: Final = 16 << 20
 """Most bytes kept of a command's output, for each stream."""
@@ -55,8 +62,15 @@ class Completed:
         lines = self.stderr.decode(errors="replace").strip().splitlines()
         return _SH_PREFIX.sub("", lines[-1].strip()) if lines else ""
 
-    def failure(self, **data: object) -> Result:
+    def failure(self, *, link_fix: str = _LINK_FIX, **data: object) -> Result:
         """The failed result of a script: its last error line as the reason, and a fix if the cause is known."""
+        if self.rc == 95 and (refused := _REFUSED_LINK.search(self.stderr)):
+            owner, link, target = (field.decode(errors="replace") for field in refused.groups())
+            reason = (
+                f"{quoted(link)} is a link of the account {printable(owner)} to {quoted(target)}: it is not followed"
+            )
+            fields = {"link": link, "owner": owner, "target": target}
+            return failed(reason, link_fix.format(owner=printable(owner)), **data, refused_link=fields)
         error = self.last_error
         fix = next((fix for text, fix in _FIXES.items() if text in error.lower()), "")
         return failed(error or f"exit code {self.rc}", fix, **data)

@@ -90,6 +90,7 @@ _FILE: Final[Mapping[str, Option]] = {
     "state": Option("str", choices=("directory", "file", "link", "touch", "absent")),
     "src": Option("path"),
     "mode": Option("mode"),
+    "follow": _NO,
 }
 _PROJECT: Final[Mapping[str, Option]] = {**dict.fromkeys(("exclude", "include", "data"), _LIST), "allow_big": _NO}
 _WAIT_FOR: Final[Mapping[str, Option]] = {

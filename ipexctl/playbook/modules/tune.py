@@ -5,19 +5,26 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.playbook.modules.host_script import run_sh
+from ipexctl.playbook.modules.host_script import WALK, run_sh
 from ipexctl.playbook.result import Call, Result, failed
 
 if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.remote.session import Session
 
+_LINK_FIX: Final = "name the home by its real path, on which no other account has a link: --home DIR"
 # Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them.
-_TUNE: Final = """\
+_TUNE: Final = (
+    WALK
+    + """\
 umask 077
-mode=$1 state=$2 home=$3; shift 3
-case $home in '~/'*) home=$HOME/${home#??};; esac
-kept=$home/tune.before
+mode=$1 state=$2; expand_home "$3"; shift 3
+kept=./tune.before present=yes
+own_home() {
+  [ -O . ] || fail "${here:-/} belongs to another account"
+  [ ! -L "$kept" ] && [ ! -d "$kept" ] || fail "no regular file is in its place: $here/tune.before"
+}
+if enter "$path"; then own_home; else present=; fi
 file_of() {
   case $1 in
     thp) echo /sys/kernel/mm/transparent_hugepage/enabled;;
@@ -45,8 +52,9 @@ change() {
   if [ -z "$is" ]; then printf 'missing\\t%s\\t\\t%s\\n' "$1" "$2"; return; fi
   if [ "$is" = "$2" ]; then printf 'same\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return; fi
   if [ "$mode" = check ]; then printf 'changed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return; fi
-  if [ "$state" = present ] && ! grep -q "^$1	" "$kept" 2>/dev/null; then
-    if ! { mkdir -p "$home" && printf '%s\\t%s\\n' "$1" "$is" >>"$kept"; }; then
+  if [ "$state" = present ] && ! { [ -n "$present" ] && grep -q "^$1	" "$kept" 2>/dev/null; }; then
+    if [ -z "$present" ]; then enter "$missing" make; own_home; present=yes; fi
+    if ! printf '%s\\t%s\\n' "$1" "$is" >>"$kept"; then
       printf 'failed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return
     fi
   fi
@@ -60,8 +68,8 @@ if [ "$state" = present ]; then
   while [ $# -gt 1 ]; do change "$1" "$2"; shift 2; done
   exit 0
 fi
-[ -e "$kept" ] || exit 0
-rest=$kept.rest; [ "$mode" = check ] || : >"$rest"
+[ -n "$present" ] && [ -e "$kept" ] || exit 0
+rest=$kept.rest; [ "$mode" = check ] || { rm -f "$rest"; (set -C; : >"$rest") || exit 1; }
 while IFS='	' read -r name was; do
   asked=no; [ $# -eq 0 ] && asked=yes
   for each do [ "$each" = "$name" ] && asked=yes; done
@@ -71,6 +79,7 @@ while IFS='	' read -r name was; do
 done <"$kept"
 [ "$mode" = check ] || { if [ -s "$rest" ]; then mv -f "$rest" "$kept"; else rm -f "$rest" "$kept"; fi; }
 """
+)
 
 
 def _tune(context: PlayContext, call: Call, session: Session) -> Result:
@@ -88,7 +97,7 @@ def _tune(context: PlayContext, call: Call, session: Session) -> Result:
         arguments += list(settings)
     completed = run_sh(context, session, call, _TUNE, arguments)
     if completed.rc != 0:
-        return completed.failure()
+        return completed.failure(link_fix=_LINK_FIX)
     outcomes = [(*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()]
     return _outcome(outcomes, call)
 

@@ -74,10 +74,13 @@ def fill(
     return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]
 
 
-def run_module(module: str, session: Session, *, check: bool = False, **args: Any) -> Result:
+def run_module(
+    module: str, session: Session, *, check: bool = False, home: str = "~/.ipexctl", **args: Any
+) -> Result:
     """The result of one module with these options over this session."""
     nothing: Any = None
-    context = PlayContext(SessionPool(nothing, Cancel(), forks=1), nothing, Options(), nothing, [HOST], [HOST], Path())
+    pool, options = SessionPool(nothing, Cancel(), forks=1), Options(home)
+    context = PlayContext(pool, nothing, options, nothing, [HOST], [HOST], Path())
     spec = MODULES[module]
     task = Task(module, spec, {}, POSITION, InheritedKeywords(), Path())
     call = Call(HOST, HOST, task, filled(spec, args), check=check, diff=True, environment={"GREETING": "a  b"})
