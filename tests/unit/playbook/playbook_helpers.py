@@ -74,9 +74,7 @@ def fill(
     return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]
 
 
-def run_module(
-    module: str, session: Session, *, check: bool = False, home: str = "~/.ipexctl", **args: Any
-) -> Result:
+def run_module(module: str, session: Session, *, check: bool = False, home: str = "~/.ipexctl", **args: Any) -> Result:
     """The result of one module with these options over this session."""
     nothing: Any = None
     pool, options = SessionPool(nothing, Cancel(), forks=1), Options(home)
