@@ -113,3 +113,33 @@ def test_secret_is_not_on_any_command_line(site: Site) -> None:
     wait_until(lambda: processes_with(site.lab, "sleep 4"), 30)
     assert processes_with(site.lab, "on-no-argv") == []
     assert process.wait(30) == 0
+
+
+def test_root_follows_no_link_of_another_account_above_the_path(site: Site) -> None:
+    host = site.lab.hosts[0]
+    lay_out = """
+        mkdir -p PLACE/victim PLACE/app && cp -p /etc/hostname PLACE/victim/kept
+        chown 65534 PLACE/app && ln -s PLACE/victim PLACE/app/conf && chown -h 65534 PLACE/app/conf
+    """
+    assert ask(host, lay_out.replace("PLACE", site.place), as_root=True).rc == 0
+    tasks = {
+        "put": "copy: {content: x, dest: PLACE/app/conf/new}",
+        "tree": "copy: {src: tree/, dest: PLACE/app/conf}",
+        "rendered": "template: {src: conf.j2, dest: PLACE/app/conf/kept}",
+        "made": "file: {path: PLACE/app/conf/new, state: directory}",
+        "removed": "file: {path: PLACE/app/conf/kept, state: absent}",
+    }
+    (site.directory / "tree").mkdir()
+    (site.directory / "tree" / "file").write_text("1")
+    (site.directory / "conf.j2").write_text("x")
+    book = "".join(f"- name: {name}\n  {task}\n  ignore_errors: true\n" for name, task in tasks.items())
+    where = ("-l", "node1", "--user", "root")
+    report = site.report(book, *where, head="  become: true\n")
+    for task in report["tasks"]:
+        result = task["hosts"]["node1"]["result"]
+        assert result["refused_link"]["link"] == f"{site.place}/app/conf", task["name"]
+        assert result["refused_link"]["target"] == f"{site.place}/victim", task["name"]
+    assert [task["name"] for task in report["tasks"]] == list(tasks)
+    assert ask(host, f"ls {site.place}/victim", as_root=True).out == "kept\n"
+    site.report("- copy: {content: x, dest: PLACE/app/conf/new, follow: true}", *where, head="  become: true\n")
+    assert ask(host, f"ls {site.place}/victim && rm -r {site.place}", as_root=True).out == "kept\nnew\n"
