@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.export.common import Exported, command_line, header
+from ipexctl.export.common import Exported, comment, commented_command, header
 from ipexctl.launch.accelerate_env import FIRST_IPEX, IPEX, PROJECT, WITHOUT_IPEX, WITHOUT_PREPARE, before
 
 if TYPE_CHECKING:
@@ -23,11 +23,12 @@ def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str) 
 
     version = packages.get(PROJECT, "")
     config, notes = _config(plan, packages, version, hostfile)
-    head = [f"# {len(plan.hosts)} hosts, {plan.world_size} ranks; for accelerate {version or 'as it is now'}"]
-    head += [f"# accelerate launch --config_file THIS {command_line(plan).removeprefix(f'{plan.python} ')}"]
+    words = plan.command[1:] if plan.command[0] == plan.python else plan.command
+    head = [comment(f"{len(plan.hosts)} hosts, {plan.world_size} ranks; for accelerate {version or 'as it is now'}")]
+    head += [commented_command(["accelerate", "launch", "--config_file", "THIS", *words])]
     head += header(_requirements(plan))
     if len(plan.hosts) > 1:
-        head += [f"# {hostfile}:", *(f"#   {line}" for line in plan.hostfile.splitlines())]
+        head += [comment(f"{hostfile}:"), *(comment(f"  {line}") for line in plan.hostfile.splitlines())]
     return Exported("\n".join([*head, yaml.safe_dump(config, sort_keys=True).rstrip()]) + "\n", tuple(notes))
 
 

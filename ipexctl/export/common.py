@@ -90,10 +90,10 @@ def commented(settings: Iterable[Setting]) -> list[str]:
         if setting.value is None:
             unset.setdefault(setting.reason, []).append(variable_in_sh(setting.name))
             continue
-        lines += [f"# {printable(setting.reason)}"] * (setting.reason != last_reason) + [assignment(setting)]
+        lines += [comment(setting.reason)] * (setting.reason != last_reason) + [assignment(setting)]
         last_reason = setting.reason
     for reason, names in unset.items():
-        lines += [f"# {printable(reason)}", *fold_line(["unset", *names])]
+        lines += [comment(reason), *fold_line(["unset", *names])]
     return lines
 
 
@@ -132,6 +132,28 @@ def source(setup: str) -> str:
     oneAPI's setvars.sh fails if SETVARS_COMPLETED is set, that is, if it was sourced before.
     """
     return f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null >&2 || exit"
+
+
+def comment(text: str) -> str:
+    """A comment line of sh or YAML; a text with a line break must not begin a second line, which would be read."""
+    return f"# {printable(text)}"
+
+
+def commented_command(words: Sequence[str]) -> str:
+    """A comment with a command line for bash, also for words with line breaks and other unprintable characters."""
+    return comment(" ".join(map(_printable_word, words)))
+
+
+def _printable_word(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    special = {"\\": "\\\\", "'": "\\'"}
+    encoded = (special.get(char, char) if char.isprintable() else _escaped(char) for char in word)
+    return f"$'{''.join(encoded)}'"
+
+
+def _escaped(char: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
 def command_line(plan: LaunchPlan) -> str:

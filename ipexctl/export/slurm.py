@@ -141,10 +141,12 @@ def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[
             '  [ ! -e "$found" ] || export I_MPI_PMI_LIBRARY="${I_MPI_PMI_LIBRARY:-$found}"',
             "done",
         ]
-    comment = "# the interface between the hosts of the plan; remove the # if the nodes have it"
-    comment, prefix = (comment, "# ") if iface is None else ("# --iface", "")
-    exports = [f"{prefix}export {setting.name}={shlex.quote(setting.value or '')}" for setting in _ifaces(plan)]
-    return [*lines, comment, *exports] if exports else lines
+    exports = [f"export {setting.name}={shlex.quote(setting.value or '')}" for setting in _ifaces(plan)]
+    reason = "# --iface"
+    if iface is None:
+        reason = "# the interface between the hosts of the plan; remove the # if the nodes have it"
+        exports = [f"# {line}" for export in exports for line in export.splitlines()]
+    return [*lines, reason, *exports] if exports else lines
 
 
 def _rank_command(plan: LaunchPlan, launcher: Launcher) -> list[str]:

@@ -295,3 +295,55 @@ def test_single_rank_is_exported_without_mpirun(tmp_path: Path) -> None:
     script = to_shell(made, (Host("localhost", "localhost"),), None, "/y").text.replace(place, str(tmp_path / "place"))
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stdout.split()) == (0, ["0", "1", "4000"]), done.stderr
+
+
+HOSTILE = (
+    "a\nmixed_precision: fp8",
+    "a\r\nuse_cpu: false",
+    "a\x85debug: true",
+    "a\u2028debug: true",
+    "#",
+    "x: y",
+    "- x",
+    "-",
+    'it\'s \\ "$(x)" `y`',
+    "ü\t\x1b[2J",
+    "",
+    "a\n#SBATCH --nodes=9",
+)
+
+
+def test_hostile_arguments_stay_arguments_in_every_export() -> None:
+    made = plan(*TWO, env=IPEX, ppn=2)
+    hostile = replace(made, command=(*made.command, *HOSTILE))
+    hosts = tuple(Host(name, name) for name in ("node1", "node2"))
+    accelerate = to_accelerate(hostile, {"accelerate": "1.12.0"}, "ho\nsts: x").text
+    plain = to_accelerate(made, {"accelerate": "1.12.0"}, "ho\nsts: x").text
+    assert yaml.safe_load(accelerate) == yaml.safe_load(plain)
+    assert yaml.safe_load(accelerate)["mpirun_config"]["mpirun_hostfile"] == "ho\nsts: x"
+    (launch,) = (line for line in accelerate.splitlines() if "accelerate launch" in line)
+    shown = f"printf '%s\\0' {launch.partition('accelerate launch ')[2]}"
+    done = subprocess.run(["bash", "-c", shown], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[2:-1] == list(hostile.command[1:])
+
+    slurm = to_slurm(hostile, "/w", "t").text
+    assert slurm.count("\n#SBATCH") - 1 == to_slurm(made, "/w", "t").text.count("\n#SBATCH")  # within the last word
+    last = slurm.rindex("bash -c 'rank")
+    assert "\n#SBATCH" not in slurm[slurm.index("set -euo") : last]
+    for shell, text in (("bash", slurm), ("sh", to_shell(hostile, hosts, "/w", "/t").text)):
+        assert_valid_syntax(shell, text)
+
+    containers = yaml.safe_load(to_mpijob(hostile, "t", "i").text)["spec"]["mpiReplicaSpecs"]
+    script = containers["Launcher"]["template"]["spec"]["containers"][0]["command"][2]
+    assert script.endswith("\n")
+    words = script[script.rindex(" rank python") + len(" rank ") :]
+    done = subprocess.run(["sh", "-c", f"printf '%s\\0' {words}"], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[-1 - len(HOSTILE) : -1] == list(HOSTILE)
+
+
+@pytest.mark.parametrize("value", ["eth0\ntouch marker", "a'\n\"b"])
+def test_an_interface_in_a_comment_stays_in_it(value: str) -> None:
+    made = plan(*TWO, ppn=2, exports=(Export("GLOO_SOCKET_IFNAME", value),))
+    text = to_slurm(made, "/w", "t").text
+    assert_valid_syntax("bash", text)
+    assert not re.search(r"^\s*(touch|\"b)", text, re.MULTILINE)
