@@ -35,6 +35,7 @@ def envs_command(
     """
     from ipexctl.cli.hosts import check_home, choose_hosts, host_options, session_pool
     from ipexctl.stack.env import envs
+    from ipexctl.stack.env.record import check_env_name
     from ipexctl.ui.envs import as_json, show
 
     if sum(map(bool, (remove, prune, verify))) > 1:
@@ -50,6 +51,8 @@ def envs_command(
             raise UserError(
                 f"{name} {path!r} is not an absolute path", fix="use a path on the hosts: /opt/train/bin/python"
             )
+    for name in (*(remove or ()), *([env] if env is not None else [])):
+        check_env_name(name)
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
     with session_pool(targets, output) as (pool, interrupt):

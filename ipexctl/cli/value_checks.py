@@ -30,6 +30,10 @@ def check_value(param: Param, value: Any) -> None:
         from ipexctl.launch.request import LaunchOptions
 
         check_request(RunRequest("script", ("",), LaunchOptions(), **given))
+    elif name == "env":
+        from ipexctl.stack.env.record import check_env_name
+
+        check_env_name(value)
     elif name in _OF_STACK or name == "python":
         from ipexctl.stack.catalog.user_table import known_rows
         from ipexctl.stack.choice import check_stack_request

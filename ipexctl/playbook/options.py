@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ipexctl.playbook.model import Arg
 
-Kind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "any", "exprs"]
+Kind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "env", "any", "exprs"]
 Where = Literal["host", "control", "all"]
 """On each host by itself; on the control machine, without any host; on all hosts of the play in one call."""
 
@@ -171,6 +171,15 @@ def _path(value: Value) -> str:
     return text
 
 
+def _env(value: Value) -> str:
+    from ipexctl.stack.env.record import check_env_name  # costs start-up
+
+    try:
+        return check_env_name(_text(value))
+    except UserError as error:
+        raise BadOption("must be the name of an environment", error.fix) from None
+
+
 def _integer(value: Value) -> int:
     if type(value) is int or (isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{1,18}", value.strip())):
         return int(value)
@@ -233,6 +242,7 @@ _KINDS: Final[Mapping[Kind, tuple[str, Callable[[Value], Any]]]] = {
     "mode": ("a mode in octal, such as 0644", _mode),
     "command": ("a line for sh, or a list: a program and its words", _command),
     "path": ("a path", _path),
+    "env": ("the name of an environment", _env),
     "any": ("a value", lambda value: value),
     "exprs": ("a condition, or a list of them", lambda value: value if isinstance(value, list) else [value]),
 }

@@ -17,7 +17,7 @@ from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
 from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.preflight import takes_wheels
-from ipexctl.stack.env.record import DEFAULT, check_env_name
+from ipexctl.stack.env.record import DEFAULT, check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.user_directories import cache_directory
@@ -70,7 +70,7 @@ def install_request(
     """The request for these packages and requirements files. Raises a UserError, before any host is contacted."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
-    request = InstallRequest(EnvRequest(stack), sources, rows, name=check_env_name(env))
+    request = InstallRequest(EnvRequest(stack), sources, rows, name=check_new_env_name(env))
     if not (packages or files) and sources == Sources():
         return request
     from ipexctl.stack.lock.requirements import read_package_request, sources_of  # slow to import

@@ -185,3 +185,17 @@ def test_an_environment_is_private_with_any_umask(tmp_path: Path) -> None:
     assert (home.env / "bin").is_dir()
     assert {path.stat().st_mode & 0o077 for path in paths if path.is_dir()} == {0}
     assert not [path for path in paths if path.stat().st_mode & 0o022]
+
+
+def test_names_that_lead_out_of_the_home_are_refused(home: Home, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("")
+    (home.path / "envs" / "led").symlink_to("../../outside")
+    for name in ("..", "../../outside", str(outside), "", ".", "default\n", "a/b", "led"):
+        assert name in home.envs("remove", names=[name])["failed"]
+        for action in ("check", "link"):
+            assert home.envs(action, name=name, link="x")["event"] == "failed"
+        assert home.envs("unlink", name="default", link=name)["event"] == ("done" if name == "led" else "failed")
+    assert (outside / "kept").exists()
+    assert home.env.is_dir()

@@ -15,6 +15,7 @@ from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import CommandKind, Export, LaunchOptions
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
+from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
 from ipexctl.text import expanded, is_variable_name, on_same_hosts
 
@@ -133,6 +134,8 @@ def check_request(request: RunRequest) -> None:
     """Refuse impossible options, before any host is contacted."""
     if (refusal := check_options(request.options)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
+    if request.python is None:
+        check_env_name(request.env)
     for option, path in (("--python", request.python), ("--setup", request.setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {quoted(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")

@@ -76,16 +76,17 @@ def link_target(link: Path) -> str | None:
 
 
 def check_name(name: str) -> None:
-    if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*$", name):
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", name):
         raise AgentError(f"{name!r} can't be the name of an environment", "use letters, digits, . _ - and +")
 
 
 def env_of(request: EnvActionRequest) -> Path:
     """The directory of the environment with that name, or with that link."""
     envs, name = Path(home_of(request), "envs"), request["name"]
-    if not name or "/" in name or name.startswith("."):
-        raise AgentError(f"{name!r} is no name of an environment", "see: ipexctl envs")
-    return envs / (link_target(envs / name) or name)
+    check_name(name)
+    directory = link_target(envs / name) or name
+    check_name(directory)  # a link that leads elsewhere is not ours
+    return envs / directory
 
 
 def check(request: CheckRequest) -> CheckResult:
@@ -274,6 +275,7 @@ def link(request: LinkRequest) -> Json:
 
 def unlink(request: LinkRequest) -> Json:
     """Take a name away from an environment, which stays; a name that points at another one stays too."""
+    check_name(request["link"])
     link_path = Path(home_of(request), "envs", request["link"])
     if link_target(link_path) == request["name"]:
         link_path.unlink()

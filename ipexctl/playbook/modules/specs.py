@@ -126,13 +126,13 @@ _INSTALL: Final[Mapping[str, Option]] = {
     **dict.fromkeys(("torch", "stack", "ipex", "oneccl", "python", "index_url", "wheelhouse"), _TEXT),
     **dict.fromkeys(("requirements", "extra_index_url", "find_links"), _LIST),
     **dict.fromkeys(("require_oneccl", "offline", "upgrade"), _NO),
-    "env": Option("str", default="default", aliases=("name",)),
+    "env": Option("env", default="default", aliases=("name",)),
     "with": Option("list", aliases=("packages",)),
 }
 _ENV: Final[Mapping[str, Option]] = {
-    "name": Option("str", default="default"),
+    "name": Option("env", default="default"),
     "state": Option("str", default="verified", choices=("verified", "absent", "named")),
-    "from": Option("str", aliases=("source",)),
+    "from": Option("env", aliases=("source",)),
 }
 _RUN: Final[Mapping[str, Option]] = {
     "script": Option("path"),
@@ -141,7 +141,7 @@ _RUN: Final[Mapping[str, Option]] = {
     "argv": Option("list", aliases=("args",)),
     **dict.fromkeys(("n", "ppn", "omp", "master_port"), _COUNT),
     "ccl_workers": Option("int", least=0),
-    "env": Option("str", default="default"),
+    "env": Option("env", default="default"),
     **dict.fromkeys(("python", "setup", "creates"), Option("path")),
     "backend": Option("str", default="auto", choices=("auto", "ccl", "gloo", "mpi")),
     "mpi": Option("str", default="auto"),

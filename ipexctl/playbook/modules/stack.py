@@ -11,7 +11,7 @@ from ipexctl.playbook.result import Call, Result, failed, failed_host, host_resu
 from ipexctl.remote.progress import Notice
 from ipexctl.stack.env.environment import EnvClient
 from ipexctl.stack.env.envs import remove_envs, verify_envs
-from ipexctl.stack.env.record import check_env_name
+from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def _source(call: Call, source: str) -> str:
 
 
 def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-    name = check_env_name(call.args["name"])
+    name = call.args["name"]
     if call.args["state"] == "named":
-        return _name_env(context, call, hosts, name)
+        return _name_env(context, call, hosts, check_new_env_name(name))
     if call.args["state"] == "absent":
         return _remove_env(context, call, hosts, name)
     report = verify_envs(hosts, context.pool, name, home=context.options.home, timeout=call.timeout)

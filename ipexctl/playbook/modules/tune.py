@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.remote.session import Session
 
-_LINK_FIX: Final = "name the home by its real path, on which no other account has a link: --home DIR"
+LINK_FIX: Final = "name the home by its real path, on which no other account has a link: --home DIR"
 # Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them.
 _TUNE: Final = (
     WALK
@@ -97,7 +97,7 @@ def _tune(context: PlayContext, call: Call, session: Session) -> Result:
         arguments += list(settings)
     completed = run_sh(context, session, call, _TUNE, arguments)
     if completed.rc != 0:
-        return completed.failure(link_fix=_LINK_FIX)
+        return completed.failure(link_fix=LINK_FIX)
     outcomes = [(*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()]
     return _outcome(outcomes, call)
 

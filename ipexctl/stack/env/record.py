@@ -37,13 +37,21 @@ def env_directory(row: str, digest: str) -> str:
 
 
 def check_env_name(name: str) -> str:
-    """Return a valid name. Raises a UserError."""
+    """Return the name, or the directory, that a call gives for an environment. Raises a UserError for any other text.
+
+    Every command and task calls this before a host is contacted: the name becomes a path and part of messages there.
+    """
     if not _NAME.fullmatch(name):
         raise UserError(
             f"{quoted(name)} is not a valid name of an environment",
             fix="use up to 64 letters, digits, dots, dashes and underscores, with a letter or digit first",
         )
-    if _MADE.fullmatch(name):
+    return name
+
+
+def check_new_env_name(name: str) -> str:
+    """Return a valid name for an environment that is made or named. Raises a UserError."""
+    if _MADE.fullmatch(check_env_name(name)):
         raise UserError(
             f"{quoted(name)} looks like the directory of an environment, whose name is made from its content",
             fix="choose another name, such as --env finetune",

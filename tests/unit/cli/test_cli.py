@@ -308,3 +308,23 @@ def test_exec_with_json_does_not_hold_the_output_in_memory(tmp_path: Path) -> No
     assert int(done.stderr.split()[-2]) < 64_000  # kilobytes; the output alone is 48,000
     (host,) = json.loads((tmp_path / "document.json").read_bytes())["hosts"]
     assert len(host["stdout"]) == size
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "a\nb"])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["run", "--env={}", "x.py"],
+        ["export", "shell", "--env={}", "x.py"],
+        ["install", "--env={}"],
+        ["envs", "--remove={}"],
+        ["envs", "--verify", "--env={}"],
+    ],
+)
+def test_an_invalid_name_of_an_environment_is_a_wrong_call(argv: list[str], name: str, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("")
+    options = ["--hosts", "192.0.2.1", "--connect-timeout", "1"]
+    at = 2 if argv[0] == "export" else 1
+    done = call(*argv[:at], *options, *(arg.format(name) for arg in argv[at:]), cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "192.0.2.1" not in done.stderr

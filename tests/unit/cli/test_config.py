@@ -31,7 +31,7 @@ else:
 VARIABLES = ("IPEXCTL_CLUSTER", *(variable for variable, _ in _VARIABLES))
 HARMLESS = frozenset(
     {"accelerate_config", "allow_big", "backend", "bastion", "bind", "ccl_workers", "check", "connect_timeout"}
-    | {"cpu", "data", "detach", "diff", "dry_run", "everything", "exclude", "follow", "force", "forks", "gather"}
+    | {"cpu", "data", "detach", "diff", "dry_run", "env", "everything", "exclude", "follow", "force", "forks", "gather"}
     | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
     | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "mpirun_hostfile", "n", "names"}
     | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
@@ -173,6 +173,7 @@ def test_project_file_is_found_for_the_current_directory(project: Path, monkeypa
         ("[run]\nstack = 'foo'\n", 2, 1, "torch"),
         ("[run]\nranks = 'a-'\n", 2, 1, "0-3,8"),
         ("[run]\ncheckpoint = 'a//b'\n", 2, 1, "--checkpoint"),
+        ("[run]\nenv = '../x'\n", 2, 1, "64"),
         ("iface = '10.0.0.0/99'\n", 1, 1, "eth1"),
         ("hosts = 'node['\n", 1, 1, "node[1-4]"),
         ("user = 'a b'\n", 1, 1, ""),
@@ -259,7 +260,6 @@ def test_every_command_takes_defaults() -> None:
         ("run", "setup = '/tmp/x'"),
         ("run", "python = '/tmp/x'"),
         ("run", "mpi = '/tmp/mpirun'"),
-        ("run", "env = '../../tmp/x'"),
         ("run", "export = ['A=1', 'AWS_SECRET_ACCESS_KEY']"),
         ("run", "env-file = ['/home/me/.env']"),
         ("run", "include = ['.env']"),

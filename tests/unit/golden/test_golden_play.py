@@ -11,6 +11,8 @@ import test_play_read as reading
 import test_play_refusals as refusals
 import test_play_templates as templates
 from ipexctl.errors import UserError
+from ipexctl.playbook.modules.host_script import Completed
+from ipexctl.playbook.modules.tune import LINK_FIX
 from ipexctl.playbook.templater import Templater
 from ipexctl.remote.progress import Notice
 from playbook_helpers import book, play_of, run_playbook
@@ -65,5 +67,18 @@ def while_playing(tmp_path: Path) -> list[Case]:
     return cases
 
 
+def of_refused_links() -> list[Case]:
+    cases = []
+    for target in ("/etc/cron.d", "../x\n\x1b[2J"):
+        completed = Completed(95, b"", f"\x1elink\x1ealice\x1e/tmp/app/conf\x1e{target}".encode())
+        for name, result in (("copy", completed.failure()), ("tune", completed.failure(link_fix=LINK_FIX))):
+            cases.append(Case(f"{name} below a link to {target!r}", result.reason, result.fix))
+    return cases
+
+
 def test_play(tmp_path: Path) -> None:
-    assert not (diff := golden_diff("play", [*mistakes(tmp_path), *of_templates(), *while_playing(tmp_path)])), diff
+    assert not (
+        diff := golden_diff(
+            "play", [*mistakes(tmp_path), *of_templates(), *while_playing(tmp_path), *of_refused_links()]
+        )
+    ), diff

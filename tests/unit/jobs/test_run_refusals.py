@@ -189,6 +189,7 @@ def test_no_requested_paths_give_an_empty_result() -> None:
         {"options": LaunchOptions(exports=(Export("RANK", "0"),))},
         {"python": "python3"},
         {"setup": "env.sh"},
+        *({"env": name} for name in ("", ".", "..", "a/b", "/etc", "a\nb", "a\n", "-x", "~", "a b", "ü", "x" * 65)),
     ],
 )
 def test_invalid_requests_are_refused_before_connecting(wrong: dict[str, Any]) -> None:
@@ -274,3 +275,8 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
         else:
             check()
     check_unsynced_path(checkpoint, location, is_found=False)
+
+
+def test_an_environment_may_be_named_by_its_directory() -> None:
+    for name in ("default", "ipex-2.8-1a2b3c4d"):
+        check_request(RunRequest("script", ("train.py",), LaunchOptions(), env=name))
