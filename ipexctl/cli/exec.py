@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ipexctl.hosts.host import Host
-    from ipexctl.remote.session import Session
-
-
-_TEST_SECONDS: Final = 20.0
+    from collections.abc import Callable
 
 
 @command(no_args_is_help=True)
@@ -49,9 +42,6 @@ def exec_command(
     request = Command.shell(shell) if shell else Command.argv(*(command or ()))
     check_home(home)  # unused here, but every command takes and checks the same host options
     hosts = choose_hosts(targets)
-    hints = _ArgumentHints(command or (), targets)
-    for hint in hints.of_arguments():
-        output.print_note(hint)
 
     started = time.monotonic()
     problems = FailureReport()
@@ -68,7 +58,6 @@ def exec_command(
             forks=targets.forks,
             timeout=targets.timeout,
             stdin_for=_stdin_opener(stdin),
-            before=hints.test_local_paths,
         ):
             output_view.finish(done.host)
             problems.add(done)
@@ -80,50 +69,8 @@ def exec_command(
     report = Report(tuple(results[host] for host in hosts), time.monotonic() - started)
     if isinstance(output_view, CollectedOutput):
         (show_json if output.json else show_gathered)(report, output_view)
-    for hint in hints.of_local_paths():
-        output.print_note(hint)
     problems.print(None if interrupt.code is None else 1.0)
     raise interrupt.or_exit(report.exit_code)
-
-
-class _ArgumentHints:
-    """Notes about arguments that no shell expanded, or that the shell of the control machine expanded."""
-
-    def __init__(self, argv: Sequence[str], targets: Targets) -> None:
-        from ipexctl.cli.hosts import host_options
-        from ipexctl.remote.argv_hints import local_paths
-
-        self._argv = argv
-        self._host_options = host_options(targets)
-        self._home = os.path.expanduser("~")  # noqa: PTH111  # Path.expanduser raises without a home
-        self._missing: dict[str, list[str]] = {path: [] for path in local_paths(argv, self._home, os.path.lexists)}
-
-    def of_arguments(self) -> Iterator[str]:
-        from ipexctl.remote.argv_hints import unexpanded, unexpanded_hint
-
-        if found := unexpanded(self._argv):
-            yield self._note(unexpanded_hint(self._argv, found))
-
-    def test_local_paths(self, host: Host, session: Session) -> None:
-        from ipexctl.remote.command import Command
-        from ipexctl.remote.session import capture
-
-        for path, hosts in self._missing.items():
-            if capture(session, Command.argv("test", "-e", path), timeout=_TEST_SECONDS).ended.code == 1:
-                hosts.append(host.name)
-
-    def of_local_paths(self) -> Iterator[str]:
-        from ipexctl.hosts.nodeset import fold
-        from ipexctl.remote.argv_hints import local_path_hint
-
-        for path, hosts in self._missing.items():
-            if hosts:
-                yield self._note(local_path_hint(path, self._home, fold(hosts)))
-
-    def _note(self, hint: str) -> str:
-        from ipexctl.text import on_same_hosts, printable
-
-        return f"note: {on_same_hosts(printable(hint), self._host_options)}"
 
 
 def _stdin_opener(stdin: Path | None) -> Callable[[], BinaryIO] | None:

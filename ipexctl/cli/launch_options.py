@@ -270,7 +270,15 @@ def plan_or_exit(
     from ipexctl.ui.launch_plan import show_refused_json
     from ipexctl.ui.messages import print_refusal
 
-    planned = pipeline.plan_run(call.hosts, call.request, pool, call.project, run=run, notify=output.print_note)
+    planned = pipeline.plan_run(
+        call.hosts,
+        call.request,
+        pool,
+        call.project,
+        run=run,
+        notify=output.print_note,
+        note=lambda text: output.print_note(f"note: {text}"),
+    )
     if not isinstance(planned, StartFailure):
         return planned
     failure = planned.with_host_options(call.host_options)

@@ -77,6 +77,7 @@ def run_command(
     _refuse_ignored_options(line, install=install, detach=detach, dry_run=dry_run, summary=summary)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
     hosts, request = launch_call.hosts, launch_call.request
+    notes = StartNotes(output)
     for note in launch_call.notes:
         output.print_note(f"note: {note}")
     # Signals are handled to the end: a Ctrl-C between the start of a run and the first follow stops that run.
@@ -108,6 +109,7 @@ def run_command(
             pool,
             launch_call.project,
             notify=output.print_note,
+            note=notes.add,
             reading=reading,
             host_options=launch_call.host_options,
             probed=probed,
@@ -119,8 +121,9 @@ def run_command(
         called.needs_note = False
         session = None if detach else pool.detach(submitted.record.node0)
         pool.close()
-        for note in submitted.notes:
-            output.print_note(f"note: {note}")
+        for note in (*submitted.notes, *(submitted.plan.choices if output.verbose else ())):
+            notes.add(note)
+        notes.close()
         run = submitted.record.id
         if detach and interrupt.code is None:
             output.print_note(f"it runs on {submitted.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
@@ -137,6 +140,26 @@ def run_command(
     if summary is not None and not _write_summary(summary, submitted.record, code, called.seconds):
         code = code or 1
     raise typer.Exit(code)
+
+
+class StartNotes:
+    """The notes of a start: without -v at most three of them, so that the first lines of the ranks stay in sight."""
+
+    MOST: Final = 3
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._count = 0
+
+    def add(self, text: str) -> None:
+        """May be called by several threads, as notes of the checks come while files are uploaded."""
+        self._count += 1
+        if self._output.verbose or self._count <= self.MOST:
+            self._output.print_note(f"note: {text}")
+
+    def close(self) -> None:
+        if self._count > self.MOST and not self._output.verbose:
+            self._output.print_note(f"note: {counted(self._count - self.MOST, 'more note')} with -v")
 
 
 @dataclass

@@ -56,7 +56,7 @@ def recommend(
         if precision == "bfloat16"
         else "not every host computes bfloat16 in hardware; there it is slower than float32"
     )
-    why["ppn"] = "one rank per NUMA node, as many as the smallest host has"
+    why["ppn"] = "one rank for each NUMA node of the smallest host"
     why["omp_num_threads"] = layout.why
     return Recommendation(
         plan.row.name if plan is chosen else None,

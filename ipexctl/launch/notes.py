@@ -1,7 +1,12 @@
-"""The notes of a plan: choices with their reasons, crowded cores, idle hosts, unequal hosts. Pure."""
+"""The notes of a plan, and its choices with their reasons. Pure.
+
+A note says what the user should know or decide before the run: crowded cores, idle or unequal hosts. A choice says why
+the plan is as it is; nothing is to be done about it, so that `run` prints it with -v only, and --dry-run always.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
@@ -16,41 +21,58 @@ if TYPE_CHECKING:
     from ipexctl.launch.rank_distribution import RankDistribution
 
 
-def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
-    notes = [f"ranks on each host: {distribution.why}", *distribution.notes]
-    starter = f"started by {NAMES[launcher.flavor]}" if launcher.flavor != "none" else "started directly"
-    if not launcher.of_env:
-        starter += f" ({launcher.path})"
-    notes.append(f"{starter}: {launcher.why}")
+def plan_choices(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
+    """Why the plan is as it is, where nobody asked for it."""
+    choices = [f"ranks on each host: {distribution.why}"]
+    if launcher.of_env:
+        choices.append(f"{_starter(launcher)}: {launcher.why}")
     if context.backend_reason:
-        notes.append(f"backend {context.backend}: {context.backend_reason}")
-    elif context.backend == "mpi" and context.request.env.mpi_backend is None:
+        choices.append(f"backend {context.backend}: {context.backend_reason}")
+    taking_turns = [node.name for node in context.nodes if threads.by_turns(context, node)]
+    if taking_turns:
+        choices.append(
+            f"ranks on {fold(taking_turns)} have one core each: their threads take turns (SCHED_BATCH), because "
+            "each message of gloo would interrupt the thread that computes"
+        )
+    return tuple(choices)
+
+
+def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
+    """What the user should know before the run."""
+    notes = list(distribution.notes)
+    if not launcher.of_env:
+        notes.append(f"{_starter(launcher)} ({launcher.path}): {launcher.why}")
+    if context.backend == "mpi" and not context.backend_reason and context.request.env.mpi_backend is None:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:
         notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
-    taking_turns = [node.name for node in context.nodes if threads.by_turns(context, node)]
-    if taking_turns:
-        notes.append(
-            f"ranks on {fold(taking_turns)} have one core each: their threads take turns (SCHED_BATCH), else every "
-            "message of gloo interrupts the thread that computes"
-        )
     return (*notes, *_crowded(context), *_unequal(context), *comm_env.notes(context))
 
 
+def _starter(launcher: Launcher) -> str:
+    return f"started by {NAMES[launcher.flavor]}" if launcher.flavor != "none" else "started directly"
+
+
 def _crowded(context: LaunchContext) -> Iterator[str]:
-    omp = context.omp
+    """A line for all hosts of which the same is true."""
+    bind, omp = context.request.options.bind, context.omp
+    hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
-        cores = node.cores
+        cores, binding = node.cores, node.binding
         have = counted(cores.count, "core")
-        binding = node.binding
         if binding.crowded:
-            yield f"more ranks than cores on {node.name}: {node.count} ranks share {have} and wait for one another"
+            hosts[f"more ranks than cores on {{}}: {node.count} ranks share {have} and wait for one another"].append(
+                node.name
+            )
         elif omp is not None and (omp + binding.workers) * node.count > cores.count:
-            yield f"more threads than cores on {node.name}: {node.count} x {omp} on {have}"
+            hosts[f"more threads than cores on {{}}: {node.count} x {omp} on {have}"].append(node.name)
         elif _overlap(node):
-            yield f"ranks on {node.name} share cores, by --bind {context.request.options.bind}"
+            hosts[f"ranks on {{}} share cores, by --bind {bind}"].append(node.name)
         if cores.left_out:
-            yield f"{node.name}: {cores.left_out} E-cores are not used: a rank that waits for one makes all wait"
+            text = f"{{}}: {cores.left_out} E-cores are not used: a rank that waits for one makes all wait"
+            hosts[text].append(node.name)
+    for text, names in hosts.items():
+        yield text.format(fold(names))
     limited = [node.name for node in context.nodes if node.cores.limited]
     if limited:
         yield (

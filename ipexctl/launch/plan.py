@@ -109,6 +109,9 @@ class LaunchPlan:
     files: tuple[LaunchFile, ...]
     """The hostfile is among them."""
     notes: tuple[str, ...] = ()
+    """What the user should know before the run."""
+    choices: tuple[str, ...] = ()
+    """The reasons of choices that were made without the user, for --dry-run and -v."""
     time_limit: float | None = None
 
     @property

@@ -10,7 +10,7 @@ from ipexctl.launch import comm_env, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import find_launcher
-from ipexctl.launch.notes import plan_notes
+from ipexctl.launch.notes import plan_choices, plan_notes
 from ipexctl.launch.overrides import (
     apply_overrides,
     check_addresses,
@@ -92,6 +92,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         hostfile=mpi_commands.hostfile(context),
         files=mpi_commands.files(context),
         notes=plan_notes(context, distribution, launcher),
+        choices=plan_choices(context, distribution, launcher),
         time_limit=options.time_limit,
     )
 

@@ -61,7 +61,7 @@ def _by_slots(hosts: Sequence[Host], n: int | None, default: int) -> RankDistrib
     slots = [min(host.slots or default, host.max_slots or 1 << 20) for host in hosts]
     granted = any(host.slots for host in hosts)
     if n is None:
-        why = "its slots" if granted else "one rank per NUMA node, as many as the smallest host has"
+        why = "its slots" if granted else "one for each NUMA node of the smallest host"
         return RankDistribution(tuple(slots), why)
     if not granted:
         slots = [0] * len(hosts)  # without slots none can be exceeded: distribute evenly

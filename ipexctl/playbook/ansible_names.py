@@ -93,13 +93,19 @@ NOT_OPTIONS: Final = {
 
 NOT_MODULES: Final = {
     "pip": "install: {with: [PACKAGE]} puts it into the environment of all hosts",
-    **dict.fromkeys(("apt", "yum", "dnf", "package"), "exec with become: true; the stack itself comes by install"),
+    **dict.fromkeys(
+        ("apt", "yum", "dnf", "package"),
+        "exec: 'apt-get install -y NAME', with become: true on the task; install brings packages of Python",
+    ),
     "synchronize": "sync brings a project to the hosts",
     "script": "sync brings the project, exec runs it",
     "raw": "exec needs nothing but sh on the host",
     **dict.fromkeys(("setup", "gather_facts"), "facts are gathered where something uses them: {{ facts.cpu.tier }}"),
     **dict.fromkeys(("lineinfile", "blockinfile", "replace"), "template, or exec with sed"),
-    **dict.fromkeys(("service", "systemd", "user", "mount", "group"), "exec with become: true"),
+    "user": "exec: 'id NAME || useradd -m NAME', with become: true on the task",
+    "group": "exec: 'getent group NAME || groupadd NAME', with become: true on the task",
+    **dict.fromkeys(("service", "systemd"), "exec: 'systemctl restart NAME', with become: true on the task"),
+    "mount": "exec: 'mountpoint -q DIR || mount DIR', with become: true on the task",
     "sysctl": "tune, with become: true",
     **dict.fromkeys(("include_role", "import_role"), "put the role's tasks in a file: include_tasks: FILE"),
     "include": "include_tasks: FILE",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,13 @@ def execute(
     forks: int,
     timeout: float | None,
     stdin_for: Callable[[], BinaryIO] | None,
-    before: Callable[[Host, Session], None],
 ) -> Iterator[ExecResult]:
-    """Run the command on every host and yield results as they come. `timeout` limits the command on one host.
-
-    `before` is called with the host's session before the command.
-    """
+    """Run the command on every host and yield results as they come. `timeout` limits the command on one host."""
 
     def work(host: Host) -> ExecResult:
         started = time.monotonic()
         try:
             with closing(connector.open(host, cancel)) as session:
-                before(host, session)
                 stdin = stdin_for() if stdin_for else None
                 ended = session.run(command, sink_for(host), stdin=stdin, timeout=timeout, cancel=cancel)
         except HostError as error:

@@ -317,10 +317,9 @@ class ProjectSync:
 
     def _note_generation(self, plan: SyncPlan) -> None:
         if plan.generation > 1 and plan.users:
-            use = "uses" if len(plan.users) == 1 else "use"
             text = (
-                f"{', '.join(plan.users)} still {use} the tree, which stays unchanged; the present project goes into "
-                "a new tree beside it, without the files that runs wrote"
+                f"the project is copied to a new directory, because {', '.join(plan.users)} still runs in the old one; "
+                "files that runs wrote stay there: ipexctl fetch RUN:PATH brings them"
             )
             self.notes.append(text)
             self.watch(Notice(text))

@@ -62,7 +62,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
     yield f"What node0 starts ({_STARTED[plan.flavor].removeprefix('started by ')})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
     yield "What each rank executes", (*wrapped(f"in {plan.cwd}", width, "  "), *_command(plan.command, width))
-    yield "Notes", (line for note in plan.notes for line in wrapped(note, width, "  - ", "    "))
+    yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrapped(note, width, "  - ", "    "))
 
 
 def _summary(plan: LaunchPlan) -> str:

@@ -247,21 +247,3 @@ def test_verbose_shows_steps_and_quiet_shows_none(lab3: Lab) -> None:
     ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node1", "-vv", "--", "true")
     assert re.fullmatch(r"node1: connected \([0-9.]+ s\)\nnode1: true \([0-9.]+ s\)\n  exec true\n", ran.err)
     assert ipexctl("exec", "-H", lab3.hostfile, "-q", "--", "true").err == ""
-
-
-def test_unexpanded_or_locally_expanded_tilde_gets_a_hint(lab3: Lab, tmp_path: Path) -> None:
-    """`rm -rf ~/.x` deletes nothing in both cases, and rm calls that a success."""
-    call = ("exec", "-H", lab3.hostfile, "-l", "node[1-2]")
-    assert ipexctl(*call, "--shell", "mkdir -p ~/.hinted").rc == 0
-    ran = ipexctl(*call, "--", "rm", "-rf", "~/.hinted")
-    assert ran.rc == 0
-    assert f"ipexctl exec -H {lab3.hostfile} -l 'node[1-2]' --shell 'rm -rf ~/.hinted'" in ran.err
-    (tmp_path / ".hinted").mkdir()
-    ran = ipexctl(*call, "--", "rm", "-rf", tmp_path / ".hinted", env={"HOME": str(tmp_path)})
-    assert (ran.rc, missing(ran.err, "node[1-2]")) == (0, [])
-    assert "--shell 'ls -d ~/.hinted'" in ran.err
-    assert (tmp_path / ".hinted").is_dir()
-    assert ipexctl(*call, "-q", "--", "rm", "-rf", "~/.hinted").err == ""
-    done = ipexctl(*call, "--shell", "test -d ~/.hinted && rm -rf ~/.hinted")
-    assert (done.rc, done.err) == (0, "")
-    assert ipexctl(*call, "--", "ls", "/etc/passwd", env={"HOME": "/etc"}).err == ""

@@ -73,8 +73,9 @@ def plan_run(
     *,
     run: str,
     notify: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> PlannedRun | StartFailure:
-    """Plan a run and change nothing, for --dry-run and export. Notes for the user go to `notify`."""
+    """Plan a run and change nothing, for --dry-run and export. Steps are told to `notify`, advice to `note`."""
     try:
         with ExitStack() as stack:
             query = None
@@ -84,8 +85,8 @@ def plan_run(
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), dry_run=True)
             if query is not None:
                 query.result()  # the project is named before any note
-            for note in context.notes:
-                notify(f"note: {note}")
+            for text in context.notes:
+                note(text)
             plan = make_plan(context, request, project, run)
             tree = _upload(query, project, context, notify)
             return PlannedRun(replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory)), context)
@@ -100,6 +101,7 @@ def submit_run(
     project: ProjectLocation,
     *,
     notify: Callable[[str], None],
+    note: Callable[[str], None],
     reading: Future[Project] | None = None,
     host_options: str = "",
     probed: Sequence[HostFacts] = (),
@@ -128,13 +130,11 @@ def submit_run(
 
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
             plan = make_plan(context, request, project, run)
-            if request.restarts and not request.checkpoint and (note := restart_note(plan.hosts, context.stores)):
-                notify(f"note: {note}")
+            if request.restarts and not request.checkpoint and (text := restart_note(plan.hosts, context.stores)):
+                note(text)
             if reading is not None and reading.done():
                 reading.result()  # a refused project needs no check of the hosts
-            preflight = run_in_background(
-                partial(_preflight, context, plan, request, pool, project, notify), "preflight"
-            )
+            preflight = run_in_background(partial(_preflight, context, plan, request, pool, project, note), "preflight")
             on_failure.callback(wait, (preflight,))  # its notes come before the answer of the call
 
             if reading is not None:
@@ -146,8 +146,8 @@ def submit_run(
             on_failure.callback(launch.abandon)
             tree = _upload(query, project, context, notify, preflight)
             check_data(hosts, request, tree, pool)
-            if request.sync and (note := files_in_other_generations(tree, project.subdirectory, registry.all())):
-                notify(f"note: {note}")
+            if request.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
+                note(text)
             plan = replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
@@ -236,19 +236,19 @@ def _preflight(
     request: RunRequest,
     pool: SessionPool,
     project: ProjectLocation,
-    notify: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> ConnectivityRecord | None:
     """Check the imports of the script, and the connections between the hosts with ranks."""
     nodes = _nodes(context, plan)
     connectivity = run_in_background(lambda: check_connectivity(nodes, context, pool), "connectivity")
     script = with_environment(project.script, request, context) if project.script and request.sync else None
     try:
-        note = check_script(nodes, context.env.python, script, pool) if script is not None else ""
+        text = check_script(nodes, context.env.python, script, pool) if script is not None else ""
     except StartFailure:
         connectivity.result()  # raises the failure of a connection, which comes first
         raise
-    if note:
-        notify(f"note: {note}")
+    if text:
+        note(text)
     return connectivity.result()
 
 
@@ -326,8 +326,8 @@ def _upload(
             tuple(host.host.name for host in failed),
             first.exit_code,
         )
-    for note in report.notes:
-        notify(f"note: {note}")
+    for text in report.notes:  # such as credentials that were left out: never held back
+        notify(f"note: {text}")
     changed = [host for host in report.hosts if host.files_sent]
     if changed and not sync.dry_run:
         files = "1 file" if report.files == 1 else f"{report.files} files"

@@ -129,8 +129,8 @@ def files_in_other_generations(tree: str, subdirectory: str, records: Sequence[R
         if record_number <= number:
             return ""
         return (
-            f"no other run uses {tree} now, so this run uses it; files that {record.id} wrote are in {record.cwd}; "
-            f"to fetch one and compare it: ipexctl fetch {record.id}:PATH ./from-{record.id}/"
+            f"this run starts in {tree}; the files that {record.id} wrote are in {record.cwd}: "
+            f"ipexctl fetch {record.id}:PATH ./from-{record.id}/ brings them"
         )
     return ""
 

@@ -94,7 +94,9 @@ def _plan_only(
 ) -> Result:
     # As for exec: a missing file of `creates` shows that it would run, and that later tasks find it changed.
     status: Status = "skipped" if call.args["creates"] is None else "changed"
-    planned = pipeline.plan_run(hosts, request, context.pool, location, run="RUN", notify=lambda _: None)
+    planned = pipeline.plan_run(
+        hosts, request, context.pool, location, run="RUN", notify=lambda _: None, note=lambda _: None
+    )
     if isinstance(planned, StartFailure):
         # With --check, files that an earlier task would create are missing: not a failure of the playbook.
         return Result(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
@@ -107,7 +109,12 @@ def _start(
     context: PlayContext, call: Call, hosts: Sequence[Host], request: RunRequest, location: ProjectLocation
 ) -> Result | Mapping[str, Result]:
     started = pipeline.submit_run(
-        hosts, request, context.pool, location, notify=lambda text: context.watch(Notice(text))
+        hosts,
+        request,
+        context.pool,
+        location,
+        notify=lambda text: context.watch(Notice(text)),
+        note=lambda text: context.watch(Notice(f"note: {text}")),
     )
     if isinstance(started, StartFailure):
         return _not_started(hosts, started)

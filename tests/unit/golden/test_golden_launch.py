@@ -60,6 +60,7 @@ def planned() -> list[Case]:
     found = plans()
     settings = [one for each in found for one in (*each.settings, *each.launcher_env)]
     return [
+        *(Case("choice of a plan", choice) for each in found for choice in each.choices),
         *(Case("note of a plan", note) for each in found for note in each.notes),
         *(Case(one.name, one.reason) for one in sorted(settings, key=lambda one: one.name)),
         Case("--dry-run", "\n".join(plan_lines(MIXED, 100))),

@@ -300,7 +300,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(pipeline, name, fake)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     location = ProjectLocation(tmp_path, "", ("train.py",))
-    started = pipeline.submit_run(HOSTS, REQUEST, Mock(), location, notify=ended.append)
+    started = pipeline.submit_run(HOSTS, REQUEST, Mock(), location, notify=ended.append, note=ended.append)
     assert isinstance(started, StartFailure)
     assert ended == ["checks"]
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipexctl.remote.argv_hints import local_path_hint, local_paths, unexpanded, unexpanded_hint
 from ipexctl.remote.command import Command, FenceFilter, encode_for_printf, end_session_script, login_line
 
 SHELLS = [shell for shell in ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "csh", "fish") if shutil.which(shell)]
@@ -102,39 +101,3 @@ def test_end_session_script_kills_children_in_other_groups_that_ignore_sigterm()
     assert done.stdout.strip() == b"0"
     assert process.wait(5) == -9
     process.stdout.close()
-
-
-# Arguments of exec that only a shell expands, or that the shell of the control machine has expanded
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("rm -rf ~/.x", ("~/.x",)),
-        ("ls ~", ("~",)),
-        ("ls ~other/x /data/*.pt", ("~other/x", "/data/*.pt")),
-        ("du -sh $HOME/x ${TMP}", ("$HOME/x", "${TMP}")),
-        ("find /data -name *.pt", ()),
-        ("find ~/data -name *.pt", ("~/data",)),
-        ("grep -r a.*b $x", ()),
-        ("/bin/sh -c echo$HOME", ()),
-        ("awk {print$NF} f", ()),
-        ("ls a~b file.py~ $5", ()),
-        ("uname -r", ()),
-    ],
-)
-def test_unexpanded_finds_arguments_that_only_a_shell_expands(line: str, found: tuple[str, ...]) -> None:
-    assert unexpanded(line.split()) == found
-
-
-def test_unexpanded_hint_shows_echo_before_the_command() -> None:
-    hint = unexpanded_hint(["rm", "-rf", "~/.x", "a b"], ["~/.x"])
-    show, run = hint.index("--shell 'echo ~/.x'"), hint.index("""--shell 'rm -rf ~/.x '"'"'a b'"'"''""")
-    assert show < run
-
-
-def test_local_paths_finds_existing_paths_below_the_local_home() -> None:
-    argv = ["rm", "-rf", "/home/me/.x", "/home/me", "/home/me2/x", "/home/me/none"]
-    assert local_paths(argv, "/home/me", lambda path: "none" not in path) == ("/home/me/.x",)
-    assert local_paths(["rm", "/x"], "/", lambda _: True) == ()
-    assert "ls -d ~/.x" in local_path_hint("/home/me/.x", "/home/me", "node[1-2]")
