@@ -126,6 +126,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def join_words(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
 def number_ranges(numbers: Sequence[int]) -> str:
     """`0-2,8` for the ascending numbers 0, 1, 2, 8, as the kernel prints a list of CPUs."""
     parts: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.node0 import call_on_node0
@@ -191,6 +191,8 @@ class DumpReceiver:
         """`world_size` is 0 if it is not known."""
         self._world_size = world_size
         self._rows: list[object] = []
+        self.document: dict[str, Any] = {}
+        """The last dump, as it was sent."""
 
     def add(self, message: Mapping[str, object]) -> Dump | None:
         """The dump, when this was its last part. Raises a FrameError for more ranks than the run has."""
@@ -200,7 +202,8 @@ class DumpReceiver:
         if len(self._rows) != message.get("of"):
             return None
         rows, self._rows = self._rows, []
-        return read_dump(Reply({"at": message.get("at"), "ranks": rows}))
+        self.document = {"at": message.get("at"), "ranks": rows}
+        return read_dump(Reply(self.document))
 
 
 def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:

@@ -211,7 +211,14 @@ class Follower:
 
             self._dump = self._dump or DumpReceiver(self._record.world_size)
             if (dump := self._dump.add(message)) is not None:
-                self._watch(Notice("\n".join(dump_lines(self._record.id, dump)), True))
+                if self._copy is not None:
+                    self._copy.write_dump(self._dump.document)
+                    self._check_copy()
+                is_asked_for = (
+                    self.status is None or self.status.silent is None or self.status.silent.on_hang != "report"
+                )
+                if lines := dump_lines(self._record.id, dump, places=is_asked_for):
+                    self._watch(Notice("\n".join(lines), True))
         elif "at" in message:
             self._received_at = as_number(message["at"])
         elif "status" in message:

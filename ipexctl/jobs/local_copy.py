@@ -2,6 +2,7 @@
 
     RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
     RUNS/ID/output.times                when node0 received which of it
+    RUNS/ID/stacks/dump-last.json       the last stack dump of a silent run that node0 sent
     RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
     RUNS/ID/ended.json                  the final status as `stop` received it, without the output
 
@@ -21,6 +22,7 @@ from ipexctl.node.common.files import make_private_directory, read_json, write_j
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
 from ipexctl.node.run.output_times import TimesWriter
+from ipexctl.node.run.stack_dumps import dump_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +79,16 @@ class LocalCopy:
             return
         self._state, self._status_at = state, now
         self._save(document)
+
+    def write_dump(self, document: Mapping[str, Any]) -> None:
+        """Write the stacks of all ranks, in place of those before."""
+        if self.error is not None:
+            return
+        try:
+            make_private_directory(self.directory / "stacks")
+            write_json_atomically(dump_path(str(self.directory / "stacks"), "last"), document, durable=False)
+        except OSError as error:
+            self._give_up(error)
 
     def finish(self, document: Mapping[str, Any]) -> None:
         """All output is written, and this is the last status."""

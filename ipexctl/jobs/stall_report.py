@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.dump import Dump, name_ranks, place_lines
+from ipexctl.jobs.hang import explain_hang
 from ipexctl.known_errors.match import bare, shortened
 from ipexctl.text import format_clock, printable
 
@@ -41,6 +42,7 @@ _KERNEL_FUNCTIONS: Final = (
 _MAX_GROUPS: Final = 8
 """Groups of ranks that are listed."""
 _WIDTH: Final = 100
+_MAX_SENTENCE: Final = 600
 
 
 def silence_lines(run: str, silence: Silence) -> list[str]:
@@ -58,10 +60,14 @@ def describe_silent(silence: Silence) -> list[tuple[list[SilentRank], str]]:
     return [(ranks, f"{name_ranks(ranks)}: {state}") for state, ranks in groups.items()]
 
 
-def dump_lines(run: str, dump: Dump) -> list[str]:
-    """The places of the ranks in the dump that --on-hang has taken, and the commands for the rest."""
+def dump_lines(run: str, dump: Dump, *, places: bool = True) -> list[str]:
+    """What the dump of a silent run shows: who waits for whom, if that is known, and the places of the ranks."""
+    hang = explain_hang(dump)
+    who = [] if hang is None else [printable(shortened(hang.sentence, _MAX_SENTENCE))]
     head = f"the ranks at {format_clock(dump.at)} (ipexctl why {run} shows this again):"
-    return [head, *_indented(line[: 2 * _WIDTH] for _, line in place_lines(dump))]
+    if not places:
+        return who
+    return [*who, head, *_indented(line[: 2 * _WIDTH] for _, line in place_lines(dump))]
 
 
 def _indented(groups: Iterable[str]) -> list[str]:

@@ -23,7 +23,7 @@ Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
 - anywhere: is printed only if something is broken, perhaps long before the end
 - vague: used if no better text matches
 - follows: is printed when another rank has ended
-- aside: is printed in healthy runs too
+- aside: is printed in healthy runs too; a hint for a hang, never the cause of an end
 """
 
 RANKS_PER_CORE: Final = 8
@@ -233,11 +233,18 @@ class Cause:
     host: str = ""
     order: int = field(default=0, compare=False)
     at_install: str = field(default="", compare=False)
+    source: Literal["output", "record"] = "output"
+    """Where it was found: in the output of the rank, or in the run's record, as its stacks."""
 
     @property
     def is_good(self) -> bool:
         """Whether this is a cause, and not the consequence of another one."""
         return self.order in (0, 1, 2, 3, 5)
+
+    @property
+    def has_followed(self) -> bool:
+        """Whether its text is printed when another rank has ended."""
+        return self.order == _ORDER["follows"]
 
     @property
     def is_vague(self) -> bool:

@@ -97,6 +97,24 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     return "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields()), fix
 
 
+_THROWN: Final = re.compile(r"^terminate called after throwing an instance of '(?P<what>[^']+)'", re.MULTILINE)
+
+
+def _aborted(found: PatternMatch) -> tuple[str, str]:
+    """SIGABRT: by a C++ exception, below a line of the script, or when Python had ended."""
+    output, process = found.output, found.fields()["process"]
+    whole = f"the whole message: ipexctl logs {found.context.run} -r {output.rank} --stderr"
+    if match := _THROWN.search(output.last_text):
+        at = f" ({output.place})" if output.place else ""
+        return f"a library aborted {process}{at} by a C++ exception, {match['what']}", whole
+    if output.place:
+        return f"{process} was aborted in a call of {output.place}", whole
+    if "Fatal Python error: Aborted" in output.last_text:
+        return f"{process} was aborted outside the script's code, as in a function that runs at its exit", whole
+    every = f"all its output: ipexctl logs {found.context.run} -r {output.rank}"
+    return f"{process} called abort() without a message: a library, or the script itself", every
+
+
 def _argument(found: PatternMatch) -> tuple[str, str]:
     name = found.groups["name"].strip("-").replace("-", "_")
     hints = {
@@ -162,6 +180,7 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
 
 
 _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]] = {
+    "aborted": _aborted,
     "argument": _argument,
     "illegal_instruction": _illegal_instruction,
     "ipex_of_other_torch": _ipex_of_other_torch,

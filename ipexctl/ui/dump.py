@@ -8,6 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
+from ipexctl.jobs.hang import explain_hang
 from ipexctl.jobs.ranks import describe_ranks, fold_ranks
 from ipexctl.text import counted, format_clock, printable
 from ipexctl.ui.messages import paint, print_message, wants_color
@@ -45,8 +46,13 @@ def show(dump: Dump, run: str, *, everything: bool = False, quiet: bool = False,
         shown = printable(text)
         lines.append(paint(shown if len(shown) <= width else shown[: width - 1] + "…", color, on=colored))
     print_lines(lines)
-    if not quiet and (verdict := _verdict(dump)):
-        print_message(verdict + f"\n  their last lines: ipexctl logs {run} -r {_odd(dump)}" if _odd(dump) else verdict)
+    if quiet:
+        return
+    hang = explain_hang(dump)
+    verdict, odd = (hang.sentence, fold_ranks(hang.ranks)) if hang is not None else (_verdict(dump), _odd(dump))
+    if verdict:
+        more = f"\n  their last lines: ipexctl logs {run} -r {odd}" if odd and (hang is None or hang.causes) else ""
+        print_message(printable(verdict) + more)
 
 
 def _lines(dump: Dump, width: int, *, everything: bool) -> Iterator[Line]:
@@ -178,11 +184,13 @@ def show_json(dump: Dump | None, run: str, reason: str = "") -> None:
 
 
 def as_json(dump: Dump, run: str, reason: str = "") -> dict[str, Any]:
+    hang = explain_hang(dump)
     return {
         "schema": "ipexctl.dump/1",
         "id": run,
         "at": dump.at,
         "reason": reason,
+        "hang": hang and value_json(hang),
         "groups": [
             {"ranks": [rank.rank for rank in group.ranks], "frames": value_json(group.frames)} for group in dump.groups
         ],

@@ -50,6 +50,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "headline": printable(diagnosis.headline),
         "first_failure": _first_failure(diagnosis),
         "cause": cause and value_json(cause, without=("order", "at_install")),
+        "hang": diagnosis.hang and value_json(diagnosis.hang),
         "lines": value_json(diagnosis.lines),
         "others": value_json(diagnosis.others),
         "notes": value_json(diagnosis.notes),
@@ -101,7 +102,8 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
     if cause is not None:
         yield ""
         source = ""
-        if cause.rank is not None and diagnosis.first is not None and cause.rank != diagnosis.first.rank:
+        is_of_first = diagnosis.first is None or cause.rank in (None, diagnosis.first.rank)
+        if cause.source == "output" and not is_of_first:
             source = f" (in the output of rank {cause.rank} on {cause.host})"
         for line in _folded(f"{_CONFIDENCE_LABELS[cause.confidence]}{source}: {cause.sentence}", columns, ""):
             yield paint(line, "1", on=colors)

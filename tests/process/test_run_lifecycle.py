@@ -91,6 +91,10 @@ def test_silent_run_is_reported_with_last_lines_and_not_ended(make: Callable[...
         (1, "here", "step 1"),
     ]
     assert {row["process"] for row in silent["ranks"]} <= {"S", "R"}
+    run.wait_until(lambda: (run.status["silent"] or {}).get("dump"))  # kept for `why`, also if it is not shown
+    kept = run.rundir / "stacks" / f"dump-{run.status['silent']['dump']}.json"
+    assert [row["rank"] for row in json.loads(kept.read_text())["ranks"]] == [0, 1]
+    assert run.status["silent"]["on_hang"] == "report"
     (run.home / "speak").touch()
     status = run.wait()
     assert (status["state"], status["silent"]) == ("ok", None)
@@ -112,6 +116,30 @@ def test_silent_run_is_dumped_once_and_continues(make: Callable[..., Run]) -> No
     assert newest.name == f"dump-{run.status['silent']['dump']}.json"
     assert newest.read_text().count("wait_for_others") >= 2
     assert newest.stat().st_mode & 0o777 == 0o600
+
+
+def test_run_that_is_silent_again_and_again_keeps_one_dump(make: Callable[..., Run]) -> None:
+    code = "import time\nfor step in range(3):\n print('step', flush=True)\n time.sleep(6)"
+    run = make(code, go={"hang_after": 2.5, "on_hang": "report"}).start()
+    assert run.wait(60)["state"] == "ok"
+    assert len(run.events("dumped")) >= 2
+    assert len(list((run.rundir / "stacks").glob("dump-*.json"))) == 1
+
+
+def test_rank_lost_before_another_failed_is_the_first_failure(make: Callable[..., Run]) -> None:
+    code = "import os, signal, time\nif os.environ['RANK'] == '1':\n os.kill(os.getppid(), signal.SIGKILL)\n"
+    run = make(code + " time.sleep(60)\ntime.sleep(1)\nraise SystemExit(1)").start()
+    status = run.wait(40)
+    first = status["first_failure"]
+    assert (status["state"], status["exit_code"], first["kind"], first["rank"], first["host"]) == (
+        "failed",
+        1,
+        "lost",
+        1,
+        "here",
+    )
+    assert [(row["state"], row["exit_code"]) for row in status["ranks"]] == [("failed", 1), ("lost", None)]
+    assert "rank 1" in status["reason"]
 
 
 def test_a_silent_run_is_dumped_and_stopped(make: Callable[..., Run]) -> None:

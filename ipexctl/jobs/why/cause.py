@@ -1,9 +1,19 @@
-"""Chooses the likely cause of a run's failure from its snapshot. Pure."""
+"""Chooses the likely cause of a run's failure, or of its hang, from its snapshot. Pure.
+
+A failure is explained by the last lines of the rank that failed first, in its last attempt. Other ranks' lines count
+only if that rank had lost a peer, or if no rank is to blame. A hang is explained by the stacks (`jobs/hang.py`).
+Warnings that healthy runs print, too, explain neither.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.hang import Hang, explain_hang
+from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, cause_of, raised
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.records import Failure, OutOfMemory, RankStatus
@@ -29,11 +39,49 @@ def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
     return first._replace(host=first.host or (row.host if row else ""), oom=oom)
 
 
-def choose_cause(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = False) -> Cause | None:
-    """The cause in the first failure's own output, unless it follows from another; then the best of any rank.
+_WAITED: Final = re.compile(r"[Tt]imed out waiting (?P<first>\d{1,12})ms|[Ww]ait timeout after (?P<second>\d{1,12})ms")
 
-    `hung`: without a better cause, a text that rarely ends a run counts too. A dump says more about a hang.
-    """
+
+def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | None:
+    """Who waited for whom, by a dump that was taken while no rank printed anything, or while `first` waited for a peer
+    until its timeout."""
+    dump, silent = snapshot.current_dump, snapshot.status.silent
+    if dump is None:
+        return None
+    if silent is not None and dump.at >= silent.since:
+        return explain_hang(dump)
+    if first is None or first.at is None or (found := _WAITED.search(snapshot.output_of(first.rank).last_text)) is None:
+        return None
+    waited = int(found["first"] or found["second"]) / 1000
+    return explain_hang(dump) if first.at - waited <= dump.at <= first.at else None
+
+
+def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
+    """The cause of a hang: the stacks; if they don't show it, an exception that a rank had printed, or a hint."""
+    hang = find_hang(snapshot)
+    if hang is not None and hang.kind != "same":
+        return _of_hang(snapshot, hang)
+    hint = _hint(snapshot) if len(snapshot.context.hosts) > 1 else None
+    if hang is not None:
+        return hint or _of_hang(snapshot, hang)
+    if snapshot.current_dump is not None and snapshot.current_dump.is_whole:
+        return None  # no rank waits for another one
+    cause = _cause_of_others(snapshot, None)
+    has_raised = cause is not None and snapshot.output_of(cause.rank).exception is not None
+    return cause if has_raised else hint
+
+
+def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
+    places = hang.causes or hang.waiting[-1:]
+    hosts = fold(host for place in places for host in place.hosts)
+    first = Failure(hang.ranks[0], places[0].hosts[0])
+    words = {"hang": hang.sentence, "ranks": fold_ranks(hang.ranks), "at_hosts": hosts}
+    cause = _recorded(snapshot, first, f"hang.{hang.kind.replace('-', '_')}", **words)
+    return cause if hang.is_sure else replace(cause, confidence="possible")
+
+
+def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """The cause in the first failure's own output, unless it follows from another one; then the best of any rank."""
     context = snapshot.context
     own: Cause | None = None
     if first is not None and first.kind == "checkpoint":  # output of its ranks is of an earlier attempt
@@ -54,13 +102,33 @@ def choose_cause(snapshot: RunSnapshot, first: Failure | None, *, hung: bool = F
         of_mpirun = cause_of(context.mpirun, context, known_errors())
         if of_mpirun is not None and of_mpirun.is_good:
             return of_mpirun
-    better = _cause_of_others(snapshot, first)
-    if better is not None:
+    if first is None or first.rank is None:
+        better = _cause_of_others(snapshot, first)
+    else:
+        better = _loss(snapshot, first) if own is not None and own.has_followed else None
+    return better or own or (_end_without_text(snapshot, first) if first is not None else None)
+
+
+def _loss(snapshot: RunSnapshot, first: Failure) -> Cause | None:
+    """Why the first failure had lost a peer, or had waited for it in vain."""
+    if (better := _cause_of_others(snapshot, first) or _peer_that_ended(snapshot, first)) is not None:
         return better
-    if hung or own is not None:
-        harmless = _harmless_cause(snapshot)
-        own = own or harmless
-    return own or (_end_without_text(snapshot, first) if first is not None else None)
+    hang = find_hang(snapshot, first)
+    return _of_hang(snapshot, hang) if hang is not None and hang.causes else None
+
+
+def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
+    """The rank that had ended well first, before the first failure lost a connection."""
+    until = first.at if first.at is not None else float("inf")
+    ended = [
+        (at, row)
+        for row in snapshot.status.ranks
+        if row.state == "ok" and (at := snapshot.ended_at.get(row.rank)) is not None and at <= until
+    ]
+    if not ended:
+        return None
+    row = min(ended, key=lambda entry: (entry[0], entry[1].rank))[1]
+    return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", lost=first.rank)
 
 
 _OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
@@ -104,7 +172,7 @@ def _recorded(snapshot: RunSnapshot, first: Failure, id_: str, host: str | None 
     output = RankOutput(first.rank, first.host or "" if host is None else host)
     known = next(known for known in known_errors("recorded") if known.id == id_)
     found = PatternMatch(output, snapshot.context, {name: str(word) for name, word in words.items()})
-    return Cause(id_, *known.texts(found), known.confidence, output.rank, output.host)
+    return Cause(id_, *known.texts(found), known.confidence, output.rank, output.host, source="record")
 
 
 def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
@@ -122,6 +190,8 @@ def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | No
         cause = cause_of(output, snapshot.context, known_errors())
         if cause is None or not cause.is_good:
             cause = raised(output, snapshot.context) if cause is None else None
+        if cause is not None and cause.confidence == "possible" and row.state not in ("failed", "lost"):
+            cause = None  # it did not fail by itself
         if cause is not None and (best is None or cause.order < best.order):
             best = cause
     return best
@@ -136,9 +206,10 @@ def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankSta
     return list(found.values())
 
 
-def _harmless_cause(snapshot: RunSnapshot) -> Cause | None:
+def _hint(snapshot: RunSnapshot) -> Cause | None:
+    """A text of oneCCL about how it connects the ranks."""
     for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
-        found = cause_of(snapshot.output_of(row.rank), snapshot.context, known_errors("harmless"))
+        found = cause_of(snapshot.output_of(row.rank), snapshot.context, known_errors("hang"))
         if found is not None:
             return found
     return None

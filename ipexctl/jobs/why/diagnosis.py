@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.jobs.dump import RankStacks, name_ranks, place_lines
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.stall_report import describe_silent
-from ipexctl.jobs.why.cause import choose_cause, find_first_failure
-from ipexctl.known_errors.match import Cause, RankOutput, bare, shortened
+from ipexctl.jobs.why.cause import choose_cause, choose_hang_cause, find_first_failure, find_hang
+from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
+from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank
-from ipexctl.node.run.verdict import describe_exit
+from ipexctl.node.run.verdict import describe_exit, signal_name
 from ipexctl.text import counted, format_clock, rough_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ipexctl.jobs.hang import Hang
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
 
 LINES: Final = 30
@@ -25,7 +27,8 @@ _OF_STDOUT: Final = 10
 """Of those, the lines kept for stdout when both streams have many."""
 _FIGURES: Final = re.compile(r"0x[0-9a-f]+|\d+")
 _Row = RankStacks | RankStatus | SilentRank
-What = Literal["same", "failed", "ended", "ok", "lost", "not-begun", "running"]
+What = Literal["same", "failed", "lost-peer", "ended", "ok", "lost", "not-begun", "running"]
+"""`lost-peer`: it failed after the first failure, because it had lost that rank; `ended`: ipexctl ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Diagnosis:
     """Commands to type."""
     started: float | None = None
     output_lost: LostOutput | None = None
+    hang: Hang | None = None
+    """Who waited for whom, if the run hung and its stacks show it."""
 
 
 def diagnose(snapshot: RunSnapshot) -> Diagnosis:
@@ -75,7 +80,9 @@ def diagnose(snapshot: RunSnapshot) -> Diagnosis:
         "ok": _ended_well,
     }
     verdict = by_state.get(snapshot.status.state, _running)(snapshot)
-    return replace(verdict, started=snapshot.status.started, output_lost=snapshot.status.output_lost)
+    status = snapshot.status
+    hang = find_hang(snapshot, find_first_failure(snapshot))
+    return replace(verdict, started=status.started, output_lost=status.output_lost, hang=hang)
 
 
 def _failed(snapshot: RunSnapshot) -> Diagnosis:
@@ -91,7 +98,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
             "failed",
             f"run {run} was ended{_after(snapshot)}: {snapshot.status.reason or 'its time limit was over'}",
             first,
-            choose_cause(snapshot, None, hung=snapshot.current_dump is None) if has_hung else None,
+            choose_hang_cause(snapshot) if has_hung or snapshot.silent_for is not None else None,
             others=_last_places(snapshot),
             notes=(*_hung(snapshot), *_notes(snapshot), more),
             next=(f"ipexctl logs {run}",),
@@ -135,7 +142,7 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
         run,
         "lost",
         f"run {run} is lost{_after(snapshot)}: {why}; its ranks end themselves within a minute",
-        cause=choose_cause(snapshot, None, hung=True),
+        cause=choose_cause(snapshot, None),
         lines=lines,
         whose="the supervisor" if lines else "",
         others=_other_ranks(snapshot, None),
@@ -148,7 +155,9 @@ def _stopped(snapshot: RunSnapshot) -> Diagnosis:
     by = {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM"}.get(snapshot.status.exit_code or 0, "by a signal")
     headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
     notes, logs = (*_hung(snapshot), *_notes(snapshot)), f"ipexctl logs {snapshot.id}"
-    return Diagnosis(snapshot.id, "stopped", headline, others=_last_places(snapshot), notes=notes, next=(logs,))
+    cause = choose_hang_cause(snapshot) if snapshot.silent_for is not None else None
+    others = _last_places(snapshot)
+    return Diagnosis(snapshot.id, "stopped", headline, None, cause, others=others, notes=notes, next=(logs,))
 
 
 def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
@@ -183,7 +192,7 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     after: tuple[str, ...] = (f"ipexctl attach {run}",)
     if silent is not None:
         headline += f"; no rank has printed anything for {rough_duration(silent)}"
-        cause = choose_cause(snapshot, None, hung=snapshot.current_dump is None)
+        cause = choose_hang_cause(snapshot)
         after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
     others = (*_places(snapshot), *_states_of_silent(snapshot))
     notes = _notes(snapshot)
@@ -252,6 +261,8 @@ def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Fa
     output = snapshot.output_of(row.rank)
     if own is not None and _exception(output) == own:
         return "same", "printed the same"
+    if first is not None and row.state in ("failed", "stopped") and (lost := _lost_peer(snapshot, row, first)):
+        return "lost-peer", lost
     if row.state == "failed":
         how = describe_exit(row.exit_code, row.signal, row.oom)
         why = f": {shortened(': '.join(output.exception), 100)}" if output.exception else ""
@@ -262,9 +273,24 @@ def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Fa
         return "lost", "disconnected"
     if row.pid is None and row.state in ("starting", "stopped"):
         return "not-begun", "had not begun"
+    if row.state == "stopped" and row.exit_code is None and row.signal is None and first is not None:
+        return "lost", "sent no exit code: its wrapper process was killed, or its host was cut off"
     if row.state == "stopped":
         return "ended", "ran until ipexctl ended them" if first is not None else "ran until the end"
     return "running", f"left as {row.state}"
+
+
+def _lost_peer(snapshot: RunSnapshot, row: RankStatus, first: Failure) -> str:
+    """How a rank ended that had lost the first failure; empty for another one."""
+    printed = snapshot.output_of(row.rank)
+    output = RankOutput(printed.rank, printed.host, printed.out, printed.err)  # a signal would be ipexctl's own
+    cause = cause_of(output, snapshot.context, known_errors())
+    if cause is None or not cause.has_followed or output.exception is None:
+        return ""
+    peer = "a peer" if first.rank is None else describe_ranks(first.ranks or (first.rank,))
+    how = signal_name(row.signal) if row.signal else f"exit code {row.exit_code}"
+    how = how if row.state == "failed" else f"then {how} by ipexctl"
+    return f"failed after it, because {peer} was lost ({how}): {shortened(': '.join(output.exception), 100)}"
 
 
 def _notes(snapshot: RunSnapshot) -> tuple[str, ...]:

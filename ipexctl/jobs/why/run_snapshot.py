@@ -9,6 +9,7 @@ from ipexctl.jobs.submit.preflight.imports import PACKAGES
 from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import (
+    RESTART_MARK,
     Failure,
     RankStatus,
     RunStatus,
@@ -113,7 +114,7 @@ def _failure_context(
     outputs = []
     for row in status.ranks:
         own = as_dict(sent_as.get(str(row.rank)))
-        out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
+        out, err = (_last_attempt(texts.get((str(own.get(suffix)), suffix), ())) for suffix in ("out", "err"))
         ended = first if first is not None and first.rank == row.rank else row
         kind = ended.kind if isinstance(ended, Failure) else ""
         outputs.append(RankOutput(row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state))
@@ -128,6 +129,12 @@ def _failure_context(
         tiers={str(host): str(tier) for host, tier in as_dict(plan.get("tiers")).items() if tier},
         packages=PACKAGES,
     )
+
+
+def _last_attempt(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines since the last restart: what an earlier attempt printed did not end this one."""
+    marks = [number for number, line in enumerate(lines, 1) if line.startswith(RESTART_MARK)]
+    return lines[marks[-1] :] if marks else lines
 
 
 def _restarts(status: RunStatus, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

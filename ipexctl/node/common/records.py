@@ -22,6 +22,8 @@ STATES: frozenset[str] = frozenset(("starting", "running", "ok", "failed", "stop
 FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
 """The states of a run or a rank that has ended."""
 SCHEMA = "ipexctl.status/1"
+RESTART_MARK = "[ipexctl: restart "
+"""The beginning of the line in a rank's output that separates two attempts."""
 
 
 class OutOfMemory(NamedTuple):
@@ -101,7 +103,9 @@ class Silence(NamedTuple):
     """Seconds without output after which it is reported."""
     ranks: tuple[SilentRank, ...] = ()
     dump: str = ""
-    """The id of the stack dump that --on-hang has taken."""
+    """The id of the stack dump that was taken then."""
+    on_hang: str = ""
+    """report, dump, stop; empty in records of older runs, which had no dump with report."""
 
 
 class Attempt(NamedTuple):

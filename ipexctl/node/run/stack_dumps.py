@@ -108,6 +108,12 @@ class StackDumps:
         make_private_directory(self._directory)
         self._send(PendingDump(new_dump_id(), list(self._connections.all.values()), on_written))
 
+    def remove(self, id: str) -> None:  # noqa: A002
+        """Remove that dump, if there is one."""
+        if id:
+            with contextlib.suppress(OSError):
+                os.unlink(dump_path(self._directory, id))
+
     def _send(self, dump: PendingDump) -> None:
         for rank, row in dump.rows.items():
             peer = self._connections.all[rank]

@@ -4,7 +4,7 @@
 
     {"since": seconds since the epoch, "after": seconds, "ranks": [{"rank", "host", "last": its last line or null,
      "stream", "cpu", "process": R, S, D … of its main process, "waits_in": a kernel function or null}, …],
-     "dump": the id of the dump that --on-hang has taken, or ""}
+     "dump": the id of the dump that was taken then, or "", "on_hang": the value of --on-hang}
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ipexctl.node.run.recorder import Recorder
 
 
-def check_stall(recorder: Recorder, after: float, now: float, began: float, peers: Sequence[RankConnection]) -> bool:
+def check_stall(
+    recorder: Recorder, after: float, on_hang: str, now: float, began: float, peers: Sequence[RankConnection]
+) -> bool:
     """True when a stall was just found, of `after` seconds. `began` is when mpirun was started.
 
     Ranks that do not start are detected elsewhere, and sooner.
@@ -35,7 +37,8 @@ def check_stall(recorder: Recorder, after: float, now: float, began: float, peer
             recorder.event("output-resumed")
     elif after > 0 and now - last >= after:
         since = round(time.time() - (now - last), 3)
-        silent = Silence(since, after, tuple(_silent_rank(recorder, peer) for peer in peers if peer.exit is None))
+        ranks = tuple(_silent_rank(recorder, peer) for peer in peers if peer.exit is None)
+        silent = Silence(since, after, ranks, on_hang=on_hang)
         recorder.status = status._replace(silent=silent)
         recorder.event("silent", **as_json(silent))
         return True

@@ -30,7 +30,7 @@ from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorR
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.node.common.records import FINAL, Mpirun
+from ipexctl.node.common.records import FINAL, RESTART_MARK, Mpirun
 from ipexctl.node.run import messages, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.mpirun import MpirunProcess
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
@@ -85,6 +85,8 @@ class Supervisor:
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.count() for peer in self.ranks]
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
+        self.stall_dump = ""
+        """The id of the last dump that was taken without being asked for."""
         self.handlers: dict[type, Callable[[RankConnection, Any], None]] = {
             messages.Beat: self.on_beat,
             messages.Connected: self.on_connected,
@@ -170,6 +172,7 @@ class Supervisor:
         while True:
             while not self.is_finished():
                 self.step()
+            self.verdict.on_all_ended(self.ranks)
             if not self.restart():
                 break
         self.close()
@@ -345,14 +348,13 @@ class Supervisor:
             self.on_end(peer, peer.ends)
         self.check_exchange()
         self.dumps.check_answers(now)
-        stall = (self.record, self.plan.hang_after, now, self.mpirun_started_at, self.ranks)
+        stall = (self.record, self.plan.hang_after, self.plan.on_hang, now, self.mpirun_started_at, self.ranks)
         if self.verdict.ending is None and stall_detector.check_stall(*stall):
             self.on_stall()
         self.check_mpirun(now)
 
     def on_stall(self) -> None:
-        if self.plan.on_hang == "report":
-            return
+        """Keep the stacks with the run, also if they are not shown: they explain the hang when the run is over."""
         try:
             self.dumps.take(self.on_stall_dumped)
         except OSError:  # the disk is full
@@ -360,6 +362,9 @@ class Supervisor:
 
     def on_stall_dumped(self, dump_id: str) -> None:
         status = self.record.status
+        if self.plan.on_hang == "report":  # one is enough: a script may be silent again and again
+            self.dumps.remove(self.stall_dump)
+            self.stall_dump = dump_id
         if status.silent is None or self.verdict.ending is not None:  # it has printed something, or has ended
             return
         self.record.status = status._replace(silent=status.silent._replace(dump=dump_id))
@@ -453,7 +458,7 @@ class Supervisor:
         after = self.verdict.restart()
         self.peers.attempt = self.record.status.attempt
         self.peers.drop_all()
-        line = f"[ipexctl: restart {self.peers.attempt} of {self.plan.restarts} after: {after}]"
+        line = f"{RESTART_MARK}{self.peers.attempt} of {self.plan.restarts} after: {after}]"
         for peer in self.ranks:
             for sink in peer.sinks.values():
                 sink.note(line)

@@ -178,6 +178,32 @@ class Verdict:
             peer.status = peer.status._replace(state="lost")
         self.fail("lost", reason, peers=concerned if is_one_host else (), ranks=[peer.rank for peer in concerned])
 
+    def on_all_ended(self, peers: Sequence[RankConnection]) -> None:
+        """Replace an exit code by a loss that came before it: the rank raised an exception because it lost that peer.
+
+        A closed connection counts as lost only after some seconds, in which the rank could have connected again.
+        """
+        ending, first = self.ending, self._recorder.status.first_failure
+        if ending is None or ending.state != "failed" or first is None or first.kind != "exit":
+            return
+        gone = [
+            peer
+            for peer in peers
+            if peer.exit is None and peer.closed_by_peer and (peer.disconnected_at or ending.at) < ending.at
+        ]
+        if not gone:
+            return
+        host = min(gone, key=lambda peer: (peer.disconnected_at or 0.0, peer.rank)).host
+        gone = [peer for peer in gone if peer.host == host]
+        cause = "their wrapper processes were killed" if len(gone) > 1 else "its wrapper process was killed"
+        reason = f"{ranks_on_hosts(gone)} disconnected: {cause}"
+        for peer in gone:
+            peer.status = peer.status._replace(state="lost")
+        loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=tuple(peer.rank for peer in gone))
+        self._recorder.status = self._recorder.status._replace(first_failure=loss, reason=reason)
+        self.ending = ending._replace(code=1)
+        self._recorder.event("verdict", exit_code=1, reason=reason)
+
     def lost_before_mpirun(self, left: Sequence[RankConnection], mpirun: MpirunProcess) -> list[RankConnection]:
         """The ranks whose loss made mpirun end: their connections broke before; none if mpirun was killed."""
         if mpirun.was_killed and self._by_mpirun:

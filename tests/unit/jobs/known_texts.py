@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ import yaml
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[3])]
 
+from ipexctl.jobs.dump import Dump, place_lines, read_dump
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.node.common.frames import Chunk
+from ipexctl.remote.reply import Reply
 
 HOSTS = ("node1", "node2", "node3")
 
@@ -41,6 +44,10 @@ class Text:
     oom: Any = None
     share: tuple[int, int] = (1, 8)
     """The ranks of node2, and its cores."""
+    ended: int | None = None
+    """A rank that had ended with exit code 0 before."""
+    stacks: str = ""
+    """The stacks of a run that hung: recorded/hang-NAME.json, from PyTorch 2.13 with gloo."""
 
 
 def _read(fields: dict[str, Any]) -> Text:
@@ -60,6 +67,8 @@ TEXTS = tuple(text for texts in SECTIONS.values() for text in texts)
 
 def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
     """The snapshot of the run, as `node/run/run_snapshot.py` sends it."""
+    if text.stacks:
+        return hung()
     has_first = text.by == "rank" or text.kind in ("lost", "checkpoint")
     first = {
         "kind": text.kind or ("exit" if not text.signal else "signal"),
@@ -85,12 +94,29 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
         reason=text.text if text.by == "supervisor" else "",
         master={"addr": text.master, "port": 29500},
         silent={"since": 900.0} if running else None,
+        events=[{"event": "exit", "rank": text.ended, "at": 1011.0}],
     )
+
+
+def hung() -> tuple[dict[str, Any], list[Chunk]]:
+    """The snapshot of a run that --on-hang stop has ended."""
+    warning = "[W socket.cpp:462] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+    first = {"kind": "hang", "rank": None, "host": None, "ranks": [0, 1, 2], "at": 1006.0}
+    rows: list[tuple[dict[str, Any], str]] = [({"state": "stopped", "exit_code": 143, "signal": 15}, warning)] * 3
+    return account(rows, first=first, silent={"since": 1001.0, "after": 4.0, "on_hang": "stop"})
+
+
+def recorded_dump(name: str) -> Dump:
+    """Real stacks, of ranks 0 to 2 on node1 to node3."""
+    path = Path(__file__).with_name("recorded") / f"hang-{name}.json"
+    return read_dump(Reply(json.loads(path.read_text(encoding="utf-8"))))
 
 
 def row_state(text: Text, rank: int) -> dict[str, Any]:
     if text.state == "running":
         return {"state": "running"}
+    if rank == text.ended:
+        return {"state": "ok", "exit_code": 0}
     if rank == 1 and text.by == "rank":
         return {"state": "failed", "exit_code": text.exit_code, "signal": text.signal}
     return {"state": "stopped", "exit_code": 143, "signal": 15}
@@ -125,7 +151,8 @@ def account(
 
 
 def verdict_of(text: Text) -> Diagnosis:
-    return diagnose(read_snapshot(*document(text), "node1"))
+    dump = recorded_dump(text.stacks) if text.stacks else None
+    return diagnose(read_snapshot(*document(text), "node1", dump))
 
 
 _HEAD = """\
@@ -137,7 +164,10 @@ section has the text, its meaning, and what to do. *Likely* and *possible* say h
 `why` prints `likely cause` or `possible cause`. The ids are in `why --json` and do not change. In the examples rank 1
 on node2 printed the text, and the hosts are node[1-3].
 
-For a run that hangs, `why` shows where its ranks wait; [run](run.md) has how that works and `--on-hang`.
+For a run that hangs, `why` shows where its ranks wait, and which rank does not arrive; [run](run.md) has how that works
+and `--on-hang`. Warnings that healthy runs print, too, are never its cause: with `The hostname of the client socket
+cannot be retrieved` torch says that a node's address has no name, and with `Using the loopback address as fallback`
+that gloo could not resolve a host's own name. `ipexctl doctor` checks the names.
 
 A loss of NaN is not a failure: such a run ends normally. If a failed run printed no known text, `why` names the
 exception or the exit code. It always shows the last 30 lines of the rank.
@@ -167,6 +197,8 @@ def page() -> str:
 
 
 def _printed(text: Text) -> str:
+    if text.stacks:
+        return "\n".join(line for _, line in place_lines(recorded_dump(text.stacks)))
     if text.text:
         return text.text
     if text.signal:

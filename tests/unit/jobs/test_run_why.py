@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
 import pytest
-from known_texts import SECTIONS, TEXTS, Text, account, page, verdict_of
+from known_texts import SECTIONS, TEXTS, Text, account, page, recorded_dump, verdict_of
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
 
 from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, Thread
@@ -17,7 +18,7 @@ from ipexctl.jobs.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import RankStatus, RunStatus
+from ipexctl.node.common.records import RESTART_MARK, RankStatus, RunStatus
 from ipexctl.node.run import verdict as supervisors
 from message_data import missing
 
@@ -51,7 +52,7 @@ def test_every_known_text_gives_its_cause(text: Text) -> None:
 
 
 def test_every_known_error_has_an_example_text() -> None:
-    ids = {known.id for section in ("errors", "harmless", "recorded") for known in known_errors(section)}
+    ids = {known.id for section in ("errors", "hang", "recorded") for known in known_errors(section)}
     assert {text.id for text in TEXTS} == {*ids, "script.raised"}
     for texts in SECTIONS.values():
         assert texts
@@ -294,16 +295,98 @@ def test_dump_of_the_last_attempt_shows_where_ranks_are(
     assert (missing(text, "8 before the end") == []) == (shown and ended is not None)
 
 
-def test_warning_is_no_cause_of_a_hang_with_a_dump() -> None:
-    warning = "[W socket.cpp:462] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "[W socket.cpp:462] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "[W ProcessGroupGloo.cpp:757] Warning: Unable to resolve hostname to a (local) address. Using the loopback",
+    ],
+)
+@pytest.mark.parametrize("state", ["running", "stopped", "lost"])
+def test_warning_of_torch_is_no_cause_of_a_hang(warning: str, state: str) -> None:
     frames = (StackFrame("step", "/h/code/p-01234567/train.py", 17),)
     process = Process(100, "python", "S", "", "py-spy", (Thread("MainThread", frames, True),), "")
     silent = {"since": 860.0, "after": 600.0, "ranks": []}
-    record, output = account([({"state": "running"}, warning)], state="running", first=None, silent=silent)
-    without = diagnose(read_snapshot(record, output, "node1", None))
-    assert cause_id(without) == "meet.slow_names"
+    record, output = account([({"state": state}, warning)] * 2, state=state, first=None, silent=silent)
+    assert diagnose(read_snapshot(record, output, "node1", None)).cause is None
     dump = Dump(1005.0, (RankStacks(0, "node1", "running", (process,)),))
     assert diagnose(read_snapshot(record, output, "node1", dump)).cause is None
+
+
+@pytest.mark.parametrize("state", ["running", "stopped"])
+@pytest.mark.parametrize(("since", "wanted"), [(1001.0, "hang.elsewhere"), (1006.0, None), (None, None)])
+def test_stacks_explain_a_silent_run_while_it_lasts_and_when_it_was_stopped(
+    state: str, since: float | None, wanted: str | None
+) -> None:
+    silent = None if since is None else {"since": since, "after": 4.0}
+    record, output = account([({"state": state}, "")] * 3, state=state, first=None, silent=silent)
+    verdict = diagnose(read_snapshot(record, output, "node1", recorded_dump("elsewhere")))
+    assert cause_id(verdict) == wanted
+    if wanted is not None:
+        cause = cause_in(verdict)
+        assert (cause.confidence, cause.rank, cause.host, cause.source) == ("likely", 1, "node2", "record")
+        assert missing(cause.sentence, "1 node2 load_batch hang.py:13 0,2 all_reduce hang.py:51") == []
+        assert verdict.hang is not None
+        assert (verdict.hang.kind, verdict.hang.ranks) == ("elsewhere", (1,))
+
+
+TIMED_OUT = f"{TRACEBACK}\nRuntimeError: [unbound_buffer.cc:78] Timed out waiting 9000ms for recv operation to complete"
+
+
+@pytest.mark.parametrize(
+    ("at", "wanted"), [(1005.0, "hang.elsewhere"), (1000.5, "peer.timeout"), (1012.5, "peer.timeout")]
+)
+def test_stacks_taken_while_a_rank_waited_explain_its_timeout(at: float, wanted: str) -> None:
+    record, output = account(
+        [(STOPPED, ""), (STOPPED, ""), (FAILED, TIMED_OUT)], first={**FIRST, "rank": 2, "host": "node3"}
+    )
+    dump = replace(recorded_dump("elsewhere"), at=at)
+    assert cause_id(diagnose(read_snapshot(record, output, "node1", dump))) == wanted
+
+
+def test_lines_of_an_earlier_attempt_are_no_cause() -> None:
+    first = {**FIRST, "exit_code": 3}
+    failed = {**FAILED, "exit_code": 3}
+    before = f"{NO_MODULE}\n{RESTART_MARK}1 of 1 after: rank 1 on node2 ended with exit code 1]"
+    verdict = judged([(STOPPED, ""), (failed, f"{before}\nsecond attempt")], first=first)
+    assert cause_id(verdict) == "script.exited"
+    assert [line.text for line in verdict.lines] == ["second attempt"]
+
+
+@pytest.mark.parametrize("text", ["OSError: [Errno 28] No space left on device", "RuntimeError: EADDRINUSE"])
+@pytest.mark.parametrize("row", [STOPPED, FAILED])
+def test_output_of_another_rank_is_no_cause_of_an_exit_code(text: str, row: dict[str, Any]) -> None:
+    verdict = judged([(row, text), ({**FAILED, "exit_code": 3}, "")], first={**FIRST, "exit_code": 3})
+    assert cause_id(verdict) == "script.exited"
+
+
+LOST = (
+    "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
+    "pair.cc:537] Read error [127.0.0.1]:32134: Connection reset by peer. This is typically caused by a remote worker"
+)
+
+
+def test_ranks_that_crashed_on_a_lost_peer_are_told_from_those_that_ran_on() -> None:
+    first = {**FIRST, "exit_code": 137, "signal": 9, "kind": "signal"}
+    killed = {"state": "failed", "exit_code": 137, "signal": 9}
+    gone = {"state": "stopped", "exit_code": None, "signal": None}
+    rows: list[tuple[dict[str, Any], str]] = [
+        (STOPPED, LOST),
+        (killed, ""),
+        ({**FAILED, "exit_code": 1}, LOST),
+        (STOPPED, ""),
+        (gone, ""),
+    ]
+    others = judged(rows, first=first).others
+    assert [(other.what, other.ranks) for other in others] == [
+        ("lost-peer", (0,)),
+        ("lost-peer", (2,)),
+        ("ended", (3,)),
+        ("lost", (4,)),
+    ]
+    assert missing(others[0].sentence, "0 node1 1 SIGTERM RuntimeError") == []
+    assert missing(others[1].sentence, "2 node3 1 RuntimeError") == []
+    assert "SIGTERM" not in others[1].sentence
 
 
 def test_silent_run_shows_the_activity_of_each_rank() -> None:
@@ -418,7 +501,7 @@ def test_damaged_records_are_diagnosed_without_errors(document: dict[str, Any]) 
 @pytest.mark.parametrize("piece", ["a", "1", "/x.so", "'"])
 def test_patterns_are_fast_on_long_lines(piece: str) -> None:
     line = piece * (30_000 // len(piece))
-    sections = ("errors", "harmless", "verification", "verification_last")
+    sections = ("errors", "hang", "verification", "verification_last")
     for known in (row for section in sections for row in known_errors(section)):
         for pattern in known.patterns:
             began = time.process_time()

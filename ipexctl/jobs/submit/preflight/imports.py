@@ -22,6 +22,7 @@ from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError
+from ipexctl.text import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -306,14 +307,10 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> s
 def _named(imports: Sequence[Import], script: str) -> str:
     names = [entry.module for entry in imports]
     lines = list(dict.fromkeys(str(entry.line) for entry in imports if entry.line))
-    modules = f"the module {names[0]}" if len(names) == 1 else f"the modules {_and(names)}"
+    modules = f"the module {names[0]}" if len(names) == 1 else f"the modules {join_words(names)}"
     if not lines:
         return f"{modules} of -m"
-    return f"{modules} that {script} imports ({'line' if len(lines) == 1 else 'lines'} {_and(lines)})"
-
-
-def _and(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{modules} that {script} imports ({'line' if len(lines) == 1 else 'lines'} {join_words(lines)})"
 
 
 def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
@@ -334,7 +331,7 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     if not guessed:
         return install
     noun = "is the package" if len(guessed) == 1 else "are the packages"
-    return f"check on PyPI that {_and(guessed)} {noun} you mean, then: {install}"
+    return f"check on PyPI that {join_words(guessed)} {noun} you mean, then: {install}"
 
 
 _STACK_CHOICES: Final = ("torch", "stack", "ipex", "oneccl")
