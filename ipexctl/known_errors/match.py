@@ -131,6 +131,16 @@ class FailureContext:
     def python(self) -> str:
         return str(self.plan.get("python") or "python3")
 
+    def has_package(self, requirement: str) -> bool:
+        """Whether the record of the environment lists the package, so that a host that lacks it has lost it."""
+        name = re.sub(r"[-_.]+", "-", re.split(r"[<>=!~\[; ]", requirement)[0]).lower()
+        return name in as_list(self.plan.get("packages"))
+
+    @property
+    def repair(self) -> str:
+        """The command that builds the environment again where it is damaged."""
+        return str(self.plan.get("install") or "ipexctl install")
+
     def install(self, package: str) -> str:
         """The command that adds that package to the environment of the run, with its stack."""
         if self.plan.get("install") == "":

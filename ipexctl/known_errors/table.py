@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import KnownError, PatternMatch
 
 if TYPE_CHECKING:
@@ -89,12 +90,19 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     module = found.groups["module"]
     top = module.split(".")[0]
     known = found.context.packages.get(module) or found.context.packages.get(top)
+    sentence = "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields())
+    if file := found.groups.get("file"):
+        hidden = f"a file {file.rpartition('.')[2]}.py hides the package {file}, of which {module} is a part"
+        return hidden, "if that file is yours, give it another name; Python imports from the script's directory first"
+    if found.context.has_package(known or top):
+        lost = f"the environment of {fold(found.hosts)} is damaged: its record lists the module {module}, which is gone"
+        return lost, f"to build it again: {found.context.repair}"
     install = found.context.install(known or top.replace("_", "-"))
     fix = f"if {top} is a file of yours: put it into the project, ipexctl sync uploads it; "
     fix += f"if it is a package: {install}" if known else f"if it is a package, check its name on PyPI, then: {install}"
     if found.quiet_hosts:
         fix += f"; to see which hosts lack it: ipexctl exec -- {shlex.quote(found.context.python)} -c 'import {top}'"
-    return "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields()), fix
+    return sentence, fix
 
 
 _THROWN: Final = re.compile(r"^terminate called after throwing an instance of '(?P<what>[^']+)'", re.MULTILINE)
@@ -162,10 +170,11 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
 def _port_busy(found: PatternMatch) -> tuple[str, str]:
     port = found.groups.get("port") or ""
     if port and port == str(found.context.master.port or ""):
-        return (
-            f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program meanwhile",
-            "run it again: node0 looks for a free port each time; leave --master-port out",
-        )
+        taken = f"port {port} of node0, the MASTER_PORT of the ranks, was taken by another program meanwhile"
+        if found.context.plan.get("master_port"):
+            who = "to see which one: ipexctl exec -- ss -ltnp"
+            return taken, f"leave --master-port out: node0 looks for a free port at each start; {who}"
+        return taken, "run it again: node0 looks for a free port at each start"
     where = f"port {port}" if port else "a port the script listens on"
     return (
         (

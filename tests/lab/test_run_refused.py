@@ -146,6 +146,28 @@ def test_missing_module_is_reported_with_node_and_line(cluster: Cluster) -> None
         assert sorted(by_rank(cluster.run("--ppn", "1", "-l", "!node2", *words).out)) == [0, 1]
 
 
+def test_damaged_environment_is_repaired_by_the_printed_line(cluster: Cluster) -> None:
+    cluster.on(1, "rm .ipexctl/envs/default/lib/python3.11/site-packages/numpy.py")
+    cluster.write("train.py", "import numpy\nprint(numpy.__name__)\n")
+    said = cluster.refused("--ppn", "1", "train.py")
+    assert missing(said, "node2 numpy train.py 1") == []
+    printed = re.search(r": ipexctl (install -H \S+ --stack torch)$", said, re.MULTILINE)
+    assert printed, said
+    cluster.good(*printed[1].split())
+    assert by_rank(cluster.run("--ppn", "1", "train.py").out) == {rank: ["numpy"] for rank in range(3)}
+
+
+def test_module_of_a_directory_above_is_named_with_the_line_to_type(cluster: Cluster) -> None:
+    cluster.write("pkg/train.py", "print('trained')\n")
+    cluster.write("ipexctl.toml", "")
+    below = cluster.write("sub/README", "").parent
+    said = Cluster(cluster.lab, below, cluster.state).refused("--ppn", "1", "-m", "pkg.train")
+    printed = re.search(r"cd (\S+) && ipexctl (run .* -m pkg\.train)$", said, re.MULTILINE)
+    assert printed, said
+    assert printed[1] == str(cluster.project)
+    assert sorted(by_rank(cluster.call(*printed[2].split()).out)) == [0, 1, 2]
+
+
 def test_possibly_missing_module_is_a_warning(cluster: Cluster) -> None:
     cluster.write("lib/only_here.py", "NAME = 'found'\n")
     cluster.write("train.py", "import only_here\nprint(only_here.NAME)\n")

@@ -21,7 +21,7 @@ from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.jobs.submit.context import RunContext, gather
 from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path, first_link
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
-from ipexctl.jobs.submit.preflight.imports import check_script, install_command, with_environment
+from ipexctl.jobs.submit.preflight.imports import check_script, install_command, normalised, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.project import ProjectLocation, describe_project, files_in_other_generations
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
@@ -410,7 +410,8 @@ def _launch_spec(
 def _plan_document(context: RunContext, plan: LaunchPlan, request: RunRequest) -> str:
     """The text of plan.json."""
     install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
-    return json.dumps({**to_json(plan), "install": install}, indent=1)
+    packages = sorted(map(normalised, context.env.packages)) if plan.env else []
+    return json.dumps({**to_json(plan), "install": install, "packages": packages}, indent=1)
 
 
 def _logind_notes(context: RunContext) -> tuple[str, ...]:

@@ -70,7 +70,9 @@ def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
     subdirectory = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
     workdir = root / subdirectory
     if script is None:
-        module = project_module(request.script, workdir) if request.kind == "module" else None
+        module = None
+        if request.kind == "module":
+            module = project_module(request.argv, workdir, directories_above(workdir))
         return ProjectLocation(root, subdirectory, request.argv, module)
     path = Path(os.path.normpath(cwd / script))
     if not path.is_relative_to(root):
@@ -85,6 +87,20 @@ def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
     can_be_larger = is_above and not is_marked(root) and not root_problem(here)
     hint = "; for the current directory: --cwd ." if can_be_larger else ""
     return ProjectLocation(root, subdirectory, command, project_script(str(script), path, workdir), hint)
+
+
+def directories_above(directory: Path) -> tuple[Path, ...]:
+    """The directories above that can be a project, up to the repository's own."""
+    if os.path.lexists(directory / ".git"):
+        return ()
+    found = []
+    for path in directory.parents:
+        if root_problem(path):
+            break
+        found.append(path)
+        if os.path.lexists(path / ".git"):
+            break
+    return tuple(found)
 
 
 def _script_fix(script: Path, cwd: Path) -> str:

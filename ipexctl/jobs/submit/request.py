@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError, UserError
@@ -21,7 +23,6 @@ from ipexctl.text import expanded, is_variable_name, on_same_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
@@ -81,6 +82,9 @@ class RunRequest:
         return self.argv[0]
 
 
+_PATH_OPTIONS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts")
+
+
 @dataclass(eq=False)
 class StartFailure(Exception):
     """Why a run was not started. Nothing of it runs anywhere, unless `is_unsure`.
@@ -94,6 +98,8 @@ class StartFailure(Exception):
     exit_code: int = 1
     is_unsure: bool = False
     """The connection was lost when the run was started: it may run."""
+    changes_directory: bool = False
+    """The command of the fix is typed in another directory."""
 
     @classmethod
     def of_host(cls, name: str, error: HostError) -> StartFailure:
@@ -105,6 +111,12 @@ class StartFailure(Exception):
 
     def with_host_options(self, options: str) -> StartFailure:
         """With options in each suggested command that select the same hosts."""
+        if self.changes_directory:
+            words = shlex.split(options)
+            for at, option in enumerate(words[:-1], 1):
+                if option in _PATH_OPTIONS:
+                    words[at] = str(Path(words[at]).absolute())
+            options = f" {shlex.join(words)}" if words else ""
         return replace(self, fix=on_same_hosts(self.fix, options))
 
 

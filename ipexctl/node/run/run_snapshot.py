@@ -37,7 +37,9 @@ LINES, FEW_LINES = 400, 120
 MAX_LINE = 2000
 """Maximum bytes of a line."""
 MAX_EVENTS = 400
-PLAN_FIELDS = ("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install")
+PLAN_FIELDS = (
+    *("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install", "packages", "master_port"),
+)
 FAILED_STATES = ("failed", "lost")
 
 

@@ -32,6 +32,7 @@ from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, RESTART_MARK, Mpirun
 from ipexctl.node.run import messages, protocol, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
 from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
 
@@ -119,6 +120,8 @@ class Supervisor:
     def start(self) -> None:
         """Start mpirun; raises an OSError when it can't be started."""
         limit, master = self.plan.time_limit, self.plan.master
+        if master.port and not self.record.status.attempt:  # an earlier attempt has used it
+            check_master_port(master.addr, master.port)
         master = master._replace(port=master.port or sockets.free_port(master.addr))
         if self.plan.checkpoint:
             self.exchange = self.exchange_checkpoint()
@@ -149,6 +152,9 @@ class Supervisor:
             command = shlex.join(["bash", "-c", f". {shlex.quote(self.plan.setup or '')}"])
             fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
             return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
+        except PortError as error:
+            self.verdict.fail("mpirun", str(error.strerror))
+            return {"event": "failed", "reason": self.record.status.reason, "fix": error.fix}
         except OSError as error:
             why = f"{error.filename or self.plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
             self.verdict.fail("mpirun", f"{self.started_program} can't be started: {why}")

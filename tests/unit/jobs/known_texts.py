@@ -46,6 +46,8 @@ class Text:
     """The ranks of node2, and its cores."""
     ended: int | None = None
     """A rank that had ended with exit code 0 before."""
+    plan: Any = None
+    """More fields of the plan."""
     stacks: str = ""
     """The stacks of a run that hung: recorded/hang-NAME.json, from PyTorch 2.13 with gloo."""
 
@@ -89,6 +91,7 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
             "python": "/env/bin/python",
             "tiers": {"node1": "amx", "node2": "avx2"},
             "shares": {"node2": list(text.share)},
+            **(text.plan or {}),
         },
         state=text.state,
         reason=text.text if text.by == "supervisor" else "",

@@ -24,7 +24,9 @@ from ipexctl.jobs.submit.preflight.imports import (
     project_script,
     read_script,
 )
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.project import locate_project
+from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.remote.reply import Reply
 from ipexctl.stack.env.record import SCHEMA
@@ -139,14 +141,49 @@ def test_modules_of_the_project_are_not_required(tmp_path: Path) -> None:
 def test_module_is_read_from_the_project_or_required_on_hosts(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").write_text("import pkg.data, tqdm")
-    ours = project_module("pkg.train", tmp_path)
+    ours = project_module(("pkg.train",), tmp_path)
     assert ours is not None
     assert (ours.name, [each.module for each in ours.imports]) == ("pkg/train.py", ["tqdm"])
-    theirs = project_module("torch.distributed.run", tmp_path)
+    theirs = project_module(("torch.distributed.run",), tmp_path)
     assert theirs is not None
     said = failure_of(theirs, {"a": ["torch"]})
     assert missing(said.reason, "a torch -m") == []
-    assert project_module("pkg.made_later", tmp_path) is None
+    assert project_module(("pkg.made_later",), tmp_path) is None
+
+
+def test_module_of_a_directory_above_is_found_with_the_line_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "my project"
+    (root / "pkg").mkdir(parents=True)
+    (root / ".git").mkdir()
+    below = root / "sub" / "deep"
+    below.mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    monkeypatch.chdir(below)
+    request = RunRequest("module", ("pkg.train", "--lr", "1e-3"), LaunchOptions())
+    script = locate_project(request, below).script
+    assert script is not None
+    failure = failure_of(script, {"a": ["pkg"]})
+    line = f"cd '{root}' && ipexctl run -m pkg.train --lr 1e-3"
+    assert failure.fix.endswith(line)
+    assert "PyPI" not in failure.fix
+    assert f"ipexctl run -H '{below}/hostfile' -l a -m pkg.train" in failure.with_host_options(" -H hostfile -l a").fix
+    elsewhere = locate_project(RunRequest("module", ("outside",), LaunchOptions()), below).script
+    assert elsewhere is not None  # not beyond the repository
+    assert "PyPI" in failure_of(elsewhere, {"a": ["outside"]}).fix
+
+
+@pytest.mark.parametrize("module", ["sympy", "yaml", "ruamel", "PIL"])
+def test_module_that_the_environment_had_means_a_damaged_environment(module: str) -> None:
+    install = "ipexctl install --stack torch --with helper"
+    packages = frozenset({"sympy", "pyyaml", "ruamel", "pillow", "torch"})
+    said = failure_of(needs("tqdm", module, install=install, packages=packages), {"a": ["tqdm", module]})
+    assert said.fix.endswith(f": {install}")
+    assert "--with tqdm" not in said.fix
+    assert missing(said.fix, module) == []
+    added = failure_of(needs("tqdm", install=install, packages=packages), {"a": ["tqdm"]})
+    assert added.fix.endswith(f"{install} --with tqdm")
 
 
 def needs(*modules: str, **more: Any) -> ScriptFile:

@@ -75,6 +75,22 @@ def test_fix_repeats_the_install_command_of_the_environment(plan: dict[str, Any]
     assert f"{said} frobnicate" in cause.fix
 
 
+def test_lost_module_of_the_environment_is_repaired_and_not_added() -> None:
+    plan = {"install": "ipexctl install --stack torch --with peft", "packages": ["sympy", "torch"]}
+    lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'sympy'"
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, lost)], plan=plan))
+    assert cause.id == "script.no_module"
+    assert cause.fix.endswith(f": {plan['install']}")
+    assert missing(cause.sentence, "node2 sympy") == []
+
+
+@pytest.mark.parametrize(("plan", "again"), [({}, True), ({"master_port": 29500}, False)])
+def test_advice_for_a_busy_port_depends_on_who_chose_it(plan: dict[str, Any], again: bool) -> None:
+    busy = "The server socket has failed to listen on any local network address. port: 29500, name: EADDRINUSE"
+    fix = cause_in(judged([(STOPPED, ""), (FAILED, busy)], plan=plan)).fix
+    assert (fix.startswith("run it again"), "--master-port" in fix) == (again, not again)
+
+
 @pytest.mark.parametrize(
     "text",
     [

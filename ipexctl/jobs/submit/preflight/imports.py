@@ -45,6 +45,9 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 _LONGEST_SCRIPT: Final = 2_000_000
 """Characters of a script whose syntax is checked."""
 _SECONDS: Final = 30.0
+_SEPARATORS: Final = re.compile(r"[-_.]+")
+_NAME: Final = re.compile(r"[^<>=!~\[; ]*")
+"""The name in a requirement."""
 PACKAGES: Final = {
     "attr": "attrs",
     "bs4": "beautifulsoup4",
@@ -99,7 +102,11 @@ class ScriptFile:
     own: bool = True
     """Whether the environment is made by ipexctl: variables of a login do not apply to it."""
     install: str = ""
-    """The command that makes the environment as it is."""
+    """The command that makes the environment as it is, and builds it again where it is damaged."""
+    packages: frozenset[str] = frozenset()
+    """The packages that the environment's record lists."""
+    call_from_above: str = ""
+    """The command to type if a directory above the working directory has the module of `-m`."""
 
     def line(self, number: int) -> str:
         lines = (self.text or "").split("\n")
@@ -117,14 +124,22 @@ def project_script(name: str, path: Path, cwd: Path) -> ScriptFile:
     return _without_project(_read(name, path), (path.parent, path.resolve().parent), cwd)
 
 
-def project_module(name: str, cwd: Path) -> ScriptFile | None:
-    """The script of `-m NAME`; None for a module of the project that is not found as a file."""
+def project_module(argv: Sequence[str], cwd: Path, above: Sequence[Path] = ()) -> ScriptFile | None:
+    """The script of `-m ARGV`; None for a module of the project that is not found as a file.
+
+    `above`: directories in which the user may have meant to be.
+    """
+    name = argv[0]
     base = cwd.joinpath(*name.split("."))
     for path in (base.with_name(f"{base.name}.py"), base / "__main__.py"):
         if path.is_file():
             return _without_project(_read(str(path.relative_to(cwd)), path), (cwd,), cwd)
     top = name.partition(".")[0]
-    return None if _has_module(cwd, top) else ScriptFile(name, imports=(Import(top, 0),))
+    if _has_module(cwd, top):
+        return None
+    found = next((path for path in above if _has_module(path, top)), None)
+    call = f"cd {shlex.quote(str(found))} && ipexctl run -m {shlex.join(argv)}" if found is not None else ""
+    return ScriptFile(name, imports=(Import(top, 0),), call_from_above=call)
 
 
 def _read(name: str, path: Path) -> ScriptFile:
@@ -242,11 +257,24 @@ def with_environment(script: ScriptFile, request: RunRequest, context: RunContex
     if request.setup:
         doubt = doubt or f"{request.setup} may set where Python looks for modules"
     own = context.env.name is not None
+    packages = frozenset(map(normalised, context.env.packages)) if own and context.env.is_installed else frozenset()
     if own:
         install = install_command(context.env_records(context.env.name), request.env)
     else:
         install = f"ipexctl exec -- {shlex.quote(str(context.env.python))} -m pip install"
-    return replace(script, doubt=doubt, own=own, install=install)
+    return replace(script, doubt=doubt, own=own, install=install, packages=packages)
+
+
+def normalised(package: str) -> str:
+    """The name of a package as indexes and records of environments have it."""
+    return _SEPARATORS.sub("-", package).lower()
+
+
+def package_of(module: str) -> str:
+    """The package that most likely has a module, by its name."""
+    known = PACKAGES.get(module) or PACKAGES.get(module.partition(".")[0]) or module.partition(".")[0]
+    match = _NAME.match(known)
+    return normalised(match[0] if match else known)
 
 
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:
@@ -301,7 +329,7 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> s
     reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, script.name)}"
     if script.doubt:
         return f"{reason}; {script.doubt}, so the run starts all the same"
-    raise StartFailure(reason, _fix(needed, script), hosts)
+    raise StartFailure(reason, _fix(needed, script), hosts, changes_directory=bool(script.call_from_above))
 
 
 def _named(imports: Sequence[Import], script: str) -> str:
@@ -315,6 +343,10 @@ def _named(imports: Sequence[Import], script: str) -> str:
 
 def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     names = [entry.module for entry in imports]
+    if script.call_from_above:
+        return f"a directory above this one has {names[0]}: {script.call_from_above}"
+    if lost := [name for name in names if package_of(name) in script.packages]:
+        return f"the environment had {join_words(lost)} and is damaged; to build it again: {script.install}"
     if misplaced := [name for name in names if name in script.misplaced]:
         return f"{misplaced[0]} is in the project's working directory; to import it from there: -x PYTHONPATH=."
     if removed := [name for name in names if name in sys.stdlib_module_names]:

@@ -1,0 +1,77 @@
+"""Tests on node0 whether rank 0 can listen on the MASTER_PORT that the user has chosen, and finds who listens on it.
+
+PyTorch binds it on all addresses with SO_REUSEADDR, and so does the test: a port whose last connections are only being
+closed is free. Comes in: a port. Goes out: a `PortError` with the reason and the fix, or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+from ipexctl.node.common import sockets
+from ipexctl.node.common.processes import read_text
+
+
+class PortError(OSError):
+    """`strerror` is the reason, `fix` what to type."""
+
+    def __init__(self, reason: str, fix: str) -> None:
+        super().__init__(0, reason)
+        self.fix = fix
+
+
+def check_master_port(address: str, port: int) -> None:
+    """Raises a PortError if rank 0 can't listen there."""
+    problem = bind_problem(port)
+    if problem is None:
+        return
+    process = listening_process(port)
+    by = f": {process} listens on it" if process else f": {problem}"
+    try:
+        other = f"; or another one, such as --master-port {sockets.free_port(address)}"
+    except OSError:
+        other = ""
+    raise PortError(
+        f"the master port {port} can't be used{by}",
+        f"leave out --master-port, and node0 takes a free port for each start{other}",
+    )
+
+
+def bind_problem(port: int) -> str | None:
+    """Why no process can listen on that port on all addresses; None if one can."""
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104
+        try:
+            listener = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # a machine without IPv6
+            continue
+        with listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.bind((address, port))
+                listener.listen(1)
+            except OSError as error:
+                if family == socket.AF_INET6 and error.errno not in (13, 98):  # IPv6 is switched off
+                    continue
+                return error.strerror or str(error)
+    return None
+
+
+def listening_process(port: int) -> str:
+    """`python3 (pid 4711)`; empty for a process of another account, which only root sees."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in read_text(table).splitlines()[1:]:
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == "0A" and fields[1].rpartition(":")[2] == f"{port:04X}":
+                inodes.add(f"socket:[{fields[9]}]")
+    for pid in filter(str.isdigit, os.listdir("/proc")) if inodes else ():
+        with contextlib.suppress(OSError):
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{pid}/fd/{number}") in inodes:
+                        return f"{read_text(f'/proc/{pid}/comm').strip() or 'a process'} (pid {pid})"
+    return ""
