@@ -48,8 +48,7 @@ _BACKWARD: Final = (
     ("backward", "torch/autograd/__init__.py"),
     ("grad", "torch/autograd/__init__.py"),
 )
-_WRAPPER: Final = "wrapper"
-"""Of torch/distributed/c10d_logger.py, around each collective."""
+_GRADIENTS: Final = "backward"
 _PASSAGES: Final = ("torch/_ops.py", "torch/_dynamo/", "torch/_library/")
 """Files between a function of torch and C++."""
 _WAITS_IN: Final = ("futex", "poll", "wait_woken", "inet_", "tcp_", "sk_wait")
@@ -150,48 +149,32 @@ def explain_hang(dump: Dump) -> Hang | None:
 
 
 def _is_waiting(group: StackGroup) -> bool:
-    inner = _inner(group.frames)
-    return inner is not None and (
-        _is_collective(inner)
-        # A backward pass computes in the main thread, which sleeps only in an exchange of gradients.
-        or (_is_backward(inner) and all(process.state == "S" for process in _processes(group)))
-    )
+    called = _called(group.frames)
+    # A backward pass computes in the main thread, which sleeps only in an exchange of gradients.
+    return bool(called) and (called != _GRADIENTS or all(process.state == "S" for process in _processes(group)))
 
 
-def _inner(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """The innermost call, without those between torch and C++."""
-    return next((frame for frame in frames if not frame.is_standard and not _is_passage(frame)), None)
+def _called(frames: Sequence[StackFrame]) -> str:
+    """The function of torch that the script called: `all_gather_object` of a stack that ends in `all_gather`.
 
-
-def _is_passage(frame: StackFrame) -> bool:
-    return frame.is_library and frame.place.startswith(_PASSAGES)
-
-
-def _is_collective(frame: StackFrame) -> bool:
-    return frame.is_library and frame.place.startswith(_DISTRIBUTED) and frame.key[0] in _COLLECTIVES
-
-
-def _is_backward(frame: StackFrame) -> bool:
-    return frame.is_library and frame.key[:2] in _BACKWARD
+    Empty if the innermost calls outside Python's own library are not those of a collective or a backward pass.
+    """
+    name = ""
+    for frame in frames:
+        if frame.is_standard or (frame.is_library and frame.place.startswith(_PASSAGES)):
+            continue
+        if frame.is_library and frame.key[:2] in _BACKWARD:
+            return name or _GRADIENTS
+        if not (frame.is_library and frame.place.startswith(_DISTRIBUTED)):
+            break
+        function = frame.key[0]
+        if function in _COLLECTIVES and (not name or not function.startswith("_")):
+            name = function
+    return name
 
 
 def _processes(group: StackGroup) -> list[Process]:
     return [process for rank in group.ranks if (process := rank.main_process) is not None]
-
-
-def _called(frames: Sequence[StackFrame]) -> str:
-    """The function of torch that the script called: `all_gather_object` of a stack that ends in `all_gather`."""
-    name = ""
-    for frame in frames:
-        if frame.is_standard or _is_passage(frame) or frame.key[0] == _WRAPPER:
-            continue
-        if _is_backward(frame):
-            return "backward"
-        if not _is_collective(frame):
-            break
-        if not name or not frame.key[0].startswith("_"):
-            name = frame.key[0]
-    return name
 
 
 def _sleeping_majority(dump: Dump) -> list[StackGroup]:

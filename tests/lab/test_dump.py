@@ -81,6 +81,34 @@ def test_dump_groups_ranks_of_a_hanging_run_by_function(cluster: Cluster) -> Non
     assert f"ipexctl why {run}" in over.err
 
 
+WAITS_SCRIPT = """\
+import datetime, os, time
+import torch.distributed as dist
+def load_batch():
+    time.sleep(600)
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=500))
+print("here", os.environ["RANK"], flush=True)
+if os.environ["RANK"] == "1":
+    load_batch()
+dist.barrier()
+"""
+
+
+def test_stacks_of_a_silent_run_still_explain_it_after_a_stop(cluster: Cluster) -> None:
+    cluster.write("waits.py", WAITS_SCRIPT)
+    running = cluster.begin("--ppn", "1", "--hang-after", "5", "waits.py")
+    running.wait_for("load_batch at waits.py:4", timeout=90)  # the default, report, says who does not arrive
+    cluster.good("stop", running.id)
+    running.end()
+    told = json.loads(cluster.good("why", running.id, "--json"))
+    assert (told["state"], told["cause"]["id"], told["cause"]["confidence"]) == ("stopped", "hang.elsewhere", "likely")
+    assert [(place["ranks"], place["hosts"], place["line"]) for place in told["hang"]["causes"]] == [
+        ([1], ["node2"], 4)
+    ]
+    assert [(place["ranks"], place["function"]) for place in told["hang"]["waiting"]] == [([0, 2], "barrier")]
+
+
 def test_py_spy_and_faulthandler_stacks_agree(cluster: Cluster) -> None:
     wheels = wheels_from_pypi(cluster.state.parent, "py-spy==0.4.3")
     with zipfile.ZipFile(next(wheels.glob("py_spy-*.whl"))) as wheel:
