@@ -20,13 +20,17 @@ from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.node_call import agent_zip
 
 
+def pyenv_pythons(version: str) -> list[Path]:
+    """The Pythons of pyenv whose version matches this pattern."""
+    root = os.environ.get("PYENV_ROOT")
+    return sorted(Path(root).glob(f"versions/{version}/bin/python")) if root else []
+
+
 def other_pythons() -> list[str]:
     """Other supported Pythons of this machine: from pyenv, else on PATH."""
     found = []
     for minor in range(8, 16):
-        installed = [
-            str(path) for path in sorted(Path("~/.pyenv/versions").expanduser().glob(f"3.{minor}.*/bin/python"))
-        ]
+        installed = [str(path) for path in pyenv_pythons(f"3.{minor}.*")]
         path = shutil.which(f"python3.{minor}") or ""
         found += installed[-1:] or ([path] if path and "/shims/" not in path else [])
     return found

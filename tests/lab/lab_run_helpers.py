@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from agent_helpers import wait_until
+from clean_environment import package_environ
 from cli_helpers import CommandResult, begin, ipexctl, processes_with
 from ipexctl.lab import Lab, ssh_argv
 from lab_helpers import ask, on_host
@@ -53,6 +53,7 @@ def wheels_from_pypi(base: Path, *requirements: str) -> Path:
             text=True,
             timeout=170,
             check=False,
+            env=package_environ(),
         )
         if said.returncode:
             pytest.skip(f"{requirement} can't be had from PyPI: {said.stderr.strip().splitlines()[-1:]}")
@@ -215,9 +216,7 @@ def lab_with_mpi(lab: Lab, base: Path, *options: object) -> Lab:
     where = ("-H", lab.hostfile, *options)
     said = ipexctl("trust", *where)
     assert said.rc == 0, said.err
-    # Another torch may lie where this machine's own pip looks.
-    no_others = {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
-    said = ipexctl("install", *where, *small_stack(base), env=no_others, timeout=240)
+    said = ipexctl("install", *where, *small_stack(base), timeout=240)
     assert said.rc == 0, said.err + said.out
     _installed[lab.name] = lab
     return lab

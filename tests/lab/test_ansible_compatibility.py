@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clean_environment import package_environ
 from cli_helpers import ipexctl
 from ipexctl.lab import Lab
 from lab_helpers import ask
@@ -25,13 +26,15 @@ LISTED = "cd t && find . -type f -exec stat -c '%n %a' {} + | sort && find . -ty
 
 @pytest.fixture(scope="module")
 def ansible(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ansible-playbook of $IPEXCTL_ANSIBLE, else installed from PyPI; skipped if PyPI cannot be reached."""
-    if given := os.environ.get("IPEXCTL_ANSIBLE"):
+    """ansible-playbook of $IPEXCTL_TESTS_ANSIBLE, else installed from PyPI; skipped if PyPI cannot be reached."""
+    if given := os.environ.get("IPEXCTL_TESTS_ANSIBLE"):
         return Path(given)
     directory = tmp_path_factory.mktemp("ansible")
     venv.create(directory, with_pip=True)
     argv = [str(directory / "bin" / "pip"), "install", "-q", VERSION]
-    said = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False)
+    said = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False, env=package_environ()
+    )
     if said.returncode:
         reason = f"{VERSION} can't be had from PyPI: {said.stderr.strip().splitlines()[-1:]}"
         (pytest.fail if os.environ.get("IPEXCTL_TESTS_STACK") == "required" else pytest.skip)(reason)

@@ -37,7 +37,7 @@ def partial_environments(target: Target, index: int) -> list[str]:
 
 
 def test_install_completes_after_ten_sigkills(target: Target, wheelhouse: Path) -> None:
-    seed = int(os.environ.get("IPEXCTL_SEED", "20261120"))
+    seed = int(os.environ.get("IPEXCTL_TESTS_SEED", "20261120"))
     moments = random.Random(seed)
     for _ in range(10):
         running = target.begin("--wheelhouse", wheelhouse, "--offline")

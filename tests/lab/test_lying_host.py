@@ -2,9 +2,10 @@
 
 100 lies, or as many as are named:
 
-    IPEXCTL_LIES=5000 [IPEXCTL_LIES_SEED=7] [IPEXCTL_LIES_SECONDS=3600] pytest tests/lab/test_lying_host.py -s
+    IPEXCTL_TESTS_LIES=5000 [IPEXCTL_TESTS_LIES_SEED=7] [IPEXCTL_TESTS_LIES_SECONDS=3600] \\
+        pytest tests/lab/test_lying_host.py -s
 
-Each is printed with the number that repeats it: IPEXCTL_LIES_ONLY=NUMBER.
+Each is printed with the number that repeats it: IPEXCTL_TESTS_LIES_ONLY=NUMBER.
 A lie takes about a second, nearly all of it CPU time of the command and of four hosts.
 """
 
@@ -37,8 +38,8 @@ MPI_LAB = LabSpec(hosts=4, name=f"lies-{os.getpid()}")
 """A lab of its own: other tests cannot use a host with wrong answers."""
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 
-SEED = int(os.environ.get("IPEXCTL_LIES_SEED", "1"))
-LIES = int(os.environ.get("IPEXCTL_LIES", "100"))
+SEED = int(os.environ.get("IPEXCTL_TESTS_LIES_SEED", "1"))
+LIES = int(os.environ.get("IPEXCTL_TESTS_LIES", "100"))
 MOST_SECONDS = 45.0
 FOLLOWS = {"logs", "logs-times", "logs-failed", "attach", "run"}
 FOLLOW = "from ipexctl.jobs import follow; follow.MOST_SILENCE = 6.0; from ipexctl.__main__ import main; main()"
@@ -350,8 +351,8 @@ def lying(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LyingL
 
 @pytest.mark.timeout(900 if LIES <= 100 else 0)
 def test_changed_answers_of_a_host_harm_no_command(lying: LyingLab) -> None:
-    until = time.monotonic() + float(os.environ.get("IPEXCTL_LIES_SECONDS", "1e9"))
-    only = int(os.environ.get("IPEXCTL_LIES_ONLY", "-1"))
+    until = time.monotonic() + float(os.environ.get("IPEXCTL_TESTS_LIES_SECONDS", "1e9"))
+    only = int(os.environ.get("IPEXCTL_TESTS_LIES_ONLY", "-1"))
     reports: list[str] = []
     kinds, memory, slowest = Counter[str](), 0.0, 0.0
     for number in range(LIES) if only < 0 else [only]:

@@ -146,7 +146,7 @@ def test_ctrl_c_with_unreachable_node0_prints_the_stop_command(cluster: Cluster)
 
 def test_ctrl_c_during_the_start_leaves_no_run(cluster: Cluster) -> None:
     cluster.write("waits.py", WAIT_SCRIPT)
-    seed = int(os.environ.get("IPEXCTL_SEED", "20261120"))
+    seed = int(os.environ.get("IPEXCTL_TESTS_SEED", "20261120"))
     moments = random.Random(seed)
     for _ in range(6):
         running = cluster.begin("--ppn", "1", "waits.py", cluster.marker)

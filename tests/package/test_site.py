@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clean_environment import package_settings
 from doc_blocks import PAGES, ROOT
 from doc_shell import Shell
 from page_scenes import PACKAGE, Scene, play, scenes
@@ -18,7 +19,7 @@ NOT_OURS = shutil.ignore_patterns(".*", "__pycache__", "build", "checkpoints")
 @pytest.mark.timeout(300)
 @scenes(PACKAGE)
 def test_site_builds_strictly_with_every_page(context: Scene, tmp_path: Path) -> None:
-    shell = Shell(tmp_path)
+    shell = Shell(tmp_path, env=package_settings())
     shutil.copytree(ROOT, shell.project, ignore=NOT_OURS, dirs_exist_ok=True)
     (shell.project / ".venv").symlink_to(sys.prefix)
     assert play(context, shell) == []

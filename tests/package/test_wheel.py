@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ipexctl
+from clean_environment import package_environ
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +43,7 @@ def test_installed_wheel_behaves_like_the_checkout(wheel: Path, tmp_path: Path) 
     pins.write_text("\n".join(line.rstrip("\\ ") for line in re.findall(r"(?m)^\w.*==.*$", lock)))
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     pip = [str(tmp_path / "venv/bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(pins), str(wheel)], check=True)
+    subprocess.run([*pip, "-c", str(pins), str(wheel)], check=True, env=package_environ())
     tool = str(tmp_path / "venv/bin/ipexctl")
     for args in (
         ["--version"],

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from agent_helpers import all_pythons, wait_until
+from agent_helpers import all_pythons, pyenv_pythons, wait_until
 from ipexctl.jobs.dump import read_faulthandler
 from ipexctl.jobs.submit.start import HOOKS
 from ipexctl.remote.node_call import script_text
@@ -24,7 +24,7 @@ from ipexctl.remote.node_call import script_text
 PYTHONS = all_pythons()
 SOME_PYTHONS = list(dict.fromkeys((PYTHONS[0], *PYTHONS[1:2], PYTHONS[-1])))
 """This one, the oldest and the newest."""
-TOO_OLD = [path for each in ("2.7", "3.6", "3.7") for path in Path.home().glob(f".pyenv/versions/{each}.*/bin/python")]
+TOO_OLD = [path for version in ("2.7.*", "3.6.*", "3.7.*") for path in pyenv_pythons(version)]
 SIGNAL = 61
 
 
