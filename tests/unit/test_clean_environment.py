@@ -16,12 +16,13 @@ from clean_environment import MARK, PACKAGES, clean_environ, package_environ
 
 TESTS = Path(__file__).parents[1]
 HOSTILE = {
-    "LC_ALL": "C", "OMP_NUM_THREADS": "1", "UV_INDEX_URL": "http://u/", "COLUMNS": "30", "FORCE_COLOR": "1", "GIT_DIR": "/g", "IPEXCTL_HOME": "/odd",
-    "HTTPS_PROXY": "http://proxy:1", "IPEXCTL_HOSTFILE": "/h", "IPEXCTL_PPN": "7", "IPEXCTL_RUN": "r", "LANG": "de_DE.UTF-8", "LANGUAGE": "de",
-    "LD_PRELOAD": "", "LINES": "4", "MASTER_ADDR": "10.0.0.1", "NO_COLOR": "1", "PBS_NODEFILE": "/n",
-    "PIP_FIND_LINKS": "/wheels", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONOPTIMIZE": "1", "PYTHONPATH": "/p",
-    "SLURM_JOB_NODELIST": "n[1-2]", "SSH_AUTH_SOCK": "/s", "SSL_CERT_FILE": "/c", "TERM": "dumb",
-    "XDG_CACHE_HOME": "/x", "XDG_CONFIG_HOME": "/y",
+    "COLUMNS": "30", "FORCE_COLOR": "1", "GIT_DIR": "/g", "HTTPS_PROXY": "http://proxy:1", "IPEXCTL_HOME": "/odd",
+    "IPEXCTL_HOSTFILE": "/h", "IPEXCTL_PPN": "7", "IPEXCTL_RUN": "r", "LANG": "de_DE.UTF-8", "LANGUAGE": "de",
+    "LC_ALL": "C", "LD_PRELOAD": "", "LINES": "4", "MASTER_ADDR": "10.0.0.1", "NO_COLOR": "1",
+    "OMP_NUM_THREADS": "1", "PBS_NODEFILE": "/n", "PIP_FIND_LINKS": "/wheels", "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONOPTIMIZE": "1", "PYTHONPATH": "/p", "SLURM_JOB_NODELIST": "n[1-2]", "SSH_AUTH_SOCK": "/s",
+    "SSL_CERT_FILE": "/c", "TERM": "dumb", "UV_INDEX_URL": "http://u/", "XDG_CACHE_HOME": "/x",
+    "XDG_CONFIG_HOME": "/y",
 }  # fmt: skip
 
 
@@ -72,7 +73,8 @@ def test_pyenv_below_the_callers_home_is_found(tmp_path: Path) -> None:
 _SEEN = """
 import json, os, signal, sys
 json.dump({"ignored": [n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN],
-           "home": os.environ["HOME"], "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, ())), "umask": os.umask(0), "path": sys.path,
+           "home": os.environ["HOME"], "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+           "umask": os.umask(0), "path": sys.path,
            "variables": sorted(os.environ)}, sys.stdout)
 """
 
