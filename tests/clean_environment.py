@@ -88,11 +88,13 @@ def reset_signals() -> None:
 
 
 def apply() -> Path | None:
-    """Make this process clean; returns the new home, which the caller removes. None: it is clean already."""
+    """Give this process the tests' variables and umask; returns the new home, which the caller removes.
+
+    None: it has them already, from the process above.
+    """
     if os.environ.get(MARK):
         return None
     os.umask(_UMASK)
-    reset_signals()
     home = Path(tempfile.mkdtemp(prefix="ipexctl-tests-"))
     clean = clean_environ(os.environ, home, pwd.getpwuid(os.getuid()).pw_name)
     _set_variables(clean)
@@ -104,6 +106,7 @@ _made: list[Path] = []
 
 def pytest_load_initial_conftests() -> None:
     """pytest's hook before it reads any file of the tests."""
+    reset_signals()
     if home := apply():
         _made.append(home)
 

@@ -1,15 +1,20 @@
-"""Runs pytest, and runs failed tests once more, alone: tests on real hosts can fail on a busy machine.
+"""Runs pytest in a clean environment, and failed tests again, alone: those on real hosts can fail on a busy machine.
 
-Each test that needed it is printed as `flaky: NAME`. The exit code is pytest's; 0 where all passed the second time.
+In: pytest's arguments, or several sets of them with `--then` between: the next begins if all tests before it passed.
+With `--once` in front, failed tests are not run again. Each test that needed it is printed as `flaky: NAME`. The exit
+code is pytest's; 0 where all passed the second time; 130 after Ctrl-C, 143 and 129 after SIGTERM and SIGHUP.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
+import shutil
 import sys
 import tempfile
 from pathlib import Path
+
+import clean_environment
+from pytest_session import Interrupted, run_pytest
 
 FAILED = 1
 """pytest's exit code when tests ran and some failed."""
@@ -18,7 +23,7 @@ MOST = 25
 
 
 def run(cache: str, *args: str) -> int:
-    return subprocess.run([sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *args], check=False).returncode
+    return run_pytest(["-o", f"cache_dir={cache}", *args])
 
 
 def failed_tests(cache: str) -> list[str]:
@@ -29,7 +34,7 @@ def failed_tests(cache: str) -> list[str]:
     return sorted(found)
 
 
-def main(args: list[str]) -> int:
+def run_and_rerun(args: list[str]) -> int:
     with tempfile.TemporaryDirectory() as cache:
         code = run(cache, *args)
         failed = failed_tests(cache)
@@ -44,5 +49,25 @@ def main(args: list[str]) -> int:
     return code
 
 
+def main(args: list[str]) -> int:
+    if args[:1] == ["--once"]:
+        return run_pytest(args[1:])
+    while "--then" in args:
+        end = args.index("--then")
+        if code := run_and_rerun(args[:end]):
+            return code
+        args = args[end + 1 :]
+    return run_and_rerun(args)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    home = clean_environment.apply()
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Interrupted as interrupted:
+        sys.exit(interrupted.code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        if home:
+            shutil.rmtree(home, ignore_errors=True)

@@ -14,9 +14,11 @@ else
 fi
 
 # Most tests wait for hosts, not for a processor: three files at a time, in order: a file of one long test would be last.
-# A test that failed runs once more, alone, and is named as flaky if it passes then.
-pytest() { .venv/bin/python tests/rerun_failed.py -n 3 --dist loadfile --no-loadscope-reorder "$@"; }
-real_wheels() { .venv/bin/python tests/rerun_failed.py tests/stack --durations=0; }
+# A test that failed runs once more, alone, and is named as flaky if it passes then. The tests see nothing of the caller,
+# and Ctrl-C ends them with their labs and processes: exec, so that a signal to this process arrives there too.
+pytest() { exec .venv/bin/python tests/rerun_failed.py "$@"; }
+three_at_a_time="-n 3 --dist loadfile --no-loadscope-reorder"
+real_wheels="tests/stack --durations=0"
 
 checks() {
   .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports --no-cache
@@ -24,8 +26,14 @@ checks() {
 
 set -e
 case "${1:-}" in
-  "") checks; pytest -m "not lab or core" tests/lab tests/process tests/unit ;;
-  --all) checks; pytest tests/lab tests/package tests/process tests/unit; real_wheels ;;
-  --rest) pytest -m "not core" tests/lab tests/package; real_wheels ;;
-  *) checks; exec .venv/bin/python -m pytest "$@" ;;
+  "") checks; pytest $three_at_a_time -m "not lab or core" tests/lab tests/process tests/unit ;;
+  --all) checks; pytest $three_at_a_time tests/lab tests/package tests/process tests/unit --then $real_wheels ;;
+  --rest) pytest $three_at_a_time -m "not core" tests/lab tests/package --then $real_wheels ;;
+  *)
+    checks
+    case " $* " in
+      *" --pdb"*|*" --trace "*) exec .venv/bin/python -m pytest "$@" ;; # at the terminal
+      *) pytest --once "$@" ;;
+    esac
+    ;;
 esac

@@ -10,6 +10,7 @@ import typer
 
 from ipexctl import lab as labs
 from ipexctl.cli.options import Output, argument, flag, option, subcommand
+from ipexctl.errors import UserError
 from ipexctl.ui import lab as ui
 
 lab_command = typer.Typer(
@@ -26,6 +27,12 @@ NODE = argument("NAME", "Host of the lab: node2, or LAB/node2.")
 
 def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()
+
+
+def _exit_on_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
 
 
 @subcommand(lab_command, "up")
@@ -46,7 +53,7 @@ def up(
 ) -> None:
     """Create a lab, as root, and print the path of its hostfile.
 
-    `ipexctl lab down` removes it.
+    `ipexctl lab down NAME` removes it.
 
     \b
     Example: ipexctl exec -H "$(ipexctl lab up --hosts 3)" -- hostname
@@ -55,7 +62,7 @@ def up(
         ui.show_cpu_profiles(json=output.json)
         return
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # like Ctrl-C, it removes the unfinished lab
+    _exit_on_signals()  # like Ctrl-C, they remove the unfinished lab
     spec = labs.LabSpec(
         hosts=hosts,
         name=lab,
@@ -73,18 +80,21 @@ def up(
 @subcommand(lab_command, "down")
 def down(
     *,
-    lab: str | None = LAB,
+    name: str | None = argument("[NAME]", "Name of the lab, if there are several.", default=None),
+    lab: str | None = option("--lab LAB", "The same."),
     remove_all: bool = flag("--all", "Remove all labs of this machine."),
     output: Output,
 ) -> None:
-    """Remove a lab and the remains of crashed ones.
+    """Remove a lab.
 
-    If there are several labs, --lab NAME or --all is needed.
+    Without a name: the only lab, and the remains of labs whose creation or removal was cut short.
 
     \b
-    Example: ipexctl lab down --lab lab2
+    Example: ipexctl lab down lab2
     """
-    ui.show_removed(labs.down(lab, remove_all=remove_all), json=output.json, quiet=output.quiet)
+    if name is not None and lab not in (None, name):
+        raise UserError(f"two names of a lab: {name} and --lab {lab}", fix=f"ipexctl lab down {name}")
+    ui.show_removed(labs.down(name or lab, remove_all=remove_all), json=output.json, quiet=output.quiet)
 
 
 @subcommand(lab_command, "list")
@@ -92,12 +102,12 @@ def list_command(
     *,
     output: Output,
 ) -> None:
-    """List the labs on this machine, their hosts and the active faults.
+    """List the labs on this machine, their hosts and the active faults; also labs that are not complete.
 
     \b
     Example: ipexctl lab list --json
     """
-    ui.show_labs(labs.list_labs(), json=output.json)
+    ui.show_labs(labs.find_labs(), json=output.json)
 
 
 @subcommand(lab_command, "ssh", context_settings={"ignore_unknown_options": True})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ipexctl.lab.down import RemovedLabs, down
+from ipexctl.lab.condition import FoundLab
+from ipexctl.lab.down import RemovedLabs, down, find_labs, remove_remains
 from ipexctl.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
 from ipexctl.lab.faults import FAULTS
 from ipexctl.lab.plan import LabSpec
@@ -12,6 +13,7 @@ from ipexctl.lab.up import up
 
 __all__ = [
     "FAULTS",
+    "FoundLab",
     "Lab",
     "LabHost",
     "LabSpec",
@@ -19,8 +21,10 @@ __all__ = [
     "break_host",
     "down",
     "find_host",
+    "find_labs",
     "list_labs",
     "mend_host",
+    "remove_remains",
     "ssh_argv",
     "up",
 ]

@@ -6,16 +6,18 @@ import os
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.lab import state, system
+from ipexctl.lab.condition import FoundLab, labs_to_remove
 from ipexctl.lab.state import lab_lock
+from ipexctl.node.common.processes import own_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +31,38 @@ class RemovedLabs:
 def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
     """Remove the named lab, the only one, or all labs; without a name, also the remains of crashed ones."""
     system.require()
-    names = labs_to_remove(known_labs(), name, remove_all=remove_all)
-    hosts = 0
-    for lab_name in names:
-        with lab_lock(lab_name):
-            hosts += remove(lab_name)
+    found = find_labs()
+    names = labs_to_remove(found, name, remove_all=remove_all)
+    removed = _remove_each(names, unless_changed=() if remove_all else [lab.name for lab in found if lab.is_remains])
     if name is None:
         _sweep_links()
         for directory in (state.LABS, state.LABS.parent):
             with suppress(OSError):
                 directory.rmdir()
-    return RemovedLabs(names, hosts)
+    return removed
 
 
-def labs_to_remove(known: Collection[str], name: str | None, *, remove_all: bool) -> tuple[str, ...]:
-    """The labs that a call means; an unknown name, or no name where there are several, is a user error. Pure."""
-    listed = ", ".join(sorted(known)) or "none"
-    if name is not None:
-        if remove_all:
-            raise UserError("--lab and --all exclude each other", fix=f"ipexctl lab down --lab {name}")
-        if name not in known:
-            raise UserError(f"there is no lab {name!r} on this machine (there are: {listed})", fix="ipexctl lab list")
-        return (name,)
-    if len(known) > 1 and not remove_all:
-        raise UserError(
-            f"there are {len(known)} labs on this machine ({listed}): which one is to be removed?",
-            fix=f"one of them: ipexctl lab down --lab {min(known)}; all of them: ipexctl lab down --all",
-        )
-    return tuple(sorted(known))
+def remove_remains() -> RemovedLabs:
+    """Remove what is known to be remains, and nothing else."""
+    names = [lab.name for lab in find_labs() if lab.is_remains]
+    return _remove_each(names, unless_changed=names)
+
+
+def _remove_each(names: Iterable[str], *, unless_changed: Collection[str]) -> RemovedLabs:
+    """`unless_changed`: labs that are removed as remains; meanwhile, another may have that name."""
+    removed, hosts = [], 0
+    for name in names:
+        with lab_lock(name):
+            if name not in unless_changed or state.find(name).is_remains:
+                hosts += remove(name)
+                removed.append(name)
+    return RemovedLabs(tuple(removed), hosts)
+
+
+def find_labs() -> tuple[FoundLab, ...]:
+    """All labs of this machine, also those half made, and those of which only namespaces are left."""
+    state.require_readable()
+    return tuple(state.find(name) for name in sorted(known_labs()))
 
 
 def known_labs() -> set[str]:
@@ -73,6 +79,9 @@ def labs_of(namespaces: Collection[str]) -> set[str]:
 def remove(name: str) -> int:
     """Remove everything of one lab, in any state; return the number of hosts it had."""
     lab = state.load(name)
+    if lab:
+        with suppress(OSError):  # a full disk: a removal that is cut short is then no remains
+            state.save(replace(lab, ready=False, maker=own_identity()))
     prefix = f"{state.NETNS_PREFIX}{name}-"
     hosts = 0
     for _ in range(3):  # a process may have started after the previous pass
@@ -93,11 +102,22 @@ def remove(name: str) -> int:
             with suppress(system.CommandError):
                 system.run(["umount", "-l", mount])
         _release_loops(directory)
-        shutil.rmtree(directory, ignore_errors=True)
+        _remove_directory(directory)
         if not directory.exists() and not any(name in labs_of([s]) for s in system.namespaces()):
             return hosts
         time.sleep(0.1)
     raise UserError(f"something of the lab {name!r} could not be removed: see {state.LABS / name}")
+
+
+def _remove_directory(directory: Path) -> None:
+    """Remove a lab's directory; its record goes last, so that an interrupted removal stays in `lab list`."""
+    with suppress(OSError):
+        for path in sorted(directory.iterdir(), key=lambda path: path.name == state.RECORD):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+        directory.rmdir()
 
 
 def mounts_below(mountinfo: str, directory: str) -> list[str]:
@@ -123,8 +143,11 @@ def _release_loops(directory: Path) -> None:
 
 
 def _sweep_links() -> None:
-    """Delete uplinks that belong to no lab: `up` was killed after creating one."""
-    claimed = {lab.uplink for lab in state.load_all()}
+    """Delete uplinks that belong to no lab: its record was removed by hand."""
+    found = find_labs()
+    claimed = {lab.lab.uplink for lab in found if lab.lab}
+    if len(claimed) < len(found):
+        return  # a lab whose record can't be read may own any of them
     for link in system.links():
         number = link.removeprefix(state.LINK_PREFIX)
         if number != link and number.isdigit() and link not in claimed:

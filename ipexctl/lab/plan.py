@@ -47,6 +47,8 @@ class LabSpec:
     """Login accounts of the hosts; may be `root`."""
     homes: tuple[str, ...] = ("/home",)
     """Parent directories of the accounts' homes."""
+    temporary: bool = False
+    """It belongs to the process that makes it: when that has ended, anybody's `down` may remove the lab."""
 
 
 def check(spec: LabSpec) -> None:
@@ -115,7 +117,7 @@ def free_name(taken: Collection[str], requested: str | None = None) -> str:
     if requested is not None:
         if requested in taken:
             raise UserError(
-                f"there is a lab {requested!r} already", fix=f"ipexctl lab down --lab {requested}, or another name"
+                f"there is a lab {requested!r} already", fix=f"ipexctl lab down {requested}, or another name"
             )
         return requested
     number = 1
@@ -135,7 +137,8 @@ def free_block(taken: Collection[int], routes: Iterable[str]) -> int:
         if not any(candidate.overlaps(other) for candidate in candidates for other in occupied):
             return block
     raise UserError(
-        "no free network is left for another lab", fix="ipexctl lab list, and down --lab those you do not need"
+        "no free network is left for another lab",
+        fix="ipexctl lab list, and ipexctl lab down NAME for a lab that you do not need",
     )
 
 
@@ -167,6 +170,7 @@ def plan_lab(spec: LabSpec, name: str, block: int) -> Lab:
         bastion=bastion,
         shared_home=spec.shared_home,
         names=spec.names,
+        temporary=spec.temporary,
     )
 
 

@@ -1,6 +1,7 @@
 """A lab as made: its hosts, its files, its record lab.json, and its locks.
 
-lab.json is written before anything is made, so that `down` can find what a crash leaves behind.
+lab.json is written before anything is made, and removed last: `down` and `list` find what a crash leaves behind. It
+names the process at work on the lab, so that others can tell whether that has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
+from ipexctl.lab.condition import FoundLab
 from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,6 +28,7 @@ SWITCH: Final = "switch"
 """The namespace of a lab's bridges; no host may have this name."""
 NETNS_PREFIX: Final = "ipx-"
 LINK_PREFIX: Final = "ipx"
+RECORD: Final = "lab.json"
 _FORMAT: Final = 1
 
 
@@ -78,7 +82,11 @@ class Lab:
     shared_home: bool = False
     names: bool = True
     ready: bool = False
-    """False until it is completely made."""
+    """False until it is completely made, and again when its removal begins."""
+    maker: ProcessIdentity | None = None
+    """The process that makes or removes it, or did. None: recorded by an older version."""
+    temporary: bool = False
+    """It belongs to its maker: when that has ended, the lab is remains."""
 
     @property
     def dir(self) -> Path:
@@ -133,7 +141,9 @@ def to_json(lab: Lab) -> str:
 
 
 def _on_disk(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    return {"costume" if name == "cpu_profile" else name: value for name, value in pairs}
+    fields = {"costume" if name == "cpu_profile" else name: value for name, value in pairs}
+    maker = fields.get("maker")
+    return {**fields, "maker": maker._asdict()} if isinstance(maker, ProcessIdentity) else fields
 
 
 def from_json(text: str) -> Lab:
@@ -143,8 +153,13 @@ def from_json(text: str) -> Lab:
         raise ValueError("not a lab.json of this version")
     try:
         hosts = tuple(_host(item) for item in data.pop("hosts"))
-        bastion = data.pop("bastion")
-        return Lab(hosts=hosts, bastion=_host(bastion) if bastion else None, **data)
+        bastion, maker = data.pop("bastion"), data.pop("maker", None)
+        return Lab(
+            hosts=hosts,
+            bastion=_host(bastion) if bastion else None,
+            maker=ProcessIdentity(**maker) if maker else None,
+            **data,
+        )
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"not a lab.json of this version: {error}") from error
 
@@ -155,13 +170,13 @@ def _host(data: dict[str, Any]) -> LabHost:
 
 
 def save(lab: Lab) -> None:
-    write_atomically(lab.dir / "lab.json", to_json(lab).encode(), durable=False)
+    write_atomically(lab.dir / RECORD, to_json(lab).encode(), durable=False)
 
 
 def load(name: str) -> Lab | None:
     """The lab of that name; None if there is none or its record can't be read."""
     try:
-        return from_json((LABS / name / "lab.json").read_text())
+        return from_json((LABS / name / RECORD).read_text())
     except (OSError, ValueError):
         return None
 
@@ -180,6 +195,17 @@ def load_all() -> tuple[Lab, ...]:
     require_readable()
     labs = (load(name) for name in directories())
     return tuple(lab for lab in labs if lab)
+
+
+def find(name: str) -> FoundLab:
+    """The lab of that name in any condition, also without a record."""
+    lab = load(name)
+    return FoundLab(name, lab, maker_is_gone=lab is not None and _is_gone(lab.maker))
+
+
+def _is_gone(maker: ProcessIdentity | None) -> bool:
+    """Whether that process is known to have ended; nobody can know it of one on another machine."""
+    return maker is not None and maker.is_of_this_machine and not maker.is_alive
 
 
 def directories() -> tuple[str, ...]:

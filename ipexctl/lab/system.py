@@ -192,9 +192,7 @@ def in_host(host: LabHost, script: str, args: Sequence[str] = ()) -> str:
     """Run a script as root of the host; raises CommandError with its output if it fails."""
     pid = init_of(host.netns)
     if pid is None:
-        raise UserError(
-            f"{host.name} is not running: its first process is gone", fix=f"ipexctl lab down --lab {host.lab}"
-        )
+        raise UserError(f"{host.name} is not running: its first process is gone", fix=f"ipexctl lab down {host.lab}")
     enter = ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-r", "-w", "--"]
     environment = ["env", "-i", _PATH, "LANG=C.UTF-8", "HOME=/root", f"LOGIN={host.user}", f"HOME_DIR={host.home}"]
     return run([*enter, *environment, "/bin/sh", "-c", script, "sh", *args])

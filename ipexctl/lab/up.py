@@ -20,6 +20,7 @@ from ipexctl.lab import cpu_files, disk, files, network, state, system
 from ipexctl.lab.down import known_labs, remove
 from ipexctl.lab.plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.lab.state import Lab, LabHost, lab_lock, machine_lock
+from ipexctl.node.common.processes import own_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
 _START_TIMEOUT: Final = 60.0
 _PARALLEL_STARTS: Final = 16
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def up(spec: LabSpec) -> Lab:
@@ -46,7 +48,7 @@ def _reserved(spec: LabSpec) -> Iterator[Lab]:
     """Reserve a free name and block, recorded on disk before anything is made; removed on any error."""
     with ExitStack() as held:
         with machine_lock():
-            lab = _plan(spec)
+            lab = replace(_plan(spec), maker=own_identity())
             lab.dir.mkdir(parents=True, mode=0o700)
             (lab.dir / "lock").touch()
             held.enter_context(lab_lock(lab.name))
@@ -54,22 +56,23 @@ def _reserved(spec: LabSpec) -> Iterator[Lab]:
         try:
             yield lab
         except BaseException:
-            with _ignore_interrupts():
+            with _ignore_signals():
                 remove(lab.name)
             raise
 
 
 @contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """Ignore a second Ctrl-C during the cleanup; signal handlers can only be set in the main thread."""
+def _ignore_signals() -> Iterator[None]:
+    """Ignore a second signal during the cleanup; signal handlers can only be set in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _plan(spec: LabSpec) -> Lab:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import counted
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import group_by, print_json, value_json
 from ipexctl.ui.table import show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.lab import Lab, LabHost, RemovedLabs
+    from ipexctl.lab import FoundLab, Lab, LabHost, RemovedLabs
 
 _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
 
@@ -46,21 +46,36 @@ def show_removed(removed: RemovedLabs, *, json: bool, quiet: bool) -> None:
         print_message("there was no lab to remove")
 
 
-def show_labs(labs: Sequence[Lab], *, json: bool) -> None:
+def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
     if json:
-        print_json({"schema": "ipexctl.lab-list/1", "labs": [_as_json(lab) for lab in labs]})
+        print_json({"schema": "ipexctl.lab-list/1", "labs": [_found_as_json(lab) for lab in found]})
         return
-    if not labs:
+    if not found:
         print_message("there is no lab; make one: ipexctl lab up --hosts 3")
         return
-    rows = [row for lab in labs for row in _rows(lab)]
+    rows = [row for item in found for row in _rows(item)]
     show_table(("lab", "host", "address", "internal", "user", "cpu", "broken"), rows)
-    for lab in labs:
-        if not lab.ready:
-            print_message(
-                f"lab {lab.name} is not whole (still being made, or cut short): ipexctl lab down --lab {lab.name}"
-            )
-        print_message(f"{lab.name}: -H {lab.hostfile}")
+    for item in found:
+        if item.lab and item.condition == "up":
+            print_message(f"{item.name}: -H {item.lab.hostfile}")
+        text, fix = condition_text(item)
+        if text:
+            print_with_fix(f"{item.name}: {text}", fix)
+
+
+def condition_text(found: FoundLab) -> tuple[str, str]:
+    """What a user needs to know about a lab besides its hosts, and what to type; empty for a complete lab."""
+    down = f"ipexctl lab down {shlex.quote(found.name)}"
+    if found.condition == "busy":
+        return f"process {found.holder} is making or removing it", ""
+    if found.condition == "cut-short":
+        return "it is not complete: its creation or removal was cut short", down
+    if found.condition == "abandoned":
+        pid = found.lab.maker.pid if found.lab and found.lab.maker else 0
+        return f"a temporary lab of process {pid}, which has ended", down
+    if found.condition == "unreadable":
+        return "it has no record that this version can read", f"if it is yours: {down}"
+    return (f"a temporary lab of process {found.holder}, which removes it", "") if found.holder else ("", "")
 
 
 def show_cpu_profiles(*, json: bool) -> None:
@@ -95,8 +110,11 @@ def show_mended(before: LabHost, after: LabHost) -> None:
     print_message(f"{after.name}: {done}{still}")
 
 
-def _rows(lab: Lab) -> list[tuple[str, ...]]:
+def _rows(found: FoundLab) -> list[tuple[str, ...]]:
     """One row per group of equal hosts of a lab, in the order of the first host of each group."""
+    lab = found.lab
+    if lab is None:
+        return [(found.name, *[""] * 6)]
     alike = group_by(lab.nodes, lambda host: (host.user, host.cpu_profile or "", _faults(host)))
     return [
         (
@@ -112,6 +130,15 @@ def _rows(lab: Lab) -> list[tuple[str, ...]]:
 
 def _paths(lab: Lab) -> dict[str, str]:
     return {name: str(getattr(lab, name)) for name in ("hostfile", "ssh_config", "key", "known_hosts", "inventory")}
+
+
+def _found_as_json(found: FoundLab) -> dict[str, Any]:
+    nothing = {"name": found.name, "hosts": []}
+    return {
+        **(_as_json(found.lab) if found.lab else nothing),
+        "condition": found.condition,
+        "process": found.holder,
+    }
 
 
 def _as_json(lab: Lab) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Labs for tests: made on demand, shared by spec within a session, removed at its end."""
+"""Labs for tests: made on demand, shared by spec within a session, removed at its end.
+
+They are temporary: what a session leaves that was killed is removed by the next one, or by `ipexctl lab down NAME`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 from cli_helpers import ipexctl
 from install_helpers import PYTHON, Target
 from ipexctl.errors import UserError
-from ipexctl.lab import Lab, LabHost, LabSpec, down, mend_host, system, up
+from ipexctl.lab import Lab, LabHost, LabSpec, down, mend_host, remove_remains, system, up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from tiny_wheels import write_stack
@@ -27,13 +30,14 @@ def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
         system.require()
     except UserError as missing:
         pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
+    remove_remains()
     labs: dict[LabSpec, Lab] = {}
 
     def make(spec: LabSpec) -> Lab:
         if spec not in labs:
             # A name no person's lab has, so that only ours is removed.
             name = spec.name or f"test-{os.getpid()}-{len(labs)}"
-            labs[spec] = up(replace(spec, name=name))
+            labs[spec] = up(replace(spec, name=name, temporary=True))
         return labs[spec]
 
     yield make

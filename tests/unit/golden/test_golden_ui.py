@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 import test_run_summary as summary
 import test_ui_install as install
-from golden_file import Case, golden_diff, rows_of
+import test_unit_lab_condition as lab
+from golden_file import Case, golden_diff, refusal, rows_of
 from test_run_screen import plain, status
 
 from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.lab.condition import labs_to_remove
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
 from ipexctl.node.run.verdict import describe_exit
 from ipexctl.refusal import Refusal
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps
+from ipexctl.ui.lab import condition_text
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.state import RunState
 from ipexctl.ui.run.summary import end_lines
@@ -53,4 +56,18 @@ def test_ui(capfd: pytest.CaptureFixture[str]) -> None:
         install_ui.show(report)
         out, err = capfd.readouterr()
         cases += [Case("install, stdout", out), Case("install, stderr", err)]
-    assert not (diff := golden_diff("ui", cases)), diff
+    assert not (diff := golden_diff("ui", [*cases, *labs()])), diff
+
+
+def labs() -> list[Case]:
+    told = [Case(f"lab list, {case}", *condition_text(item)) for case, (item, *_) in lab.CONDITIONS.items()]
+    refused = [
+        refusal("lab down", lambda: labs_to_remove(lab.named(*cases), name, remove_all=remove_all))  # noqa: B023
+        for cases, name, remove_all in (
+            (("up", "abandoned", "unreadable"), None, False),
+            (("busy",), None, False),
+            (("up",), "other", False),
+            (("up",), "up", True),
+        )
+    ]
+    return [*(case for case in told if case.message), *refused]

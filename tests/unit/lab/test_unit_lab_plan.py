@@ -9,7 +9,7 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.lab import LabSpec, network, state
-from ipexctl.lab.down import labs_of, labs_to_remove, mounts_below
+from ipexctl.lab.down import labs_of, mounts_below
 from ipexctl.lab.fault_injection import find_host, pick_host
 from ipexctl.lab.plan import PREFIX, PREFIX_V6, check, free_block, free_name, ipv6, plan_lab
 from ipexctl.lab.state import from_json, netns_name, to_json
@@ -207,17 +207,3 @@ def test_missing_requirements_are_reported_in_one_sentence(
     assert bool(said[0]) == ((platform, uid, programs) != ("linux", 0, PROGRAMS))
     assert "\n" not in said[0]
     assert data_missing(said[1], fix) == []
-
-
-def test_down_without_a_name_removes_the_only_lab_and_refuses_several() -> None:
-    assert labs_to_remove({"lab"}, None, remove_all=False) == ("lab",)
-    assert labs_to_remove(set(), None, remove_all=False) == ()
-    assert labs_to_remove({"b", "a"}, "b", remove_all=False) == ("b",)
-    assert labs_to_remove({"b", "a"}, None, remove_all=True) == ("a", "b")
-    with pytest.raises(UserError) as caught:
-        labs_to_remove({"b", "a"}, None, remove_all=False)
-    assert data_missing(caught.value.message, "a b") == []
-    assert data_missing(caught.value.fix, "--lab a --all") == []
-    for name, remove_all in (("c", False), ("a", True)):
-        with pytest.raises(UserError):
-            labs_to_remove({"b", "a"}, name, remove_all=remove_all)
