@@ -14,6 +14,7 @@ applies it one process earlier, so that variables that count when Python starts 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import pwd
@@ -101,14 +102,16 @@ def apply() -> Path | None:
     return home
 
 
-_made: list[Path] = []
-
-
 def pytest_load_initial_conftests() -> None:
     """pytest's hook before it reads any file of the tests."""
     reset_signals()
     if home := apply():
-        _made.append(home)
+        atexit.register(_remove, home, os.getpid())
+
+
+def _remove(home: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child of a test also ends
+        shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -134,9 +137,3 @@ def _set_variables(wanted: Mapping[str, str]) -> None:
     for name in set(os.environ) - set(wanted):
         del os.environ[name]
     os.environ.update(wanted)
-
-
-def pytest_unconfigure() -> None:
-    """pytest's hook after its last test."""
-    while _made:
-        shutil.rmtree(_made.pop(), ignore_errors=True)

@@ -2,8 +2,8 @@
 
 In: pytest's arguments. Out: its exit code, or 128 plus the signal that this process got. SIGINT, SIGTERM and SIGHUP end
 the tests once: pytest gets one SIGINT, so that fixtures are torn down; the second signal kills it. Then, in any case,
-what descends from it is removed: labs with hosts that do, and processes; also remains of labs. Rule: nothing else is
-touched. Orphans stay descendants, because this process is their "subreaper".
+what descends from it is removed: labs with hosts that do, and processes; also temporary labs of ended processes. Rule:
+nothing else is touched. Orphans stay descendants, because this process is their "subreaper".
 
 pytest has a process group of its own: Ctrl-C reaches this process alone, and what the caller ignores (nohup, `&` in a
 script) stays ignored here while the tests have the default.
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipexctl.errors import UserError
-from ipexctl.lab import down, remove_remains, system
+from ipexctl.lab import down, remove_abandoned, system
 from ipexctl.lab.down import labs_of
 from ipexctl.node.common.processes import ProcessIdentity, all_processes, end_with_parent, read_text
 
@@ -49,7 +49,7 @@ def run_pytest(args: Sequence[str]) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
     try:
         code, received = _run(args, heeded, before)
-        left = _remove_what_is_left()
+        left = _remove_what_is_left(0.0 if received else _TO_END)
     finally:
         while signal.sigtimedwait(heeded, 0):
             continue  # a further one changes nothing
@@ -102,16 +102,19 @@ def _reap(pid: int) -> int | None:
     return 128 - code if code is not None and code < 0 else code
 
 
-def _remove_what_is_left() -> list[str]:
-    """Remove labs and processes that descend from this one; returns what they were."""
+def _remove_what_is_left(seconds: float) -> list[str]:
+    """Remove labs and processes that descend from this one; returns what they were.
+
+    `seconds`: how long processes may take to end by themselves.
+    """
     left = []
     with contextlib.suppress(UserError):  # no lab can be made here
         system.require()
         for name in _own_labs():
             down(name)
             left.append(f"lab {name}")
-        left += [f"lab {name}" for name in remove_remains().labs]
-    deadline = time.monotonic() + _TO_END
+        left += [f"lab {name}" for name in remove_abandoned().labs]
+    deadline = time.monotonic() + seconds
     killed: dict[ProcessIdentity, str] = {}
     while True:
         _reap(0)

@@ -64,7 +64,8 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
 def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
     """Pass SIGINT, SIGTERM and SIGHUP to `handle`, which can call `leave(text)` to end the process with the signal.
 
-    An ignored SIGHUP (nohup) stays ignored.
+    What the caller ignores stays ignored: SIGHUP under nohup, SIGINT in the background of a script (`ipexctl … &`).
+    SIGTERM ends the call in any case.
     """
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -78,7 +79,7 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
 
     terminal = _terminal_state()
     numbers = [
-        number for number in _SIGNALS if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+        number for number in _SIGNALS if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN
     ]
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:

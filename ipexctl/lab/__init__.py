@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipexctl.lab.condition import FoundLab
-from ipexctl.lab.down import RemovedLabs, down, find_labs, remove_remains
+from ipexctl.lab.down import RemovedLabs, down, find_labs, remove_abandoned
 from ipexctl.lab.fault_injection import break_host, find_host, mend_host, ssh_argv
 from ipexctl.lab.faults import FAULTS
 from ipexctl.lab.plan import LabSpec
@@ -24,7 +24,7 @@ __all__ = [
     "find_labs",
     "list_labs",
     "mend_host",
-    "remove_remains",
+    "remove_abandoned",
     "ssh_argv",
     "up",
 ]

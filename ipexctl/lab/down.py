@@ -42,9 +42,9 @@ def down(name: str | None = None, *, remove_all: bool = False) -> RemovedLabs:
     return removed
 
 
-def remove_remains() -> RemovedLabs:
-    """Remove what is known to be remains, and nothing else."""
-    names = [lab.name for lab in find_labs() if lab.is_remains]
+def remove_abandoned() -> RemovedLabs:
+    """Remove temporary labs whose process is known to be gone, half made or complete, and nothing else."""
+    names = [item.name for item in find_labs() if item.is_remains and item.lab and item.lab.temporary]
     return _remove_each(names, unless_changed=names)
 
 

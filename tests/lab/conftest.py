@@ -16,7 +16,7 @@ import pytest
 from cli_helpers import ipexctl
 from install_helpers import PYTHON, Target
 from ipexctl.errors import UserError
-from ipexctl.lab import Lab, LabHost, LabSpec, down, mend_host, remove_remains, system, up
+from ipexctl.lab import Lab, LabHost, LabSpec, down, mend_host, remove_abandoned, system, up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from tiny_wheels import write_stack
@@ -30,7 +30,7 @@ def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
         system.require()
     except UserError as missing:
         pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
-    remove_remains()
+    remove_abandoned()
     labs: dict[LabSpec, Lab] = {}
 
     def make(spec: LabSpec) -> Lab:

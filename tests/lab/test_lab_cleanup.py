@@ -69,6 +69,59 @@ result["removed"] = lab.down().labs
     assert new_leftovers(answer) == {}
 
 
+# A pytest with a temporary lab; the code that follows says how it ends.
+_SESSION = """
+test = Path("/run/test_inner.py")
+test.write_text("import sys, time\\nfrom ipexctl.lab import LabSpec, up\\ndef test_inner():\\n"
+                "    up(LabSpec(hosts=1, name='tst-a', temporary=True))\\n    time.sleep(100)\\n")
+
+def session(*program):
+    argv = [sys.executable, *program, "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(test)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while not [made for made in lab.find_labs() if made.lab and made.lab.ready]:
+        time.sleep(0.05)
+    return process
+"""
+
+
+def test_killed_pytest_leaves_a_lab_that_anybody_may_remove() -> None:
+    answer = run_in_namespaces(f"""{_SESSION}
+tests = session("-m", "pytest")
+try:
+    lab.down()
+except UserError as error:
+    result["said"] = error.message
+tests.kill()
+tests.wait()
+result["left"] = [(made.name, made.condition) for made in lab.find_labs()]
+result["removed"] = lab.remove_abandoned().labs
+lab.down()
+""")
+    assert missing(answer["said"], "tst-a") == []
+    assert answer["left"] == [["tst-a", "abandoned"]]
+    assert answer["removed"] == ["tst-a"]
+    assert new_leftovers(answer) == {}
+
+
+@pytest.mark.signals
+def test_interrupted_tests_leave_no_lab_even_if_pytest_does_not_end() -> None:
+    answer = run_in_namespaces(f"""{_SESSION}
+tests = session("tests/rerun_failed.py", "--once")
+child, = (Path(f"/proc/{{tests.pid}}/task/{{tests.pid}}/children").read_text().split()[:1])
+os.kill(int(child), signal.SIGSTOP)
+tests.send_signal(signal.SIGINT)
+time.sleep(1)
+tests.send_signal(signal.SIGTERM)
+result["said"], _ = tests.communicate(timeout=40)
+result["rc"] = tests.returncode
+result["left"] = [made.name for made in lab.find_labs()]
+lab.down()
+""")
+    assert (answer["rc"], answer["left"]) == (130, []), answer["said"]
+    assert "Traceback" not in answer["said"]
+    assert new_leftovers(answer) == {}
+
+
 def test_interrupted_up_cleans_up() -> None:
     answer = run_in_namespaces(f"""
 making = child({_UP!r})

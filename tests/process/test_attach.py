@@ -209,6 +209,7 @@ def test_incomplete_copy_is_reported(attach: Callable[..., Attached]) -> None:
     assert b"as far as the run was followed" in logs.stderr
 
 
+@pytest.mark.signals
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_stops_the_run_and_shows_its_end(attach: Callable[..., Attached], number: int, code: int) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
@@ -224,6 +225,7 @@ def test_signal_stops_the_run_and_shows_its_end(attach: Callable[..., Attached],
     assert attached.run.status["state"] == "stopped"
 
 
+@pytest.mark.signals
 def test_second_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[..., Attached]) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
     process = attached.begin_and_read("attach", "last")
@@ -237,6 +239,7 @@ def test_second_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[...,
     assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
 
 
+@pytest.mark.signals
 def test_sighup_detaches_from_the_run_unless_nohup(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(60, 0.1))
     process = attached.begin("attach", "last")
@@ -256,6 +259,26 @@ def test_sighup_detaches_from_the_run_unless_nohup(attach: Callable[..., Attache
     assert of_rank(out, 0)[-1] == b"number 59"
 
 
+@pytest.mark.signals
+def test_ignored_sigint_stays_ignored_and_sigterm_stops_the_run(attach: Callable[..., Attached]) -> None:
+    """As for a call in the background of a script."""
+    attached = attach(COUNT_SCRIPT.format(600, 0.1))
+    command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *IPEXCTL, "attach", "last"]
+    process = subprocess.Popen(command, env=attached.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    attached.processes.append(process)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert process.poll() is None
+    assert attached.run.status["state"] == "running"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err.decode()
+    assert attached.run.wait()["state"] == "stopped"
+
+
+@pytest.mark.signals
 def test_sigint_during_logs_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(60, 0.1))
     process = attached.begin_and_read("logs", "last", "-f")
@@ -273,6 +296,7 @@ def test_background_call_is_not_stopped_by_terminal_access(attach: Callable[...,
     assert "ended well" in (tmp_path / "said").read_text()
 
 
+@pytest.mark.signals
 def test_live_view_continues_until_the_stopped_run_has_ended(attach: Callable[..., Attached]) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
     shown = attached.show()
@@ -289,6 +313,7 @@ def test_live_view_continues_until_the_stopped_run_has_ended(attach: Callable[..
     assert b"was stopped" in after
 
 
+@pytest.mark.signals
 def test_second_ctrl_c_in_live_view_restores_the_terminal(attach: Callable[..., Attached]) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
     shown = attached.show()
@@ -346,6 +371,7 @@ def test_slow_reader_blocks_no_rank_and_gets_every_line(attach: Callable[..., At
         assert [int(line.split()[1]) for line in of_rank(out, rank)] == list(range(60000))
 
 
+@pytest.mark.signals
 def test_run_can_be_stopped_if_stdout_is_full(attach: Callable[..., Attached]) -> None:
     attached = attach("import time\nwhile True:\n    print('x' * 5000)\n    time.sleep(0.001)", 1)
     process = attached.begin("attach", "last")

@@ -163,6 +163,7 @@ def test_json_document_is_printed_for_usage_errors(args: list[str], reason: str)
     assert reason in done.stderr
 
 
+@pytest.mark.signals
 @pytest.mark.parametrize("command", ["doctor", "versions"])
 def test_json_document_is_printed_after_an_interrupt(command: str, tmp_path: Path) -> None:
     under_way = tmp_path / "under-way"
@@ -247,6 +248,7 @@ def test_unexpected_error_prints_a_message_and_writes_a_private_log(tmp_path: Pa
     assert log.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.signals
 @pytest.mark.parametrize("module", ["ipexctl.errors", "ipexctl.cli.app", "typer"])
 def test_ctrl_c_during_an_import_ends_without_a_traceback(module: str) -> None:
     program = (

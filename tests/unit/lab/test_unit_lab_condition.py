@@ -155,16 +155,20 @@ def test_labs_are_found_in_every_condition(labs: Callable[..., Path], capsys: py
     assert [name for name in ("killed", "rebooted", "damaged") if f"ipexctl lab down {name}" not in shown.err] == []
 
 
-def test_only_remains_are_removed_unasked(labs: Callable[..., Path]) -> None:
+def test_only_temporary_labs_are_removed_unasked(labs: Callable[..., Path]) -> None:
     gone = own_identity()._replace(start=1)
     kept = [
+        labs("killed", ready=False, maker=gone),
         labs("done", maker=gone),
         labs("mine", temporary=True, maker=own_identity()),
         labs("old", ready=False, maker=None),
     ]
-    remains = [labs("killed", ready=False, maker=gone), labs("lost", temporary=True, maker=gone)]
-    assert down_module.remove_remains().labs == ("killed", "lost")
-    assert [path.exists() for path in (*kept, *remains)] == [True] * 3 + [False] * 2
+    remains = [
+        labs("half", temporary=True, ready=False, maker=gone),
+        labs("lost", temporary=True, maker=gone),
+    ]
+    assert down_module.remove_abandoned().labs == ("half", "lost")
+    assert [path.exists() for path in (*kept, *remains)] == [True] * 4 + [False] * 2
 
 
 def test_new_lab_with_the_name_of_remains_is_not_removed(
@@ -176,7 +180,7 @@ def test_new_lab_with_the_name_of_remains_is_not_removed(
     decided = down_module.find_labs()
     state.save(lab("lab", temporary=True, maker=own_identity()))
     monkeypatch.setattr(down_module, "find_labs", lambda: decided)
-    assert down_module.remove_remains().labs == ()
+    assert down_module.remove_abandoned().labs == ()
     assert path.exists()
 
 
