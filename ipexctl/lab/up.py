@@ -23,7 +23,7 @@ from ipexctl.lab.state import Lab, LabHost, lab_lock, machine_lock
 from ipexctl.node.common.processes import own_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
@@ -97,13 +97,15 @@ def _make(lab: Lab) -> Lab:
     cpu_files.write_profiles(lab)
     banner = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10).stderr
     openssh = files.openssh_version(banner)
-    pool = ThreadPoolExecutor(_PARALLEL_STARTS)
+    pool, starts = ThreadPoolExecutor(_PARALLEL_STARTS), _Starts()
     try:
-        futures = [pool.submit(_start, lab, host, shared, openssh, v6=v6) for host in lab.nodes]
+        futures = [pool.submit(starts.call, _start, lab, host, shared, openssh, v6=v6) for host in lab.nodes]
         for future in as_completed(futures):
             future.result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        with _ignore_signals():
+            starts.close()
+            pool.shutdown(wait=False, cancel_futures=True)
     disk.unmount_shared_home(lab)
     keys = {host.name: (host.dir / "etc/ssh/ssh_host_ed25519_key.pub").read_text() for host in lab.nodes}
     lab.known_hosts.write_text(files.known_hosts(lab, keys))
@@ -112,11 +114,48 @@ def _make(lab: Lab) -> Lab:
     return ready_lab
 
 
+class _Starts:
+    """The hosts that are being started: none begins after `close`, which returns when none is under way.
+
+    The pool cannot tell: an interrupt in `submit` leaves a thread that it does not know, and that works on.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._active = 0
+        self._closed = False
+
+    def call(self, start: Callable[..., None], *args: object, **options: object) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._active += 1
+        try:
+            start(*args, is_closed=lambda: self._closed, **options)
+        finally:
+            with self._changed:
+                self._active -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._active)
+
+
 def _keygen(path: Path, comment: str) -> None:
     system.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
 
 
-def _start(lab: Lab, host: LabHost, shared: Path | None, openssh: tuple[int, int], *, v6: bool) -> None:
+def _start(
+    lab: Lab,
+    host: LabHost,
+    shared: Path | None,
+    openssh: tuple[int, int],
+    *,
+    v6: bool,
+    is_closed: Callable[[], bool],
+) -> None:
     """Write a host's files, start it, and wait until its sshd replies."""
     _write_host(lab, host, openssh, v6=v6)
     disk.make_image(host)
@@ -141,7 +180,7 @@ def _start(lab: Lab, host: LabHost, shared: Path | None, openssh: tuple[int, int
     if first_line != b"ready\n":
         raise UserError(f"{host.name} did not start{_last_lines(log)}")
     if not host.behind_bastion:
-        _await_banner(host.address, timeout=_START_TIMEOUT)
+        _await_banner(host.address, timeout=_START_TIMEOUT, is_closed=is_closed)
 
 
 def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *, timeout: float) -> bytes:
@@ -190,10 +229,12 @@ def _last_lines(log: Path) -> str:
     return f": {' / '.join(lines)}" if lines else ""
 
 
-def _await_banner(address: str, *, timeout: float) -> None:
-    """Wait until sshd sends its banner."""
+def _await_banner(address: str, *, timeout: float, is_closed: Callable[[], bool]) -> None:
+    """Wait until sshd sends its banner, or nobody waits any more."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
+        if is_closed():
+            return
         try:
             with socket.create_connection((address, 22), timeout=2) as connection:
                 if connection.recv(8).startswith(b"SSH-"):
