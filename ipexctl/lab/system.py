@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.processes import end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -71,7 +72,10 @@ class CommandError(Exception):
 
 
 def run(argv: Sequence[str], *, stdin: str = "") -> str:
-    """Run a program and return its stdout; raises CommandError if its exit code is not 0."""
+    """Run a program and return its stdout; raises CommandError if its exit code is not 0.
+
+    It ends with this process: an `ip -batch` of a killed `up` would go on beside the `down` that removes the remains.
+    """
     environment = {**os.environ, "LC_ALL": "C", "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}"}
     try:
         completed = subprocess.run(
@@ -83,6 +87,7 @@ def run(argv: Sequence[str], *, stdin: str = "") -> str:
             timeout=30,
             env=environment,
             check=False,
+            preexec_fn=end_with_parent(signal.SIGKILL),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CommandError(str(error)) from error
