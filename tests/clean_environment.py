@@ -3,7 +3,8 @@
 In: the caller's variables, signal dispositions and umask. Out: the same in every call. A variable is kept only if it is
 listed here. HOME is a new directory, so that no file below the caller's counts: config.toml, cached answers of indexes,
 settings of pip, uv and git. Ignored signals are reset: a script that starts `sh tests/run.sh &` hands an ignored SIGINT
-on to every process of the tests. ssh takes the account's ~/.ssh whatever HOME is, so tests name its files.
+on to every process of the tests. ssh reads the account's ~/.ssh/config whatever HOME is, so the first `ssh` on PATH is
+a script that reads none unless one is named.
 
 One exception, by name: where packages come from (pip's and uv's settings, certificates, proxies). Tests marked `stack`
 have them, and programs that tests start with `package_environ`; all others must pass without.
@@ -19,6 +20,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import signal
 import tempfile
@@ -49,6 +51,7 @@ def clean_environ(environ: Mapping[str, str], home: Path, account: str) -> dict[
     pythons = environ.get("PYENV_ROOT") or os.path.join(environ.get("HOME", ""), ".pyenv")
     if os.path.isabs(pythons) and os.path.isdir(pythons):
         kept["PYENV_ROOT"] = pythons  # the machine's other Pythons; programs of pyenv look below HOME without it
+    kept["PATH"] = f"{home}/bin:{environ.get('PATH', os.defpath)}"
     own = {"HOME": str(home), "USER": account, "LOGNAME": account, MARK: str(home)}
     return {**kept, **_OWN, **own, PACKAGES: json.dumps(_package_settings(environ), sort_keys=True)}
 
@@ -97,9 +100,19 @@ def apply() -> Path | None:
         return None
     os.umask(_UMASK)
     home = Path(tempfile.mkdtemp(prefix="ipexctl-tests-"))
+    _write_ssh(home / "bin/ssh")
     clean = clean_environ(os.environ, home, pwd.getpwuid(os.getuid()).pw_name)
     _set_variables(clean)
     return home
+
+
+def _write_ssh(path: Path) -> None:
+    if ssh := shutil.which("ssh"):
+        path.parent.mkdir()
+        ssh = shlex.quote(ssh)
+        named = f'for word in "$@"; do case $word in -F*) exec {ssh} "$@" ;; esac; done'
+        path.write_text(f'#!/bin/sh\n{named}\nexec {ssh} -F /dev/null "$@"\n')
+        path.chmod(0o755)
 
 
 def pytest_load_initial_conftests() -> None:

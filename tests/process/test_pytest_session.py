@@ -53,6 +53,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             f"[pytest]\npythonpath = {LAUNCHER.parent}\naddopts = -p clean_environment\n"
         )
         env = {name: value for name, value in os.environ.items() if name != MARK and not name.startswith("PYTEST_")}
+        env["TMPDIR"] = str(tmp_path)  # a launcher that is killed leaves its home
         argv = [*before, sys.executable, str(LAUNCHER), "-q", "-p", "no:xdist", *args]
         begun.append(
             subprocess.Popen(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ HOSTILE = {
 def test_only_listed_variables_are_kept(tmp_path: Path) -> None:
     of_tests = {"PATH": "/bin", "TMPDIR": "/scratch", "IPEXCTL_GOLDEN": "write", "IPEXCTL_TESTS_SEED": "3"}
     clean = clean_environ({**HOSTILE, **of_tests, "HOME": str(tmp_path)}, Path("/own"), "me")
-    assert {name: clean[name] for name in of_tests} == of_tests
+    assert {name: clean[name] for name in of_tests} == {**of_tests, "PATH": "/own/bin:/bin"}
     assert set(clean) - set(of_tests) == {
         *("HOME", "LANG", "LOGNAME", "PIP_CONFIG_FILE", "SHELL", "TERM", "USER"), MARK, PACKAGES
     }  # fmt: skip
@@ -122,6 +123,17 @@ def test_pytest_and_its_programs_are_clean_whatever_the_caller_is(tmp_path: Path
     assert not {*HOSTILE, "LC_CTYPE"} - {"LANG", "TERM"} & set(seen["variables"])
     assert seen["home"] != str(tmp_path)
     assert not Path(seen["home"]).exists(), "pytest removes what it made"
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh here")
+def test_ssh_reads_no_settings_of_the_account(tmp_path: Path) -> None:
+    """The named file counts; without one, not even the machine's own."""
+    named = tmp_path / "config"
+    named.write_text("Host *\n  Port 2222\n")
+    for options, port in (((), "22"), (("-F", str(named)), "2222"), ((f"-F{named}",), "2222")):
+        shown = subprocess.run(["ssh", *options, "-G", "some-host"], capture_output=True, text=True, check=True).stdout
+        assert f"port {port}\n" in shown
+    assert shutil.which("ssh") == f"{Path.home()}/bin/ssh"
 
 
 def test_this_session_has_a_home_of_its_own() -> None:
