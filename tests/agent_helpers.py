@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ipexctl.node.common.frames import Chunk, CompressedFrameReader, decode_chunk, decode_json
+from ipexctl.node.common.home import MARK
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.node_call import agent_zip
 
@@ -98,6 +99,13 @@ def _patched(packed: bytes, name: str, old: str, new: str) -> bytes:
                 text = text.replace(old.encode(), new.encode())
             target.writestr(item, text)
     return changed.getvalue()
+
+
+def mark_home(home: Path) -> Path:
+    """Make a directory a home of ipexctl, as its first call there does; returns it."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / MARK).touch(0o600)
+    return home
 
 
 def wait_until(

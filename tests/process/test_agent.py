@@ -15,7 +15,7 @@ import pytest
 from node_store_helpers import END, file_of, frame
 
 import ipexctl.node
-from agent_helpers import agent_file, all_pythons
+from agent_helpers import agent_file, all_pythons, mark_home
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import agent_zip, call
@@ -103,19 +103,25 @@ def test_copy_is_private_with_any_umask(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "mode"),
+    ("entries", "before", "after"),
     [
-        (["wheels", "runs"], 0o700),
-        (["wheels", "notes.txt"], 0o775),
-        ([], 0o700),
+        (["wheels", "runs"], 0o755, 0o700),
+        (["wheels", "notes.txt"], 0o775, 0o700),
+        (["wheels", "notes.txt"], 0o702, 0o700),
+        (["wheels", "notes.txt"], 0o755, 0o755),
+        ([], 0o775, 0o700),
     ],
 )
-def test_open_home_is_made_private_if_only_ipexctl_uses_it(home: Path, entries: list[str], mode: int) -> None:
+def test_home_is_closed_to_others_who_may_write_or_if_only_ipexctl_uses_it(
+    home: Path, entries: list[str], before: int, after: int
+) -> None:
+    if entries:
+        mark_home(home)
     for entry in entries:
         (home / entry).mkdir(mode=0o700)
-    home.chmod(0o775)
+    home.chmod(before)
     receive(home)
-    assert stat.S_IMODE(home.stat().st_mode) == mode
+    assert stat.S_IMODE(home.stat().st_mode) == after
     assert stat.S_IMODE((home / "wheels").stat().st_mode) == 0o700
 
 
@@ -178,21 +184,28 @@ def test_symlink_in_place_of_the_copy_is_not_followed(home: Path, tmp_path: Path
 
 
 def test_call_works_without_a_copy(home: Path) -> None:
-    (home / "agent").write_text("a file where the directory would be")
+    (mark_home(home) / "agent").write_text("a file where the directory would be")
     assert not is_copied(home)
     assert not is_copied(home)
 
 
 def test_unused_copies_are_removed_when_a_new_one_is_saved(home: Path) -> None:
     now = time.time()
-    ages = {"0123456789abcdef": 31, "fedcba9876543210": 29, ".new-0a0b0c": 1, ".new-0a0b0d": 0}
+    mark_home(home)
+    ages = {
+        "0123456789abcdef": 31,
+        "fedcba9876543210": 29,
+        ".new-0a0b0c0a0b0c": 1,
+        ".new-0a0b0c0a0b0d": 0,
+        "policy": 99,
+    }
     for name, days in ages.items():
         path = home / "agent" / name
         (path / "ipexctl").mkdir(parents=True)
         os.utime(path, (now, now - days * 86400))
     receive(home)
-    assert {path.name for path in copies(home)} >= {"fedcba9876543210", ".new-0a0b0d"}
-    assert len(copies(home)) == 3
+    assert {path.name for path in copies(home)} >= {"fedcba9876543210", ".new-0a0b0c0a0b0d", "policy"}
+    assert len(copies(home)) == 4
 
 
 def test_used_copy_is_touched_once_a_day(home: Path) -> None:

@@ -68,10 +68,13 @@ def test_check_reports_a_missing_environment(home: Home) -> None:
 
 def test_the_list_has_names_sizes_and_leftovers(home: Home) -> None:
     (home.path / "envs" / ".build-000000000000").mkdir()
-    (home.path / "envs" / "half").mkdir()
+    (home.path / "envs" / "half-00000000").mkdir()
+    (home.path / "envs" / "half-00000000" / "lock.json").touch()
+    (home.path / "envs" / "of a user" / "bin").mkdir(parents=True)
     listed = home.envs("list")
     whole = next(env for env in listed["envs"] if env["name"] == home.name)
-    half = next(env for env in listed["envs"] if env["name"] == "half")
+    half = next(env for env in listed["envs"] if env["name"] == "half-00000000")
+    assert len(listed["envs"]) == 2
     assert whole["names"] == ["default"]
     assert whole["complete"]
     assert whole["bytes"] > 10_000

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from run_helpers import HERE
 
-from agent_helpers import agent_file, follow_request, other_pythons, wait_until
+from agent_helpers import agent_file, follow_request, mark_home, other_pythons, wait_until
 from cli_helpers import ipexctl
 from env_helpers import said, start
 from ipexctl.errors import UserError
@@ -42,7 +42,7 @@ class Runs:
     """The `runs` of a home on this machine."""
 
     def __init__(self, home: Path, *, exist_ok: bool = False) -> None:
-        self.home = home
+        self.home = mark_home(home)
         self.place = home / "runs"
         self.place.mkdir(exist_ok=exist_ok)
 

@@ -17,6 +17,7 @@ from sync_helpers import Place
 
 from agent_helpers import all_pythons
 from env_helpers import Home, said, start
+from ipexctl.node.common.home import MARK
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.store_lock import Marker
 from message_data import missing
@@ -44,7 +45,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (tree.tree / "checkpoints").mkdir()
         (tree.tree / "checkpoints/last.pt").write_text("weights")
         (tree.tree / "data.txt").write_text("a run changed it")
-        make_run(home.path, "old-run", {"state": "ok", "supervisor": DEAD})
+        make_run(home.path, "old_run-1120-132512-9f3a", {"state": "ok", "supervisor": DEAD})
         (home.path / "runs/.pruned.jsonl").touch()
         yield base
 
@@ -101,7 +102,12 @@ def test_list_names_everything_and_changes_nothing(home: Path, python: str) -> N
 def test_only_files_written_by_runs_are_kept(home: Path) -> None:
     reply = agent("remove", home)
     tree = f"code/{next(path.name for path in (home / 'code').iterdir())}"
-    assert files(home) == {f"{tree}/checkpoints/last.pt", f"{tree}/data.txt", "runs/old-run/ranks/0000.out"}
+    assert files(home) == {
+        MARK,
+        f"{tree}/checkpoints/last.pt",
+        f"{tree}/data.txt",
+        "runs/old_run-1120-132512-9f3a/ranks/0000.out",
+    }
     assert kinds(reply["left"]) == {"runs": 1, "projects": 2}
     assert agent("list", home)["found"] == []
 
@@ -123,9 +129,9 @@ def test_user_files_and_settings_before_tune_are_kept(home: Path) -> None:
     (home / "code/mine/file").touch()
     (home / "ssh").mkdir()
     reply = agent("remove", home, results=True)
-    assert files(home) == {"tune.before", "notes.txt", "code/mine/file"}
+    assert files(home) == {MARK, "tune.before", "notes.txt", "code/mine/file"}
     assert (home / "ssh").is_dir()
-    assert kinds(reply["left"]) == {"settings": 1, "other": 1}
+    assert sorted(entry["kind"] for entry in reply["left"]) == ["other", "other", "settings"]
     assert {entry["path"] for entry in reply["left"]} == {
         f"{home}/{n}" for n in ("tune.before", "notes.txt", "code/mine")
     }
@@ -150,26 +156,59 @@ def test_home_with_a_live_run_is_unchanged(
 ) -> None:
     if status is not None and status["supervisor"] == "alive":
         status = {**status, "supervisor": own_identity()._asdict()}
-    rundir = make_run(home, "young", status)
+    rundir = make_run(home, "young-1120-132512-9f3b", status)
     (rundir / name).touch()
     for path in rundir.iterdir():
         os.utime(path, (time.time() - (age if path.name == name else 1e6),) * 2)
     listed = agent("list", home)
-    assert (listed["live"] + listed["starting"] == ["young"]) == is_live
+    assert (listed["live"] + listed["starting"] == ["young-1120-132512-9f3b"]) == is_live
     before = snapshot(home)
     reply = agent("remove", home)
     if is_live:
-        assert missing(reply["reason"], "young") == []
-        assert reply["fix"] == "ipexctl stop young"
+        assert missing(reply["reason"], "young-1120-132512-9f3b") == []
+        assert reply["fix"] == "ipexctl stop young-1120-132512-9f3b"
         assert snapshot(home) == before
     else:
         assert reply["event"] == "done"
 
 
 def test_run_without_record_has_ended_if_its_node0_reports_it(home: Path) -> None:
-    make_run(home, "young", None)
-    assert agent("list", home)["starting"] == ["young"]
-    assert agent("remove", home, ended=("young",))["event"] == "done"
+    make_run(home, "young-1120-132512-9f3b", None)
+    assert agent("list", home)["starting"] == ["young-1120-132512-9f3b"]
+    assert agent("remove", home, ended=("young-1120-132512-9f3b",))["event"] == "done"
+
+
+def test_entries_of_a_user_are_kept_and_listed_and_only_those_of_ipexctl_go(home: Path) -> None:
+    foreign = [
+        *(f"runs/r{number}/model" for number in range(3)),
+        "agent/policy/w.pt",
+        "envs/mine/data",
+        "wheels/mine.whl",
+        "tmp/lockfiles/poetry.lock",
+        "checkpoints/model",
+        "code/.git/HEAD",
+        "code/mine-12345678/train.py",
+    ]
+    for name in foreign:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("mine")
+    (home / "envs/data").symlink_to("/etc")
+    listed = {Path(entry["path"]) for entry in agent("list", home, results=True)["left"]}
+    assert listed == {home / Path(*Path(name).parts[:2]) for name in [*foreign, "envs/data"]}
+    before = {entry["path"] for entry in agent("remove", home, results=True)["left"]}
+    assert {Path(path) for path in before} == listed
+    assert files(home) == set(foreign)
+    assert os.readlink(home / "envs/data") == "/etc"
+
+
+def test_directory_of_a_user_is_refused_and_unchanged(tmp_path: Path) -> None:
+    for name in ("checkpoints/model", "code/.git/HEAD", "tmp/a", "agent/policy/w.pt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    before = snapshot(tmp_path)
+    for action in ("list", "remove"):
+        assert missing(agent(action, tmp_path)["fix"], f"--home {tmp_path}/ipexctl") == []
+    assert snapshot(tmp_path) == before
 
 
 def test_processes_of_a_run_prevent_removal(home: Path) -> None:

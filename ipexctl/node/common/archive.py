@@ -9,8 +9,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, List
 
+from ipexctl.node.common import home as homes
 from ipexctl.node.common.answer import AgentError, emit_failure
-from ipexctl.node.common.files import HOME_ENTRIES, make_private_directory, secure_directory, write_atomically
+from ipexctl.node.common.files import explain_os_error, make_private_directory, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,13 +30,19 @@ def agent_argv(python: str, command: str, action: str = "", *, isolated: bool = 
 
 
 def open_home(copy: str, is_present: bool) -> None:
-    """Check the home in which this copy of the agent is or will be, and make the copy; ends the call for a bad home."""
+    """Check and mark the home in which this copy of the agent is or will be, and make the copy.
+
+    For a directory that can't be a home it ends the call. A missing one is left to the command.
+    """
     try:
-        secure_directory(os.path.dirname(os.path.dirname(copy)), entries=HOME_ENTRIES)  # noqa: PTH120
+        exists = homes.open_home(os.path.dirname(os.path.dirname(copy)))  # noqa: PTH120
     except AgentError as error:
         emit_failure(error)
         sys.exit(1)
-    if not is_present:
+    except OSError as error:
+        emit_failure(explain_os_error(error))
+        sys.exit(1)
+    if exists and not is_present:
         # Each file waits for the disk: the command works meanwhile.
         threading.Thread(target=unpack_copy, args=(copy,)).start()
 
@@ -51,6 +58,8 @@ def unpack_copy(directory: str) -> None:
     import zipfile
     from pathlib import Path  # 6 ms, and the copy is usually present
 
+    from ipexctl.node.common.home_entries import is_agent_copy
+
     copy = Path(directory)
     if os.path.lexists(directory):  # a copy that the boot program rejected: another account may have made it
         return
@@ -65,7 +74,7 @@ def unpack_copy(directory: str) -> None:
                 _write(temporary / name, opened.read(name))
         temporary.rename(copy)
         for path in copy.parent.iterdir():
-            if path != copy and _is_unused(path):
+            if path != copy and is_agent_copy(str(path)) and _is_unused(path):
                 path.rename(temporary)
                 if temporary.is_dir():
                     shutil.rmtree(str(temporary), ignore_errors=True)

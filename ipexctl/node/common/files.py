@@ -15,8 +15,6 @@ from ipexctl.node.common.answer import AgentError, Json
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
-HOME_ENTRIES = frozenset({"agent", "checkpoints", "code", "envs", "runs", "ssh", "tmp", "wheels", "tune.before"})
-"""The names in a home that ipexctl made."""
 _OWN_HOME = "name a directory of this account: --home DIR"
 _FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
 _OS_ERRORS = {
@@ -175,15 +173,11 @@ def check_owner(directory: AnyPath, fix: str = _OWN_HOME) -> None:
             raise AgentError(f"{os.fsdecode(directory)} belongs to another account (uid {owner})", fix)
 
 
-def secure_directory(directory: AnyPath, fix: str = _OWN_HOME, entries: frozenset[str] | None = None) -> None:
-    """Check the owner of a directory, and close it to others; with `entries`, only if nothing else is in it.
-
-    A home with other files is left as it is: others may need those. Files that ipexctl makes in it are private.
-    """
+def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
+    """Check the owner of a directory that only ipexctl uses, and close it to others. `home.py` does it for homes."""
     check_owner(directory, fix)
     with contextlib.suppress(OSError):
-        is_open = os.stat(directory).st_mode & 0o077
-        if is_open and (entries is None or entries.issuperset(os.listdir(os.fsdecode(directory)))):
+        if os.stat(directory).st_mode & 0o077:
             os.chmod(directory, 0o700)
 
 

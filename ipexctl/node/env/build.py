@@ -8,16 +8,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import home_of, read_json
+from ipexctl.node.common.home import make_home, open_home
+from ipexctl.node.common.home_entries import BUILD_DIRECTORY, STAGED_ENVIRONMENT, is_environment, own_entries
 from ipexctl.node.common.stop import answer_until_stopped, check_stopped, emit_step
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock
-from ipexctl.node.env.environments import check_name
+from ipexctl.node.env.environments import check_name, remove_tree
 from ipexctl.node.env.fill import Fill
 
 if TYPE_CHECKING:
@@ -58,12 +59,6 @@ class BuildRequest(TypedDict):
     """An environment whose packages are shared, by hard links, where both locks have the same wheel."""
 
 
-def remove(path: Path) -> None:
-    shutil.rmtree(str(path), ignore_errors=True)
-    with contextlib.suppress(OSError):
-        path.unlink()
-
-
 class BuildArea:
     """The directories of one home, and the other builders in it.
 
@@ -79,7 +74,7 @@ class BuildArea:
         self._marker = Marker(str(self.tmp / f"owner-{self.token}"))
 
     def open(self) -> None:
-        self.home.mkdir(0o700, parents=True, exist_ok=True)
+        make_home(str(self.home))
         flags = os.statvfs(str(self.home)).f_flag
         if flags & os.ST_RDONLY:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self.home))
@@ -95,28 +90,32 @@ class BuildArea:
         (self.work / "tmp").mkdir(parents=True)
 
     def close(self) -> None:
-        remove(self.target)
-        remove(self.envs / f".build-{self.token}+old")
-        remove(self.work)
+        remove_tree(str(self.target))
+        remove_tree(f"{self.envs}/.build-{self.token}+old")
+        remove_tree(str(self.work))
         self._marker.remove()
 
     def remove_leftovers(self) -> None:
         """Remove the files of dead builders."""
-        for entry in self.tmp.glob("build-*"):
-            token = entry.name[6:]
-            if token != self.token and not is_alive(str(self.tmp / f"owner-{token}")):
-                remove(self.envs / f".build-{token}")
-                remove(entry)
-        for marker in self.tmp.glob("owner-*"):
-            if not is_alive(str(marker)):
-                remove(marker)
-        for entry in self.envs.glob(".build-*"):
-            if not (self.tmp / entry.name[1:].split("+")[0]).exists():
-                remove(entry)
-        for entry in self.envs.glob(".link-*"):  # of a killed call that named an environment
-            with contextlib.suppress(OSError):
-                if time.time() - entry.lstat().st_mtime > 3600:
-                    remove(entry)
+        home = str(self.home)
+        for entry in own_entries(home, "tmp"):
+            name = Path(entry).name
+            if BUILD_DIRECTORY.fullmatch(name):
+                token = name[6:]
+                if token != self.token and not is_alive(str(self.tmp / f"owner-{token}")):
+                    remove_tree(f"{self.envs}/.build-{token}")
+                    remove_tree(entry)
+            elif name.startswith("owner-") and not is_alive(entry):
+                remove_tree(entry)
+        for entry in own_entries(home, "envs"):
+            name = Path(entry).name
+            if STAGED_ENVIRONMENT.fullmatch(name):
+                if not (self.tmp / name[1:].split("+")[0]).exists():
+                    remove_tree(entry)
+            elif name.startswith(".link-"):  # of a killed call that named an environment
+                with contextlib.suppress(OSError):
+                    if time.time() - os.lstat(entry).st_mtime > 3600:
+                        remove_tree(entry)
 
     @contextlib.contextmanager
     def lock(self, name: str, ready: Callable[[], bool]) -> Iterator[None]:
@@ -155,6 +154,7 @@ class Build:
 
     def run(self) -> Json:
         outcome = "there"
+        open_home(str(self.area.home))
         if not self.exists():
             try:
                 self.area.open()
@@ -183,8 +183,12 @@ class Build:
                 return "built"
             if self.exists():
                 return "there"
+            if os.path.lexists(self.final) and not self.final.is_symlink() and not is_environment(str(self.final)):
+                raise AgentError(
+                    f"{self.final} is in the way, and ipexctl did not make it", "look at it, then move it away"
+                )
             old = self.area.envs / f".build-{self.area.token}+old"
-            remove(old)
+            remove_tree(str(old))
             with contextlib.suppress(FileNotFoundError):
                 self.final.rename(old)
         raise AgentError(f"{self.final} is being changed by another process", "run ipexctl install again")
@@ -194,7 +198,7 @@ class Build:
         if any(is_alive(str(marker)) for marker in self.area.tmp.glob("owner-*")):  # the own one is removed
             return
         for file in [*self.request["files"], self.request["installer"]]:
-            remove(self.area.store / file["sha256"])
+            remove_tree(str(self.area.store / file["sha256"]))
 
 
 def main(action: str) -> int:

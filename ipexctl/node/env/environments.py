@@ -1,4 +1,7 @@
-"""Checks environments of a home against their locks, and lists, names and removes them. `build.py` builds them."""
+"""Checks environments of a home against their locks, and lists, names and removes them. `build.py` builds them.
+
+A directory in `envs` that ipexctl did not make is neither listed nor removed, nor is a link that leads elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,15 @@ from typing import IO, Any, Callable, Mapping, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import disk_usage, home_of, read_json, write_atomically
+from ipexctl.node.common.home import open_home
+from ipexctl.node.common.home_entries import (
+    BUILD_DIRECTORY,
+    STAGED_ENVIRONMENT,
+    is_environment,
+    is_environment_name,
+    is_plain_name,
+    own_entries,
+)
 from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.processes import command_lines, is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive
@@ -84,8 +96,11 @@ def env_of(request: EnvActionRequest) -> Path:
     """The directory of the environment with that name, or with that link."""
     envs, name = Path(home_of(request), "envs"), request["name"]
     check_name(name)
-    directory = link_target(envs / name) or name
-    check_name(directory)  # a link that leads elsewhere is not ours
+    target = link_target(envs / name)
+    if target is not None and not is_plain_name(target):
+        raise AgentError(f"{envs / name} is a link that ipexctl did not make, to {target}", "see: ipexctl envs")
+    directory = target or name
+    check_name(directory)
     return envs / directory
 
 
@@ -125,6 +140,13 @@ def check_python(python: Path) -> list[str]:
     return [f"its Python doesn't run: {last[0] if last else f'exit code {done.returncode}'}"]
 
 
+def remove_tree(path: str) -> None:
+    """Remove a file, a link or a directory, as far as possible."""
+    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        Path(path).unlink()
+
+
 def list_directory(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
@@ -135,7 +157,7 @@ def list_environments(request: HomeRequest) -> EnvListing:
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
     envs = []
     for entry in entries:
-        if entry.is_symlink() or not entry.is_dir() or entry.name.startswith("."):
+        if entry.name.startswith(".") or not is_environment(str(entry)):
             continue
         record = read_json(entry / "env.json")
         is_complete = bool(record.get("digest")) and (entry / "bin" / "python").exists()
@@ -153,15 +175,20 @@ def list_environments(request: HomeRequest) -> EnvListing:
                 complete=is_complete,
             )
         )
-    stale = [entry for entry in entries if entry.name.startswith(".build-")]
-    stale += [entry for entry in list_directory(home / "tmp") if entry.name.startswith("build-")]
+    stale, wheels = leftovers(home), own_entries(str(home), "wheels")
     return EnvListing(
         envs=tuple(envs),
         leftovers=len(stale),
-        leftover_bytes=sum(disk_usage(entry) for entry in stale),
-        wheels=len(list_directory(home / "wheels")),
-        wheel_bytes=disk_usage(home / "wheels"),
+        leftover_bytes=sum(map(disk_usage, stale)),
+        wheels=len(wheels),
+        wheel_bytes=sum(map(disk_usage, wheels)),
     )
+
+
+def leftovers(home: Path) -> list[str]:
+    """The directories of builds that have not ended."""
+    staged = [path for path in own_entries(str(home), "envs") if STAGED_ENVIRONMENT.fullmatch(Path(path).name)]
+    return staged + [path for path in own_entries(str(home), "tmp") if BUILD_DIRECTORY.fullmatch(Path(path).name)]
 
 
 def find_users(paths: list[str]) -> list[int]:
@@ -212,6 +239,8 @@ def is_used(request: UsedRequest) -> Json:
 def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
     """Remove an environment, or this name of it. `used` says where else a process uses it."""
     links = [link for link in list_directory(home / "envs") if link_target(link) == env.name]
+    if env.is_dir() and not is_environment(str(env)):
+        raise AgentError(f"{env} is no environment of ipexctl, which did not make it")
     if env.is_dir() and name != env.name and len(links) > 1:
         (home / "envs" / name).unlink()
         return [name]
@@ -240,13 +269,16 @@ def prune(request: PruneRequest) -> Removed:
     is_building = any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*"))
     if not is_building:
         freed += before.leftover_bytes
-        for entry in [*(home / "envs").glob(".build-*"), *(home / "tmp").glob("build-*")]:
-            shutil.rmtree(str(entry), ignore_errors=True)
+        for entry in leftovers(home):
+            shutil.rmtree(entry, ignore_errors=True)
     # The finished wheels of an install stay too: its build needs them all.
     is_downloading = any(is_partial_in_use(str(path)) for path in (home / "wheels").glob("*.part"))
     if not is_building and not is_downloading:
-        freed += before.wheel_bytes if before.wheels else 0
-        shutil.rmtree(str(home / "wheels"), ignore_errors=True)
+        freed += before.wheel_bytes
+        for entry in own_entries(str(home), "wheels"):
+            remove_tree(entry)
+        with contextlib.suppress(OSError):  # files of the user are in it, or there is none
+            (home / "wheels").rmdir()
     return result._replace(bytes=freed)
 
 
@@ -264,6 +296,8 @@ def link(request: LinkRequest) -> Json:
     name = request["link"]
     check_name(name)
     link_path, temporary = envs / name, envs / f".link-{os.urandom(6).hex()}"
+    if link_path.is_symlink() and not is_environment_name(str(link_path)):
+        raise AgentError(f"{link_path} is a link that ipexctl did not make", "choose another --env")
     if link_path.exists() and not link_path.is_symlink():
         fix = f"choose another --env; if nobody needs it (ipexctl envs, ipexctl ps): ipexctl envs --remove {name}"
         raise AgentError(f"{link_path} is an environment itself", fix)
@@ -295,6 +329,7 @@ def add_request(request: NoteRequest) -> Json:
     return {}
 
 
+READING = frozenset({"check", "list", "used"})
 ACTIONS: dict[str, Callable[[Any], object]] = {
     "check": check,
     "list": list_environments,
@@ -307,5 +342,11 @@ ACTIONS: dict[str, Callable[[Any], object]] = {
 }
 
 
+def run_action(action: str, request: HomeRequest) -> object:
+    if action not in READING:
+        open_home(home_of(request))
+    return ACTIONS[action](request)
+
+
 def main(action: str) -> int:
-    return answer(lambda request, _: ACTIONS[action](request))
+    return answer(lambda request, _: run_action(action, request))

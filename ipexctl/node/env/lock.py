@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator, Mapping, TypedDict
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.files import home_of, sha256_of
+from ipexctl.node.common.home import is_home
+from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
 from ipexctl.node.common.http import CA_BUNDLES
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.common.stop import answer_until_stopped
@@ -50,12 +53,17 @@ class CompileRequest(TypedDict):
 
 @contextlib.contextmanager
 def temporary_directory(home: str) -> Iterator[Path]:
-    """It is removed at the end, also on a signal."""
+    """It is removed at the end, also on a signal. It is in the home if there is one: a dry run makes none."""
+    if not is_home(home):
+        with tempfile.TemporaryDirectory(prefix="ipexctl-") as made:
+            Path(made, "tmp").mkdir(mode=0o700)
+            yield Path(made)
+        return
     tmp = Path(home) / "tmp"
-    tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for leftover in tmp.glob("lock*"):
-        if not is_partial_in_use(str(leftover)):  # of a killed command
-            shutil.rmtree(str(leftover), ignore_errors=True)
+    tmp.mkdir(exist_ok=True, mode=0o700)
+    for leftover in own_entries(home, "tmp"):
+        if LOCK_DIRECTORY.fullmatch(Path(leftover).name) and not is_partial_in_use(leftover):
+            shutil.rmtree(leftover, ignore_errors=True)  # of a killed command
     directory = tmp / partial_name("lock")
     for path in (directory, directory / "tmp"):
         path.mkdir(mode=0o700)

@@ -23,17 +23,18 @@ from typing import Any, BinaryIO, Callable, NoReturn, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit
 from ipexctl.node.common.files import (
-    HOME_ENTRIES,
     explain_full_disk,
     explain_os_error,
     free_space,
     open_private,
-    secure_directory,
     sha256_of,
 )
+from ipexctl.node.common.home import make_home
+from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_body, read_headers
 
+STORES_OF_HOME = ("wheels", "tmp/sync")
 _TICK = 0.2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _unfinished: set[Path] = set()
@@ -149,7 +150,9 @@ class PartialFile:
         self._store = Path(store)
         self._temporary = self._store / partial_name(self.sha256[:16])
         try:
-            secure_directory(self._store.parent, entries=HOME_ENTRIES)
+            home = home_of_store(store)
+            if home is not None:
+                make_home(home)
             self._store.mkdir(0o700, parents=True, exist_ok=True)
             if self.size is not None and self.size > free_space(store):
                 raise explain_full_disk(store, self.size)
@@ -199,6 +202,14 @@ class PartialFile:
         raise AgentError(f"{self._temporary} was taken away while it was written", "run it again")
 
 
+def home_of_store(store: str) -> str | None:
+    """The home of the store for wheels or for transfers. None for that of a checkpoint, whose run has made the home."""
+    for below in STORES_OF_HOME:
+        if store.endswith(f"/{below}"):
+            return store[: -len(below) - 1]
+    return None
+
+
 def clear(store: str) -> None:
     """Remove unfinished files of processes that have ended."""
     with suppress(OSError):
@@ -207,7 +218,7 @@ def clear(store: str) -> None:
                 if _SHA256.fullmatch(path.name):
                     if time.time() - path.stat().st_mtime > 60:
                         path.rmdir()  # only where it is empty
-                elif path.name.endswith(".part") and not is_partial_in_use(str(path)):
+                elif is_stored(str(path)) and not is_partial_in_use(str(path)):
                     path.unlink()
 
 

@@ -26,6 +26,8 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_json_atomically,
 )
+from ipexctl.node.common.home import make_home
+from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.common.liveness import LEASE_LIMITS, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 PATIENCE = 90.0
 """Seconds to wait for another sync: longer than `store_lock` takes to notice that another machine has died."""
 START_TIME = 600.0
-STATE_DIRECTORY = ".ipexctl"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 WORTH_READING = 64 << 20
 """A larger file with another mtime counts as changed without reading it, when only a message depends on it."""
@@ -98,6 +99,7 @@ class ProjectTree:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """One sync at a time."""
+        make_home(decode_name(self.home))
         make_private_directory(self.leases)
         busy = AgentError(f"another sync of {decode_name(self.path)} is at work", "wait for it, then run it again")
 
@@ -213,6 +215,7 @@ def store_token(home: bytes, *, make: bool) -> str | None:
     link = home + b"/code/.store"
     with contextlib.suppress(OSError):
         if make:
+            make_home(decode_name(home))
             make_private_directory(home + b"/code")
             with contextlib.suppress(FileExistsError):
                 os.symlink(os.urandom(16).hex().encode(), link)

@@ -28,12 +28,12 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_json_atomically,
 )
+from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
 from ipexctl.node.common.liveness import DAY
 from ipexctl.node.files.file_stream import CHUNK, read_body, read_headers
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.tree import (
     SHA256,
-    STATE_DIRECTORY,
     ProjectTree,
     Row,
     TreeRequest,
@@ -287,7 +287,7 @@ def remove_old_transfers(home: bytes, now: float) -> None:
         for name in os.listdir(store):
             path = store + b"/" + name
             status = lstat_or_none(path)
-            if status is None or now - status.st_mtime < DAY:
+            if status is None or now - status.st_mtime < DAY or not is_stored(decode_name(path)):
                 continue
             if stat.S_ISDIR(status.st_mode):
                 empty_stage(path)

@@ -1,6 +1,7 @@
 """Removes old runs of this host by age and size, but never a run in progress, and never the newest.
 
-A summary of each pruned run stays as a line of `runs/.pruned.jsonl`.
+A summary of each pruned run stays as a line of `runs/.pruned.jsonl`. A directory of `runs` that is no run is neither
+counted nor removed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import TypedDict
 
 from ipexctl.node.common.answer import answer
 from ipexctl.node.common.files import disk_usage, home_of, open_private, read_json, remove_file, write_atomically
+from ipexctl.node.common.home import check_home, open_home
+from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names
 from ipexctl.node.common.liveness import DAY, RETENTION_LIMITS, liveness_of
 from ipexctl.node.common.processes import command_lines
 from ipexctl.node.common.records import FINAL, read_status
@@ -162,8 +165,9 @@ def append_line(path: str, line: str) -> bool:
 
 def clean_up(runs_directory: str) -> None:
     """Delete what an interrupted call has left, and shorten the list of pruned runs."""
-    for leftover in glob.glob(glob.escape(runs_directory) + "/.gone-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    for name in list_names(runs_directory):
+        if REMOVED_RUN.fullmatch(name):
+            shutil.rmtree(f"{runs_directory}/{name}", ignore_errors=True)
     path = runs_directory + "/.pruned.jsonl"
     with contextlib.suppress(OSError):
         with open(path, encoding="utf-8") as file:
@@ -173,13 +177,14 @@ def clean_up(runs_directory: str) -> None:
 
 
 def prune(request: PruneRunsRequest) -> PruneReply:
-    runs_directory, now = os.path.join(home_of(request), "runs"), time.time()
-    try:
-        names = [entry.name for entry in os.scandir(runs_directory) if entry.is_dir(follow_symlinks=False)]
-    except OSError:
+    home, now = home_of(request), time.time()
+    exists = check_home(home) if request["dry_run"] else open_home(home)
+    runs_directory = os.path.join(home, "runs")
+    if not exists or not os.path.isdir(runs_directory):
         return PruneReply((), 0, 0)
     with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PATIENCE):
-        runs = [Run(runs_directory, name) for name in names if not name.startswith(".")]
+        names = list_names(runs_directory)
+        runs = [Run(runs_directory, name) for name in names if is_run(f"{runs_directory}/{name}")]
         to_remove = choose_runs(runs, request, runs_with_processes(runs_directory), now)
         if not request["dry_run"]:
             clean_up(runs_directory)

@@ -1,7 +1,8 @@
 """Lists and removes what ipexctl put into a home of this host; files that runs wrote stay unless they are requested.
 
-`remove` changes nothing while a run or another process uses the
-home. It does not remove the files of `trust`; `tune.before` stays, because it is needed to undo the settings.
+`remove` changes nothing while a run or another process uses the home, nor in a directory that is no home
+(`common/home.py`). It removes only what `common/home_entries.py` recognises; all else stays and is listed. It does not
+remove the files of `trust`; `tune.before` stays, because it is needed to undo the settings. The mark goes last.
 """
 
 from __future__ import annotations
@@ -9,19 +10,18 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import shutil
 import time
-from pathlib import Path
 from typing import BinaryIO, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.files import HOME_ENTRIES, check_owner, disk_usage, encode_name, home_of
+from ipexctl.node.common.files import disk_usage, encode_name, home_of
+from ipexctl.node.common.home import check_home, open_home, remove_mark
+from ipexctl.node.common.home_entries import TREE, foreign_entries, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
-from ipexctl.node.env.environments import list_directory
 from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import Plan
 from ipexctl.node.run.retention import runs_with_processes
@@ -30,8 +30,11 @@ from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 """The directories of a run with the output of its ranks."""
-STAYS = frozenset({"ssh", "tune.before"})
-_TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?")
+EMPTIED = ("agent", "checkpoints", "code", "envs", "runs", "tmp", "wheels")
+"""The directories of a home from which `remove` removes."""
+KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "temporary": "tmp"}
+MAX_FOREIGN = 200
+"""Entries of others that are listed one by one."""
 
 
 class UninstallRequest(TypedDict):
@@ -70,7 +73,7 @@ class TreePart(Part):
     """A project's tree."""
 
     def __init__(self, home: str, name: str) -> None:
-        match = _TREE.fullmatch(name)
+        match = TREE.fullmatch(name)
         assert match is not None
         self.tree = ProjectTree(os.fsencode(home), match[1], int(match[2] or 1))
         super().__init__(self.tree.path)
@@ -83,14 +86,19 @@ class TreePart(Part):
         return [path for path in files if not is_bytecode(path)]
 
     def remove(self, *, with_results: bool) -> None:
-        if self.tree.exists():
-            with self.tree.lock():  # no sync is at work, and none begins while its state is still there
-                kept = self.files(with_results=with_results)
-            remove_tree(self.tree.state_directory)
-            for path in kept:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-        super().remove(with_results=with_results)
+        """Its state directory goes last, and stays beside files that stay: it shows that the tree is ipexctl's."""
+        state = self.tree.state_directory
+        with self.tree.lock():  # no sync is at work, and none begins while its state is still there
+            removed = self.files(with_results=with_results)
+        for path in removed:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        for above, _, _ in os.walk(self.path, topdown=False):
+            if above not in (state, self.path):
+                remove_directory(above)
+        if list_names(self.path) == [os.path.basename(state)]:
+            remove_directory(state)
+            remove_directory(self.path)
 
 
 class RunPart(Part):
@@ -123,15 +131,12 @@ class HomeContents:
     def __init__(self, request: UninstallRequest) -> None:
         self.home = home_of(request)
         self.takes_results, self.ended = request["results"], list(request["ended"])
-        check_owner(self.home)
-        self.runs = [RunPart(self.home, path.name) for path in self._directories("runs")]
-        self.trees = [
-            TreePart(self.home, path.name) for path in self._directories("code") if _TREE.fullmatch(path.name)
-        ]
+        check_home(self.home)
+        self.runs = [RunPart(self.home, os.path.basename(path)) for path in self._own("runs") if is_run(path)]
+        self.trees = [TreePart(self.home, os.path.basename(path)) for path in self._own("code") if is_tree(path)]
 
-    def _directories(self, name: str) -> list[Path]:
-        entries = list_directory(Path(self.home, name))
-        return [path for path in entries if is_directory(os.fsencode(path)) and not path.name.startswith(".")]
+    def _own(self, directory: str) -> list[str]:
+        return own_entries(self.home, directory)
 
     def run_states(self) -> dict[Liveness, list[str]]:
         """The names of the runs in each state. `ended` of the request wins over `starting`."""
@@ -147,12 +152,11 @@ class HomeContents:
 
     def busy(self) -> list[str]:
         """Reasons why nothing can be removed now, apart from runs."""
-        home = Path(self.home)
         reasons = []
         if users := environments.find_users([f"{self.home}/envs"]):
             reasons.append(f"process {', '.join(map(str, users[:5]))} uses an environment there")
-        downloads = any(is_partial_in_use(str(path)) for path in (home / "wheels").glob("*.part"))
-        if downloads or any(is_alive(str(marker)) for marker in (home / "tmp").glob("owner-*")):
+        downloads = any(is_partial_in_use(path) for path in self._own("wheels") if path.endswith(".part"))
+        if downloads or any(is_alive(path) for path in self._own("tmp") if "/owner-" in path):
             reasons.append("an install is at work there")
         return reasons
 
@@ -176,10 +180,9 @@ class HomeContents:
             files = [part.files(with_results=self.takes_results) for part in parts]
             removable = [paths for part, paths in zip(parts, files) if paths or not part.results()]
             yield HomeEntry(kind, len(removable), sum(size_of(path) for paths in removable for path in paths))
-        kinds = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "temporary": "tmp"}
-        for kind, name in kinds.items():
-            path = Path(self.home, name)
-            yield HomeEntry(kind, len(list_directory(path)), disk_usage(path))
+        for kind, name in KINDS.items():
+            paths = self._own(name)
+            yield HomeEntry(kind, len(paths), sum(usage_of(path) for path in paths))
 
     def parts(self) -> dict[str, list[Part]]:
         return {"runs": [*self.runs], "projects": [*self.trees]}
@@ -191,13 +194,14 @@ class HomeContents:
             if results:
                 size = sum(size_of(path) for path in results)
                 yield HomeEntry(kind, len(results), size, f"{self.home}/{name}")
-        for path in list_directory(Path(self.home)):
-            if path.name not in HOME_ENTRIES or path.name == "tune.before":
-                kind = "settings" if path.name == "tune.before" else "other"
-                yield HomeEntry(kind, 1, disk_usage(path), str(path))
-        for path in self._directories("code"):
-            if not _TREE.fullmatch(path.name):
-                yield HomeEntry("other", 1, disk_usage(path), str(path))
+        settings = f"{self.home}/tune.before"
+        if os.path.lexists(settings):
+            yield HomeEntry("settings", 1, usage_of(settings), settings)
+        foreign = list(foreign_entries(self.home))
+        for path in foreign[:MAX_FOREIGN]:
+            yield HomeEntry("other", 1, usage_of(path), path)
+        if rest := foreign[MAX_FOREIGN:]:
+            yield HomeEntry("other", len(rest), sum(map(usage_of, rest)), self.home)
 
     def remove(self) -> None:
         envs = [env.name for env in environments.list_environments({"home": self.home}).envs]
@@ -205,15 +209,21 @@ class HomeContents:
             raise AgentError(f"{env} was not removed: {reason}")
         for part in (*self.trees, *self.runs):
             part.remove(with_results=self.takes_results)
-        home = os.fsencode(self.home)
-        for name in sorted(HOME_ENTRIES - STAYS - {"code", "runs"}):
-            remove_tree(home + b"/" + encode_name(name))
-        for directory in (home + b"/code", home + b"/runs"):
-            for found in list_names(directory):
-                if found.startswith(b"."):  # the store's name, the list of pruned runs, locks, remains
-                    remove_tree(directory + b"/" + found)
-            remove_directory(directory)
-        remove_directory(home)
+        for name in EMPTIED:
+            for path in self._own(name):
+                if not (is_run(path) or is_tree(path)):  # a part that has results, or has just begun
+                    remove_tree(os.fsencode(path))
+            remove_directory(os.fsencode(f"{self.home}/{name}"))
+        remove_tree(os.fsencode(f"{self.home}/tune.before.rest"))
+
+    def remove_home(self) -> None:
+        """Remove the mark and the directory, if nothing of ipexctl is left; files of others stay."""
+        if any(map(self._own, EMPTIED)) or any(
+            os.path.lexists(f"{self.home}/{name}") for name in ("ssh", "tune.before")
+        ):
+            return
+        remove_mark(self.home)
+        remove_directory(os.fsencode(self.home))
 
 
 def is_directory(path: bytes) -> bool:
@@ -257,6 +267,11 @@ def remove_tree(path: bytes) -> None:
         os.unlink(path)
 
 
+def usage_of(path: str) -> int:
+    """Bytes on disk of a file, or of a directory with everything in it."""
+    return disk_usage(path) if is_directory(os.fsencode(path)) else size_of(os.fsencode(path))
+
+
 def age_of(path: bytes) -> float:
     """Seconds since the last write; infinite if there is no such file."""
     try:
@@ -272,9 +287,12 @@ def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
         raise AgentError(f"run {run} is alive", f"ipexctl stop {run}")
     for reason in description.busy:
         raise AgentError(reason, "wait until it has ended, then run it again")
+    open_home(contents.home)  # one of an earlier version has its mark until the end
     contents.remove()
     after = HomeContents(request)
-    return description._replace(left=tuple(after.left()), logins=os.path.isdir(f"{after.home}/ssh"))
+    left = tuple(after.left())
+    after.remove_home()
+    return description._replace(left=left, logins=os.path.isdir(f"{after.home}/ssh"))
 
 
 def main(action: str) -> int:

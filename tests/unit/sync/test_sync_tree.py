@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sync_helpers import LOCAL_HOST, LocalConnector, Place, contents, put
 
-from agent_helpers import agent_argv, all_pythons
+from agent_helpers import agent_argv, all_pythons, mark_home
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
@@ -525,12 +525,14 @@ def test_files_received_before_ctrl_c_are_kept_for_the_next_sync(
 
 
 def test_files_of_a_killed_transfer_are_removed_after_a_day(place: Place, transfer: Path) -> None:
-    for name in ("old/content", "old.part", "new/content"):
+    mark_home(place.home)
+    old, part, new = "0" * 64, f"{'0' * 16}.boot-1.7.00000000.part", "1" * 64
+    for name in (f"{old}/content", part, f"{new}/content", "of a user/content", "user.part"):
         put(transfer, name)
-    for name in ("old", "old.part"):
+    for name in (old, part, "of a user", "user.part"):
         os.utime(transfer / name, (time.time() - 90_000,) * 2)
     place.synced()
-    assert [path.name for path in transfer.iterdir()] == ["new"]
+    assert {path.name for path in transfer.iterdir()} == {new, "of a user", "user.part"}
 
 
 def _plan_without_shared_homes(hosts: Sequence[Host], answers: Mapping[str, TreeState]) -> SyncPlan:

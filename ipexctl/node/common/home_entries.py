@@ -1,0 +1,206 @@
+"""The entries inside a home that are ipexctl's: the one table of the names and the structure that it makes there.
+
+In: a home, or one of its directories. Out: the paths that may be removed, and the foreign ones, which always stay: a
+user may put files into a home. A user may also replace a directory of the home by a link, to a larger disk: the link
+stays, and what ipexctl made where it leads is ipexctl's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import Callable, Iterator, Mapping
+
+from ipexctl.node.common.files import read_json
+from ipexctl.node.common.home import HOME_ENTRIES, IGNORED
+
+RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
+"""As `jobs/registry.py: new_id` makes it."""
+_RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "shim", "ranks", "machine")
+TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?", re.DOTALL)
+STATE_DIRECTORY = ".ipexctl"
+"""Of a project's tree."""
+_HEX12 = "[0-9a-f]{12}"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PARTIAL = re.compile(r"[0-9a-f]+\..+\.[0-9]+\.[0-9a-f]+\.part")
+"""`processes.partial_name` of a file of the store."""
+LOCK_DIRECTORY = re.compile(r"lock\..+\.[0-9]+\.[0-9a-f]{8}\.part")
+"""`processes.partial_name` of a directory in which versions are locked."""
+BUILD_DIRECTORY = re.compile(rf"build-{_HEX12}")
+STAGED_ENVIRONMENT = re.compile(rf"\.build-{_HEX12}(\+old|\+removed)?")
+_LINK = re.compile(rf"\.link-{_HEX12}")
+_OWNER = re.compile(rf"owner-[0-9a-f]+(\.{_HEX12})?")
+_LOCK = re.compile(rf".+\.lock(\.{_HEX12})?", re.DOTALL)
+_COPY = re.compile(r"[0-9a-f]{16}")
+_NEW_COPY = re.compile(rf"\.new-{_HEX12}")
+_BYTECODE = re.compile(r"[0-9a-f]{16}\.cpython-[0-9]+\.zip|\.[0-9a-f]{16}\.cpython-[0-9]+\.zip\.[0-9a-f]{8}\.new")
+_CHECKPOINT = re.compile(r"[0-9a-f]{16}")
+_CHECKPOINT_FILES = re.compile(r"files\.json|in|out|\.files\.json\.[0-9a-f]{8}\.new")
+_DIGEST_NAME = re.compile(r".+-[0-9a-f]{8}", re.DOTALL)
+_ENV_FILES = ("env.json", "lock.json", "pyvenv.cfg")
+REMOVED_RUN = re.compile(r"\.gone-[A-Za-z0-9_][A-Za-z0-9._-]*")
+_RUNS_FILES = re.compile(
+    rf"\.pruned\.jsonl|\.prune\.lock(\.{_HEX12})?|\.connectivity\.json|\.\.(pruned\.jsonl|connectivity\.json)\.[0-9a-f]{{8}}\.new"
+)
+
+
+def is_directory(path: str) -> bool:
+    """Whether it is a directory, and no link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def is_file(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def list_names(directory: str) -> list[str]:
+    """The names in a directory; none if it is missing or closed to this account."""
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def is_run(path: str) -> bool:
+    """A run: a directory with its record or job, or with the id of a run and a file of one."""
+    name = os.path.basename(path)
+    if not is_directory(path) or not _RUN_NAME.fullmatch(name):
+        return False
+    if str(read_regular(f"{path}/status.json").get("schema")).startswith("ipexctl.status/"):
+        return True
+    if "rundir" in read_regular(f"{path}/job.json"):
+        return True
+    if is_file(f"{path}/agent.zip") and is_file(f"{path}/machine"):
+        return True
+    return bool(RUN_ID.fullmatch(name)) and any(os.path.lexists(f"{path}/{file}") for file in _RUN_FILES)
+
+
+def read_regular(path: str) -> Mapping[str, object]:
+    """The JSON object in a regular file, else an empty one: a FIFO would block."""
+    return read_json(path) if is_file(path) else {}
+
+
+def is_tree(path: str) -> bool:
+    """A project's tree, by its name and its state directory, which stays until its last file is removed."""
+    return bool(TREE.fullmatch(os.path.basename(path))) and is_directory(f"{path}/{STATE_DIRECTORY}")
+
+
+def is_environment(path: str) -> bool:
+    """An environment: with our record, or, where that is damaged, with the name of a lock and a file of one."""
+    if not is_directory(path):
+        return False
+    record = read_regular(f"{path}/env.json")
+    if record.get("digest") or str(record.get("schema")).startswith("ipexctl.env/"):
+        return True
+    name = os.path.basename(path)
+    return bool(_DIGEST_NAME.fullmatch(name)) and any(is_file(f"{path}/{file}") for file in _ENV_FILES)
+
+
+def is_environment_name(path: str) -> bool:
+    """A link with the name of an environment beside it."""
+    try:
+        target = os.readlink(path).rstrip("/")
+    except OSError:
+        return False
+    return is_plain_name(target)
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether it names an entry of the same directory."""
+    return bool(name) and "/" not in name and not name.startswith(".")
+
+
+def is_agent_copy(path: str) -> bool:
+    """A copy of the agent, an unfinished one, or its bytecode."""
+    name = os.path.basename(path)
+    if _BYTECODE.fullmatch(name):
+        return is_file(path)
+    if _NEW_COPY.fullmatch(name):
+        return True
+    return bool(_COPY.fullmatch(name)) and is_directory(f"{path}/ipexctl") and is_directory(path)
+
+
+def is_stored(path: str) -> bool:
+    """A file of a content store with its directory, or an unfinished one."""
+    name = os.path.basename(path)
+    if _PARTIAL.fullmatch(name):
+        return is_file(path)
+    return bool(_SHA256.fullmatch(name)) and not any(is_directory(f"{path}/{entry}") for entry in list_names(path))
+
+
+def is_checkpoint_record(path: str) -> bool:
+    """The hashes of a checkpoint's files, and files on their way."""
+    is_named = _CHECKPOINT.fullmatch(os.path.basename(path)) and is_directory(path)
+    return bool(is_named) and all(_CHECKPOINT_FILES.fullmatch(name) for name in list_names(path))
+
+
+def is_temporary(path: str) -> bool:
+    """Unfinished work in `tmp`."""
+    name = os.path.basename(path)
+    if name == "sync":
+        return is_directory(path) and all(is_stored(f"{path}/{entry}") for entry in list_names(path))
+    if BUILD_DIRECTORY.fullmatch(name) or LOCK_DIRECTORY.fullmatch(name):
+        return is_directory(path)
+    return os.path.islink(path) and bool(_OWNER.fullmatch(name) or _LOCK.fullmatch(name))
+
+
+def _is_in_envs(path: str) -> bool:
+    name = os.path.basename(path)
+    if os.path.islink(path):
+        return is_environment_name(path) or bool(_LINK.fullmatch(name))
+    return bool(STAGED_ENVIRONMENT.fullmatch(name)) or is_environment(path)
+
+
+def _is_in_runs(path: str) -> bool:
+    name = os.path.basename(path)
+    if REMOVED_RUN.fullmatch(name):
+        return is_directory(path)
+    return is_run(path) or (bool(_RUNS_FILES.fullmatch(name)) and not is_directory(path))
+
+
+def _is_in_code(path: str) -> bool:
+    if os.path.basename(path) == ".store":  # a token: a link that leads nowhere
+        return os.path.islink(path) and re.fullmatch("[0-9a-f]{32}", os.readlink(path)) is not None
+    return is_tree(path)
+
+
+_IS_OWN: Mapping[str, Callable[[str], bool]] = {
+    "agent": is_agent_copy,
+    "checkpoints": is_checkpoint_record,
+    "code": _is_in_code,
+    "envs": _is_in_envs,
+    "runs": _is_in_runs,
+    "tmp": is_temporary,
+    "wheels": is_stored,
+}
+"""Directory of a home → whether an entry of it is ipexctl's. `ssh` is not here: `trust` removes its own files."""
+
+
+def own_entries(home: str, directory: str) -> list[str]:
+    """The paths in a directory of the home that ipexctl made."""
+    is_own = _IS_OWN[directory]
+    paths = (f"{home}/{directory}/{name}" for name in list_names(f"{home}/{directory}"))
+    return [path for path in paths if is_own(path)]
+
+
+def foreign_entries(home: str) -> Iterator[str]:
+    """The paths in a home that ipexctl did not make."""
+    for name in list_names(home):
+        path = f"{home}/{name}"
+        if name not in HOME_ENTRIES:
+            if not re.fullmatch(IGNORED, name, re.DOTALL):
+                yield path
+        elif name in _IS_OWN:
+            if not is_directory(path):
+                yield path
+                continue
+            own = set(own_entries(home, name))
+            yield from (entry for entry in (f"{path}/{below}" for below in list_names(path)) if entry not in own)
