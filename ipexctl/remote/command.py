@@ -41,9 +41,9 @@ class Command(NamedTuple):
         return cls(script=line, label=line)
 
     @classmethod
-    def scripts(cls, *files: Path, arguments: Sequence[str], label: str) -> Command:
-        """These scripts as one, with positional parameters."""
-        text = "".join(map(shell_text, files))
+    def scripts(cls, *files: Path, arguments: Sequence[str], label: str, functions: str = "") -> Command:
+        """These scripts as one, with positional parameters; `functions` are those that they call."""
+        text = functions + "".join(map(shell_text, files))
         return cls(script=f"set -- {shlex.join(arguments)}\n{text}", label=label)
 
     def hint(self, code: int) -> str:

@@ -10,6 +10,7 @@ from ipexctl.errors import UserError
 from ipexctl.facts.network import parse_ip_addr, parse_kernel_tables
 from ipexctl.hosts.internal import HostAddresses, InterfaceAddress
 from ipexctl.hosts.names import check_user
+from ipexctl.node.common.home import REFUSALS
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.trust.authorized_keys import is_public_key
 
@@ -59,6 +60,8 @@ class HostState:
     has_ssh_client: bool = False
     supports_preferred: bool = False
     """Whether node0's ssh supports `^` for preferred algorithms."""
+    home_problem: str = ""
+    """The kind of refusal, if the directory of `--home` can't be one: `node/common/home.py: REFUSALS`."""
     has_trust_dir: bool = False
     key: str | None = None
     """The public key of ipexctl on node0; empty if the file has no valid key."""
@@ -123,6 +126,7 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
         has_leftovers="litter" in values,
         has_ssh_client="client" in values,
         supports_preferred="quick" in values,
+        home_problem=problem if (problem := text("home.problem")) in REFUSALS else "",
         has_trust_dir="dir" in values,
         key=" ".join(text("key").split()[:2]) if "key" in values else None,
         config=text("config"),

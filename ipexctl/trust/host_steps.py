@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.remote.command import Command
+from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import capture
 from ipexctl.trust.host_state import read_host_state
@@ -62,7 +63,7 @@ class HostSteps:
         """The host's account, keys, addresses and the files of an earlier call."""
         key = self.session.server_key
         args = [home, "node0" if is_node0 else "", "local" if key is None else ""]
-        reply = self._run(("probe",), args, "probe keys and addresses")
+        reply = self._run(("directory", "probe") if is_node0 else ("probe",), args, "probe keys and addresses")
         server_key = None if key is None else f"{key[0]} {base64.b64encode(key[1]).decode()}"
         return read_host_state(reply, server_key=server_key, port=self.host.port)
 
@@ -75,7 +76,7 @@ class HostSteps:
 
     def make_key(self, ipexctl_home: str) -> str:
         """node0's public key. The private key is created there if it is missing, and never leaves node0."""
-        reply = self._run(("lock", "key"), [ipexctl_home], "create a key")
+        reply = self._run(("lock", "directory", "key"), [ipexctl_home], "create a key")
         return " ".join(reply.decode(errors="replace").split()[:2])
 
     def write_files(self, ipexctl_home: str, contents: Files) -> None:
@@ -83,12 +84,12 @@ class HostSteps:
             text.encode(errors="surrogateescape") for text in (contents.known_hosts, contents.config)
         )
         args = [ipexctl_home, str(len(known_hosts)), str(len(config))]
-        self._run(("lock", "files"), args, "write config and known_hosts", known_hosts + config)
+        self._run(("lock", "directory", "files"), args, "write config and known_hosts", known_hosts + config)
 
     def remove_files(self, ipexctl_home: str, *, is_default_home: bool) -> bool:
         """Remove key and config from node0; returns whether there were any."""
         args = [ipexctl_home, "default" if is_default_home else ""]
-        return self._run(("lock", "remove"), args, "remove key and config").strip() == b"done"
+        return self._run(("lock", "directory", "remove"), args, "remove key and config").strip() == b"done"
 
     def log_in(self, ssh_names: Mapping[str, str], config: str | None) -> dict[str, LoginAttempt]:
         """Log in from this host to every node, with that config.
@@ -102,15 +103,17 @@ class HostSteps:
         return read_logins(self._output(command), list(ssh_names), LoginAttempt(255, "no answer"))
 
     def _run(self, names: Sequence[str], args: Sequence[str], label: str, stdin: bytes | None = None) -> bytes:
-        """Run scripts in one round trip."""
-        return self._output(trust_script(names, args, label), stdin)
+        """Run scripts in one round trip; the home is the first argument of those that need one."""
+        return self._output(trust_script(names, args, label), stdin, ipexctl_home=args[0])
 
-    def _output(self, command: Command, stdin: bytes | None = None) -> bytes:
+    def _output(self, command: Command, stdin: bytes | None = None, *, ipexctl_home: str = "") -> bytes:
         """The command's stdout. The last line of its stderr is the reason if it fails."""
         content = None if stdin is None else io.BytesIO(stdin)
         result = capture(self.session, command, stdin=content, timeout=self.timeout, cancel=self.cancel)
         if not result.ended.ok:
             lines = result.stderr.decode(errors="replace").strip().splitlines()
+            if lines and (refused := home_refusal(lines[-1], ipexctl_home)) is not None:
+                raise refused
             raise HostError(lines[-1] if lines else f"could not {command.label}: {result.ended}", _fix_for(lines))
         return result.stdout
 
@@ -118,7 +121,8 @@ class HostSteps:
 def trust_script(names: Sequence[str], arguments: Sequence[str], label: str) -> Command:
     """These scripts of trust as one command."""
     files = [_SCRIPTS / f"{name}.sh" for name in names]
-    return Command.scripts(*files, arguments=arguments, label=label)
+    functions = home_functions() if "directory" in names else ""
+    return Command.scripts(*files, arguments=arguments, label=label, functions=functions)
 
 
 def read_logins(output: bytes, names: Sequence[str], unanswered: LoginAttempt) -> dict[str, LoginAttempt]:

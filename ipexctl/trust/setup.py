@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from ipexctl.hosts.home import DEFAULT_HOME, find_leaders
 from ipexctl.hosts.internal import internal_addresses
+from ipexctl.node.common.home import HomeRefused
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.trust.authorized_keys import Owner, TrustLine, is_public_key, tag_of
@@ -218,6 +219,9 @@ def revoke(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> T
 
 
 def _node0_problem(node0: HostState) -> HostError | None:
+    if node0.home_problem:
+        refused = HomeRefused(node0.home_problem, node0.ipexctl_home)
+        return HostError(refused.reason, refused.fix)
     if not node0.has_ssh_client:
         return HostError("it has no ssh or ssh-keygen", "install openssh-client (openssh-clients) there")
     if reason := path_problem(node0.ipexctl_home):

@@ -26,6 +26,7 @@ from ipexctl.node.common.json_records import as_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
+from ipexctl.remote.home_script import home_refusal, use_home_or_fail
 from ipexctl.remote.node_call import agent_zip, call_line, script_text
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import Session, StdinQueue, capture
@@ -100,9 +101,8 @@ class LaunchSpec:
         """Lines of sh that unpack a store's files, private ones, and prune older runs there."""
         rundir = shlex.quote(self.record.rundir)
         # Bytecode that a rank's Python adds is private, too.
-        # Programs are not started from a home that another account can change; the sync beside this says it in full.
-        home = shlex.quote(self.record.home)
-        script = f"[ ! -e {home} ] || [ -O {home} ] || {{ echo {home} belongs to another account >&2; exit 1; }}\n"
+        # No program is started where another account can change it, and no run is made among files of others.
+        script = use_home_or_fail(self.record.home)
         # In a subshell: the supervisor, and with it the ranks of node0, keep the umask of the login.
         script += f"(umask 077; mkdir -p {rundir}/shim/__pycache__ && {source} tar -xpof - -C {rundir} || exit 1\n"
         # Retention on another host with this home, which does not see these ranks, reads `machine`.
@@ -154,6 +154,8 @@ class Launch:
             result = capture(session, command, stdin=files, timeout=_UPLOAD_SECONDS, cancel=self._pool.cancel)
             if not result.ended.ok:
                 lines = result.stderr.decode(errors="replace").strip().splitlines()
+                if lines and (refused := home_refusal(lines[-1], self._record.home)) is not None:
+                    raise refused
                 raise HostError(f"could not {command.label}: {lines[-1] if lines else result.ended}")
 
         outcomes = self._pool.each(list(groups), upload)

@@ -7,24 +7,36 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.modules.host_script import WALK, run_sh
 from ipexctl.playbook.result import Call, Result, failed
+from ipexctl.remote.home_script import home_functions, home_refusal
 
 if TYPE_CHECKING:
     from ipexctl.playbook.play_context import PlayContext
     from ipexctl.remote.session import Session
 
 LINK_FIX: Final = "name the home by its real path, on which no other account has a link: --home DIR"
-# Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them.
+# Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them. The home is entered
+# by `walk.sh`, and is the current directory from then on; `home.sh` decides whether it is one. As another account, the
+# directory is one that only tune uses.
 _TUNE: Final = (
     WALK
     + """\
 umask 077
-mode=$1 state=$2; expand_home "$3"; shift 3
+mode=$1 state=$2 is_home=$4; expand_home "$3"; shift 4
 kept=./tune.before present=yes
 own_home() {
   [ -O . ] || fail "${here:-/} belongs to another account"
   [ ! -L "$kept" ] && [ ! -d "$kept" ] || fail "no regular file is in its place: $here/tune.before"
 }
-if enter "$path"; then own_home; else present=; fi
+if enter "$path"; then
+  own_home
+  [ -z "$is_home" ] || check_home . || refuse_home
+else
+  present=
+fi
+make_home() {
+  if [ -z "$present" ]; then enter "$missing" make; own_home; present=yes; fi
+  [ -z "$is_home" ] || use_home . || refuse_home
+}
 file_of() {
   case $1 in
     thp) echo /sys/kernel/mm/transparent_hugepage/enabled;;
@@ -53,7 +65,7 @@ change() {
   if [ "$is" = "$2" ]; then printf 'same\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return; fi
   if [ "$mode" = check ]; then printf 'changed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return; fi
   if [ "$state" = present ] && ! { [ -n "$present" ] && grep -q "^$1	" "$kept" 2>/dev/null; }; then
-    if [ -z "$present" ]; then enter "$missing" make; own_home; present=yes; fi
+    make_home
     if ! printf '%s\\t%s\\n' "$1" "$is" >>"$kept"; then
       printf 'failed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return
     fi
@@ -89,15 +101,17 @@ def _tune(context: PlayContext, call: Call, session: Session) -> Result:
     invalid = next((value for value in settings.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
     if invalid is not None:
         return failed(f"{invalid!r} can't be a setting's value")
-    home = context.options.home if call.become is None else "/var/lib/ipexctl-tune"
-    arguments = ["check" if call.check else "", call.args["state"], home]
+    is_home = call.become is None
+    home = context.options.home if is_home else "/var/lib/ipexctl-tune"
+    arguments = ["check" if call.check else "", call.args["state"], home, "yes" if is_home else ""]
     if call.args["state"] == "present":
         arguments += [text for pair in settings.items() for text in pair]
     else:
         arguments += list(settings)
-    completed = run_sh(context, session, call, _TUNE, arguments)
+    completed = run_sh(context, session, call, home_functions() + _TUNE, arguments)
     if completed.rc != 0:
-        return completed.failure(link_fix=LINK_FIX)
+        refused = home_refusal(completed.last_error, home)
+        return failed(refused.reason, refused.fix) if refused is not None else completed.failure(link_fix=LINK_FIX)
     outcomes = [(*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()]
     return _outcome(outcomes, call)
 

@@ -10,7 +10,9 @@ written() { # from, to: the file that keeps its mode and owner
     output=$(cat "$1" 2>&1 >"$2") && cmp -s "$1" "$2" || fail "$locked/$2 could not be written: ${output##*: }"
 }
 
+use_home "$1" || refuse_home
 ssh=$1/ssh
+check_ssh "$ssh" || refuse_home
 lock "$ssh/.lock"
 output=$(cat 2>&1 >all) || fail "$ssh: ${output##*: }"
 [ "$(wc -c <all)" -eq $(($2 + $3)) ] || fail "the connection was cut while the files came"

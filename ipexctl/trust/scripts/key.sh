@@ -10,14 +10,8 @@ $made"
     path=${path%/*}
 done
 umask 077
-output=$(mkdir -p "$ipexctl_home" 2>&1) || fail "${output#mkdir: }"
-# shellcheck disable=SC3067 # every sh of a Linux host has -O
-[ -O "$ipexctl_home" ] || fail "$ipexctl_home belongs to another account"
-# Others may need the files of a directory that is not ipexctl's alone: only one that is gets closed to them.
-# shellcheck disable=SC2010
-if ! ls -A "$ipexctl_home" | grep -qvxE 'agent|code|envs|runs|ssh|tmp|wheels|tune.before'; then
-    output=$(chmod 700 "$ipexctl_home" 2>&1) || fail "${output#chmod: }"
-fi
+use_home "$ipexctl_home" || refuse_home
+check_ssh "$ipexctl_home/ssh" || refuse_home
 [ -d "$ipexctl_home/ssh" ] || output=$(mkdir "$ipexctl_home/ssh" 2>&1) || [ -d "$ipexctl_home/ssh" ] || fail "${output#mkdir: }"
 output=$(chmod 700 "$ipexctl_home/ssh" 2>&1) || fail "${output#chmod: }"
 lock "$ipexctl_home/ssh/.lock"

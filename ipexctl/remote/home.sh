@@ -1,0 +1,111 @@
+# The rules of node/common/home.py for steps that start no Python: whether a directory is a home of ipexctl, and its mark.
+# `home_script.py` puts before it, from the tables there: $home_mark, $home_mark_text, $home_entries, $home_ignored,
+# $home_default and the function has_evidence. A function that fails has set $home_problem: a kind of refusal, or a text.
+
+has_line() { # pattern file...: whether one of the files is regular and has such a line in its beginning
+    home_pattern=$1 home_count=0
+    shift
+    for home_file; do
+        [ $home_count -lt 40 ] || return 1
+        home_count=$((home_count + 1))
+        if [ -f "$home_file" ] && [ ! -h "$home_file" ]; then
+            [ -n "$home_pattern" ] || return 0
+            if head -c 65536 "$home_file" 2>/dev/null | grep -qE "$home_pattern"; then return 0; fi
+        fi
+    done
+    return 1
+}
+
+has_mark() { # directory
+    # shellcheck disable=SC3067 # every sh of a Linux host has -O
+    [ -f "$1/$home_mark" ] && [ ! -h "$1/$home_mark" ] && [ -O "$1/$home_mark" ]
+}
+
+others_may_write() { # directory
+    case $(ls -ldn "$1/.") in d????w* | d???????w*) return 0 ;; esac
+    return 1
+}
+
+# It changes nothing. $home_state becomes none, empty, old (of a version without marks) or marked.
+# shellcheck disable=SC3013,SC3067 # every sh of a Linux host has -ef and -O
+check_home() { # directory
+    home_state=none home_problem=
+    [ -d "$1" ] || return 0
+    if [ ! -O "$1" ]; then home_problem=other_account && return 1; fi
+    if [ "$1" -ef "$HOME" ]; then home_problem=account_home && return 1; fi
+    home_state=marked
+    if has_mark "$1"; then return 0; fi
+    if [ "$1" -ef / ]; then home_problem=root && return 1; fi
+    home_account=$(id -un)
+    case $home_account in
+    '' | *[!A-Za-z0-9._-]* | -*) home_account=$HOME ;;
+    *) eval "home_account=~$home_account" ;;
+    esac
+    if [ "$1" -ef "$home_account" ]; then home_problem=account_home && return 1; fi
+    home_state=empty
+    if is_empty "$1"; then return 0; fi
+    home_state=old
+    if [ "$1" -ef "$HOME/$home_default" ] && [ ! -h "$HOME/$home_default" ]; then return 0; fi
+    if has_evidence "$1"; then return 0; fi
+    # Another call may be making it.
+    sleep 0.1 2>/dev/null || sleep 1
+    home_state=empty
+    if is_empty "$1"; then return 0; fi
+    home_problem=other_files
+    return 1
+}
+
+is_empty() { # directory: also if its mark was made since
+    home_names=$(ls -A "$1")
+    case "
+$home_names
+" in *"
+$home_mark
+"*) return 0 ;; esac
+    ! printf '%s\n' "$home_names" | grep -vxE "$home_ignored" | grep -q .
+}
+
+# Makes a missing directory, closes it to others, and marks it before anything else is in it.
+use_home() { # directory
+    check_home "$1" || return 1
+    if [ $home_state = none ]; then
+        if ! home_problem=$( (umask 077 && mkdir -p "$1") 2>&1); then
+            home_problem=${home_problem#mkdir: }
+            return 1
+        fi
+        check_home "$1" || return 1
+    fi
+    close_home "$1" || return 1
+    [ $home_state != marked ] || return 0
+    (umask 077 && set -C && printf '%s' "$home_mark_text" >"$1/$home_mark") 2>/dev/null || :
+    if has_mark "$1"; then return 0; fi
+    if [ -e "$1/$home_mark" ] || [ -h "$1/$home_mark" ]; then home_problem=no_mark && return 1; fi
+    # A full or read-only disk: an old home is known without a mark.
+    if [ $home_state = old ]; then return 0; fi
+    home_problem="$1 can't be written to"
+    return 1
+}
+
+close_home() { # directory
+    case $(ls -ldn "$1/.") in
+    d???------*) return 0 ;;
+    d????w* | d???????w*) ;;
+    # If others may only read, files of a user in it may be meant for them.
+    *) if ls -A "$1" | grep -qvxE "$home_entries"; then return 0; fi ;;
+    esac
+    home_output=$(chmod 700 "$1" 2>&1)
+    if others_may_write "$1"; then
+        home_problem=open
+        # `trust` knows a fix for it.
+        case $home_output in *Read-only*) home_problem=${home_output#chmod: } ;; esac
+        return 1
+    fi
+}
+
+refuse_home() { # `home_script.py: home_refusal` reads this line
+    case $home_problem in
+    *' '*) printf '%s\n' "$home_problem" ;;
+    *) printf 'ipexctl-home %s\n' "$home_problem" ;;
+    esac >&2
+    exit 1
+}

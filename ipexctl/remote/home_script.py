@@ -1,0 +1,71 @@
+"""The rules for homes as functions of sh, made from the tables of `node/common/home.py`, for steps without Python.
+
+`home_functions` goes before a script that calls `check_home` or `use_home` of `home.sh`; `refuse_home` there prints the
+kind of a refusal, which `home_refusal` turns into the same reason and fix as the agent's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from ipexctl.node.common.home import (
+    DEFAULT_NAME,
+    EVIDENCE,
+    HOME_ENTRIES,
+    IGNORED,
+    MARK,
+    MARK_TEXT,
+    REFUSALS,
+    HomeRefused,
+)
+from ipexctl.remote.command import shell_text
+from ipexctl.remote.outcome import HostError
+
+_SCRIPT: Final = Path(__file__).with_name("home.sh")
+_PREFIX: Final = "ipexctl-home "
+
+
+@cache
+def home_functions() -> str:
+    """The functions `check_home`, `use_home` and `refuse_home`, with what they need."""
+    values = {
+        "home_mark": MARK,
+        "home_mark_text": MARK_TEXT,
+        "home_entries": "|".join(re.escape(name) for name in sorted(HOME_ENTRIES)),
+        "home_ignored": IGNORED,
+        "home_default": DEFAULT_NAME,
+    }
+    lines = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
+    # The globs are not quoted: sh expands them.
+    checks = [f'if has_line {shlex.quote(line)} "$1"/{pattern}; then return 0; fi' for pattern, line in EVIDENCE]
+    return "\n".join([*lines, "has_evidence() {", *checks, "return 1", "}", shell_text(_SCRIPT)])
+
+
+def home_refusal(line: str, home: str) -> HostError | None:
+    """The error for the last line of stderr of a script; None if it did not refuse the home."""
+    kind = line.removeprefix(_PREFIX)
+    if kind == line or kind not in REFUSALS:
+        return None
+    refused = HomeRefused(kind, home)
+    return HostError(refused.reason, refused.fix)
+
+
+def use_home_or_fail(home: str) -> str:
+    """Lines of sh that make sure of a home, before a run's directory is made in it.
+
+    A refusal is on stderr for `home_refusal`, and on stdout as the agent's event `failed`.
+    """
+    events = []
+    for kind in REFUSALS:
+        refused = HomeRefused(kind, home)
+        event = json.dumps({"event": "failed", "reason": refused.reason, "fix": refused.fix})
+        events.append(f"{kind}) printf '%s\\n' {shlex.quote(event)} ;;")
+    cases = "\n".join(events)
+    return (
+        f"{home_functions()}use_home {shlex.quote(home)} || {{\ncase $home_problem in\n{cases}\nesac\nrefuse_home\n}}\n"
+    )

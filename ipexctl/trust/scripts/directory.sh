@@ -1,0 +1,14 @@
+# HOME/ssh may have files that trust did not write: a user's key or config is neither used nor changed.
+check_ssh() { # the directory ssh of a home
+    [ -d "$1" ] || return 0
+    if [ -e "$1/config" ] || [ -h "$1/config" ]; then
+        # shellcheck disable=SC2016 # it is the text of a comment
+        if has_line '^# Made by `ipexctl trust`' "$1/config"; then return 0; fi
+    elif [ -e "$1/id_ed25519" ] || [ -h "$1/id_ed25519" ]; then
+        if [ -e "$1/made" ] || has_line ' ipexctl ' "$1/id_ed25519.pub"; then return 0; fi
+    else
+        return 0
+    fi
+    home_problem=foreign_ssh
+    return 1
+}
