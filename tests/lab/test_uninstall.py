@@ -73,7 +73,7 @@ def test_uninstall_restores_hosts_and_control_machine(
 
     account.good("uninstall", "--yes")
     left = account.on(0, "find .ipexctl -type f").split()
-    assert {path.rpartition("/")[2] for path in left} == {"result.txt", "0000.out", "0001.out"} & {
+    assert {path.rpartition("/")[2] for path in left} == {".ipexctl-home", "result.txt", "0000.out", "0001.out"} & {
         path.rpartition("/")[2] for path in left
     }
     assert any(path.endswith("/result.txt") for path in left)

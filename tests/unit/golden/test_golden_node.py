@@ -1,4 +1,4 @@
-"""The reasons that the supervisor gives for the end of a run."""
+"""The reasons that the supervisor gives for the end of a run, and those for which a directory can't be a home."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import test_verdict
 from golden_file import Case, golden_diff, rows_of
 from test_verdict import NOW, Record, cluster, verdict
 
+from ipexctl.node.common.home import REFUSALS, HomeRefused
 from ipexctl.node.common.records import OutOfMemory
 from ipexctl.node.run.messages import Exit
 
@@ -47,4 +48,7 @@ def test_node() -> None:
         judge, record = verdict()
         judge.on_mpirun_ended(cluster(), ending)
         note(f"without mpirun: {ending}", record)
+    for kind in REFUSALS:
+        refused = HomeRefused(kind, "/home/me/my proj", " (train.py, runs)" if kind == "other_files" else "")
+        cases.append(Case(f"home refused: {kind}", f"{refused.reason}\n{refused.fix}"))
     assert not (diff := golden_diff("node", cases)), diff

@@ -1,0 +1,85 @@
+"""A directory of a user is refused as a home on real hosts, and files of a user inside a home stay."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from cli_helpers import CommandResult
+from ipexctl.lab import LabSpec
+from lab_run_helpers import Cluster
+from message_data import missing
+
+LAB = LabSpec(hosts=2, shared_home=True, name=f"foreign-{os.getpid()}")
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+FILL = """\
+mkdir -p {0} && cd {0} || exit
+for number in $(seq 30); do mkdir -p runs/r$number; echo x >runs/r$number/model; touch -d 2020-01-01 runs/r$number; done
+mkdir -p agent/policy envs/mine wheels tmp checkpoints code/.git
+for file in agent/policy/w.pt envs/mine/a wheels/w tmp/t checkpoints/model code/.git/HEAD; do echo x >$file; done
+touch -d 2020-01-01 agent/policy
+"""
+LIST = "cd {0} && find . -printf '%p %m %T@\\n' | sort"
+LISTED = ("agent/policy", "envs/mine", "wheels/w", "tmp/t", "checkpoints/model", "code/.git", "runs/r1", "runs/r30")
+PYTHON = ("--python", "/usr/bin/python3", "-n", "1", "-l", "node1")
+
+
+def call(cluster: Cluster, home: str, command: str, *args: str) -> CommandResult:
+    env = {"IPEXCTL_KEEP_DAYS": "0"}
+    return cluster.call(command, "-H", cluster.lab.hostfile, "--home", home, *args, env=env, timeout=120)
+
+
+@pytest.mark.core
+def test_directory_of_a_user_is_refused_as_a_home_and_unchanged(cluster: Cluster) -> None:
+    proj = "/home/ipex/proj"
+    cluster.write("train.py", "print('trained')\n")
+    cluster.on(0, FILL.format(proj))
+    cluster.on(0, f"ln -s {proj} /home/ipex/lnk; chmod 775 {proj}")
+    before, keys = cluster.on(0, LIST.format(proj)), cluster.on(0, "cat ~/.ssh/authorized_keys")
+    for home in ("~/proj", "/home/ipex/lnk"):
+        for command, *args in (
+            ("sync",),
+            ("trust",),
+            ("envs", "--prune"),
+            ("run", *PYTHON, "train.py"),
+            ("uninstall", "--yes"),
+            ("uninstall", "--dry-run"),
+        ):
+            ran = call(cluster, home, command, *args)
+            assert ran.rc == 1, (command, ran.err)
+            assert missing(ran.out + ran.err, f"--home {home.replace('~', '/home/ipex')}/ipexctl") == [], command
+            assert cluster.on(0, LIST.format(proj)) == before, command
+    assert cluster.on(0, "cat ~/.ssh/authorized_keys") == keys
+    refused = call(cluster, "/home/ipex", "sync")
+    assert missing(refused.out + refused.err, "--home /home/ipex/.ipexctl") == []
+    book = cluster.write("book.yml", "- hosts: all\n  tasks:\n    - tune: {linger: true, state: present}\n")
+    played = call(cluster, "~/proj", "play", str(book))
+    assert missing(played.out + played.err, "/proj/ipexctl") == []
+    assert cluster.on(0, LIST.format(proj)) == before
+
+
+def test_files_of_a_user_inside_a_home_stay_and_are_listed(cluster: Cluster) -> None:
+    home = "/home/ipex/scratch/ipexctl"
+    cluster.write("train.py", "open('result.txt', 'w').write('done')\nprint('trained')\n")
+    for command, *args in (("trust",), ("run", *PYTHON, "train.py")):
+        assert call(cluster, home, command, *args).rc == 0
+    assert cluster.on(0, f"ls -A {home}").split()[:2] == [".ipexctl-home", "agent"]
+    cluster.on(0, FILL.format(home))
+    cluster.on(0, f"chmod 777 {home}; ln -s /etc {home}/envs/link")
+    users = cluster.on(
+        0, f"cd {home} && find runs/r* agent/policy envs/mine checkpoints wheels tmp/t code/.git -type f"
+    )
+    assert call(cluster, home, "run", *PYTHON, "train.py").rc == 0
+    assert cluster.on(0, f"stat -c %a {home}") == "700\n"
+    assert call(cluster, home, "envs", "--prune").rc == 0
+    assert "no such environment" in call(cluster, home, "envs", "--remove", "link").out
+    done = json.loads(call(cluster, home, "uninstall", "--yes", "--json").out)
+    left = {group["path"] for group in done["hosts"][0]["left"]}
+    assert {f"{home}/{name}" for name in LISTED} <= left
+    assert "result.txt" in cluster.on(0, f"find {home}/code -type f")
+    assert call(cluster, home, "uninstall", "--yes", "--with-results").rc == 0
+    found = cluster.on(0, f"cd {home} && find . -type f -printf '%P\\n'")
+    assert sorted(found.split()) == sorted(users.split())
+    assert cluster.on(0, f"readlink {home}/envs/link") == "/etc\n"
