@@ -142,6 +142,28 @@ def test_live_runs_are_never_pruned(runs: Runs, live_supervisor: dict[str, Any])
     assert runs.names == ["about-to-begin", "brought", "closing", "elsewhere", "mine", "ranks-elsewhere", "running"]
 
 
+def test_secrets_of_runs_that_are_over_are_removed_and_their_output_is_kept(
+    runs: Runs, live_supervisor: dict[str, Any]
+) -> None:
+    over = [runs.make("ended", 0.1), runs.make_other("call-was-killed", 2)]
+    in_progress = [
+        runs.make("running", 2, state="running", ended=None, supervisor=live_supervisor),
+        runs.make_other("may-restart", 0.5),
+        runs.make_other("mounted-elsewhere", 2, machine="another"),
+    ]
+    for rundir in (*over, *in_progress):
+        at = rundir.stat().st_mtime
+        (rundir / "job.json").touch()
+        for path in (rundir / "job.json", rundir):
+            os.utime(path, (at, at))
+    runs.prune(dry_run=True)
+    assert all((rundir / "job.json").exists() for rundir in over)
+    runs.prune()
+    assert [rundir.name for rundir in over if (rundir / "job.json").exists()] == []
+    assert all((rundir / "ranks/0000.out").exists() for rundir in over)
+    assert all((rundir / "job.json").exists() for rundir in in_progress)
+
+
 @pytest.mark.parametrize("how", ["command line", "environment"])
 def test_process_of_a_run_keeps_its_directory_without_status(runs: Runs, how: str) -> None:
     rundir = runs.make_other("living", 99)

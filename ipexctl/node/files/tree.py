@@ -23,6 +23,7 @@ from ipexctl.node.common.files import (
     home_of,
     make_private_directory,
     read_json,
+    remove_file,
     sha256_of,
     write_json_atomically,
 )
@@ -198,6 +199,13 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     return liveness not in ("live", "starting")
 
 
+def remove_job_files(home: bytes, ended: list[str]) -> None:
+    """Remove token and secrets of runs that never start: their call was killed before it could do that."""
+    for run in ended:
+        if _NAME.fullmatch(run) and encode_name(run) not in runs_with_programs():
+            remove_file(home + b"/runs/" + encode_name(run) + b"/job.json")
+
+
 @functools.lru_cache(maxsize=None)
 def runs_with_programs() -> list[bytes]:
     """The runs with a rank or a supervisor on this host, by the paths in command lines.
@@ -273,6 +281,8 @@ def describe(home: bytes, trees: list[Generation], *, make_token: bool) -> Trees
 
 
 def inspect_or_update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
+    if not request["dry_run"]:
+        remove_job_files(os.fsencode(home_of(request)), request["ended"])
     if "expected" not in request:
         return inspect(request)
     from ipexctl.node.files.tree_upload import update  # it imports this module, and OpenSSL

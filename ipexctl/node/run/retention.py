@@ -176,6 +176,14 @@ def clean_up(runs_directory: str) -> None:
             write_atomically(path, "".join(lines[-REMEMBERED:]).encode(), durable=False)
 
 
+def remove_job_files(runs: list[Run], active: set[str], now: float) -> None:
+    """Remove token and secrets of runs that are over: of a killed call, or where all processes were killed."""
+    for run in runs:
+        path = run.path + "/job.json"
+        if os.path.exists(path) and not run.may_be_in_progress(now, active):
+            remove_file(path)
+
+
 def prune(request: PruneRunsRequest) -> PruneReply:
     home, now = home_of(request), time.time()
     exists = check_home(home) if request["dry_run"] else open_home(home)
@@ -185,9 +193,11 @@ def prune(request: PruneRunsRequest) -> PruneReply:
     with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PATIENCE):
         names = list_names(runs_directory)
         runs = [Run(runs_directory, name) for name in names if is_run(f"{runs_directory}/{name}")]
-        to_remove = choose_runs(runs, request, runs_with_processes(runs_directory), now)
+        active = runs_with_processes(runs_directory)
+        to_remove = choose_runs(runs, request, active, now)
         if not request["dry_run"]:
             clean_up(runs_directory)
+            remove_job_files(runs, active, now)
             to_remove = [(run, why) for run, why in to_remove if remove(runs_directory, run, why, now)]
     removed = {run.name for run, _ in to_remove}
     kept = [run.bytes for run in runs if run.name not in removed]

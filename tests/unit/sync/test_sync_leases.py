@@ -76,6 +76,18 @@ def test_lease_of_a_run_that_never_started_is_released(place: Place) -> None:
     assert not (place.tree / ".ipexctl/leases/r1").exists()
 
 
+def test_secrets_of_a_run_whose_call_was_killed_are_removed_by_the_next_sync(place: Place) -> None:
+    put(place.root, "train.py", "1")
+    place.synced(lease="r1")
+    for run in ("r1", "r2"):
+        put(place.home, f"runs/{run}/job.json", "{}")
+    place.synced(ended=["r1"], dry_run=True)
+    assert (place.home / "runs/r1/job.json").exists()
+    place.synced(ended=["r1", "../r2", ".."])
+    assert not (place.home / "runs/r1/job.json").exists()
+    assert (place.home / "runs/r2/job.json").exists()
+
+
 def test_lease_ends_with_its_supervisor_a_reboot_or_a_missing_start(place: Place) -> None:
     put(place.root, "train.py", "0")
     place.sync(lease="r1")
