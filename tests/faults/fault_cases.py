@@ -23,23 +23,38 @@ SHORT: Final = 150
 
 @dataclass(frozen=True)
 class ExpectedResult:
-    """The expected record and exit code. `rank` and `host` are checked if there is a kind."""
+    """The expected record and exit code. `rank` and `host` are compared with those of the first failure."""
 
     state: str
-    code: int
+    """`not started`: node0 has no record of the run. Empty: any, as long as all reports agree about it."""
+    code: int | None
+    """None: that of the record."""
     kind: str = ""
     rank: int | None = None
     host: str | None = None
     words: str = ""
     """In the reason."""
-    all_lines: bool = True
-    """Else only the last ones of a rank may be missing."""
-    within: float = 8.0
+    all_lines: bool | None = True
+    """False: only the last ones of a rank may be missing. None: so it is unless the run ends well."""
+    within: float = 12.0
     """Seconds for all processes to be gone."""
     last_words: bytes = b""
     """On the stderr of that rank."""
     more: tuple[tuple[str, Any], ...] = ()
     """Of the first failure."""
+    attempt: int | None = None
+    """The number of restarts."""
+    earlier: tuple[str, int | None] = ("", None)
+    """The kind and the rank of the first failure of each earlier attempt."""
+    is_shown: bool = True
+    """Whether the last call has shown the output from its beginning to its end."""
+    is_stopped_by_us: bool = True
+    """Whether the supervisor stops the other ranks; hydra kills them where it sees the fault itself."""
+    or_else: tuple[ExpectedResult, ...] = ()
+    """Also right, if the moment decides."""
+
+    def fits(self, state: str, kind: str, rank: int | None, host: str | None) -> bool:
+        return not self.state or (self.state, self.kind, self.rank, self.host) == (state, kind, rank, host)
 
 
 @dataclass(frozen=True)
@@ -51,9 +66,13 @@ class FaultCase:
     count: int = ENDLESS
     options: tuple[str, ...] = ()
     needs_memory: bool = False
+    is_early: bool = False
+    """`play` also starts the run: its fault may come before the ranks run."""
+    after: Callable[[FaultRound], None] = lambda _: None
+    """Compares what the run has left."""
 
 
-def _of_itself(kind: str, code: int, within: float = 8.0, **more: Any) -> Callable[[FaultRound], ExpectedResult]:
+def _of_itself(kind: str, code: int, within: float = 12.0, **more: Any) -> Callable[[FaultRound], ExpectedResult]:
     """The script does it."""
 
     def play(context: FaultRound) -> ExpectedResult:
@@ -89,7 +108,7 @@ def _out_of_memory(context: FaultRound) -> ExpectedResult:
 
 def _hangs(context: FaultRound) -> ExpectedResult:
     wait_until(lambda: context.status["silent"], 20, lambda: "nobody noticed that nobody speaks")
-    assert len(context.status["silent"]["ranks"]) == 6
+    assert len(context.status["silent"]["ranks"]) == context.world_size
     context.died = time.time()
     context.call("stop", context.run)
     return ExpectedResult("stopped", 143)
@@ -102,8 +121,8 @@ def _cut_off(context: FaultRound) -> ExpectedResult:
     context.died = time.time()
     break_host(host, "link-down")
     context.cut.add(host.name)
-    words = f"(ranks {2 * number}-{2 * number + 1})"
-    return ExpectedResult("failed", 1, "lost", 2 * number, host.name, words, all_lines=False, within=62)
+    words = f"(rank{'s' * (context.ppn > 1)} {context.ppn * number}"
+    return ExpectedResult("failed", 1, "lost", context.ppn * number, host.name, words, all_lines=False, within=62)
 
 
 def _node0_cut_off(context: FaultRound) -> ExpectedResult:
@@ -201,7 +220,7 @@ FAULT_CASES: Final = (
     FaultCase("a rank exits 3", _of_itself("exit", 3, exit_code=3), "exit"),
     FaultCase("a rank is killed", _killed),
     FaultCase("a rank is killed for want of memory", _out_of_memory, "oom", needs_memory=True),
-    FaultCase("a rank raises and doesn't end", _of_itself("stuck", 1, within=18.0), "atexit"),
+    FaultCase("a rank raises and doesn't end", _of_itself("stuck", 1, within=20.0), "atexit"),
     FaultCase("all hang, and it is stopped", _hangs, "hang", options=("--hang-after", "3")),
     FaultCase("a node is cut off", _cut_off),
     FaultCase("node0 is cut off", _node0_cut_off),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import signal
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,6 +19,12 @@ from lab_run_helpers import Cluster
 _MEMORY: Final = Path("/sys/fs/cgroup/memory")
 SCARCE: Final = 256 << 20
 _NO_LIMIT: Final = "-1"
+
+
+def hash_of(path: Path) -> str:
+    """The hash of a file, or of the target of a link."""
+    content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+    return hashlib.sha256(content).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,8 @@ class FaultLab:
     groups: dict[str, Path] = field(default_factory=dict)
     roots: dict[str, Path] = field(default_factory=dict)
     quiet: dict[str, frozenset[int]] = field(default_factory=dict)
+    known_job_files: set[Path] = field(default_factory=set)
+    """Job files of earlier rounds: reported then, or of a host where all processes were killed."""
 
     def prepare(self) -> None:
         for host in self.cluster.lab.hosts:
@@ -77,10 +88,13 @@ class FaultLab:
         names = {host.netns: host.name for host in self.cluster.lab.hosts}
         return {names[netns]: pids for netns, pids in in_namespaces(list(names)).items()}
 
-    def processes(self, host: str) -> list[Process]:
+    def processes(self, host: str, *, with_sshd: bool = False) -> list[Process]:
         """All that live there and did not when the hosts were new, but for sshd's."""
+        return self._processes(host, self._pids()[host], with_sshd=with_sshd)
+
+    def _processes(self, host: str, pids: Iterable[int], *, with_sshd: bool = False) -> list[Process]:
         found = []
-        for pid in self._pids()[host]:
+        for pid in pids:
             if pid in self.quiet.get(host, ()):
                 continue
             try:
@@ -90,13 +104,30 @@ class FaultLab:
             except OSError:
                 continue
             # One without words is on its way out: its memory is gone already.
-            if words and is_alive and not words.startswith("sshd"):
+            if words and is_alive and (with_sshd or not words.startswith("sshd")):
                 found.append(Process(pid, inner, words))
         return found
 
+    def all_processes(self) -> dict[str, list[Process]]:
+        """The processes of each host that has any, in one pass over /proc."""
+        found = {name: self._processes(name, pids) for name, pids in self._pids().items()}
+        return {name: processes for name, processes in found.items() if processes}
+
     def left(self) -> dict[str, list[str]]:
-        found = {host.name: [each.words for each in self.processes(host.name)] for host in self.cluster.lab.hosts}
-        return {name: words for name, words in found.items() if words}
+        return {name: [each.words for each in processes] for name, processes in self.all_processes().items()}
+
+    def kill_host(self, host: str) -> None:
+        """Kill all processes there, as a reboot does; its sshd stays."""
+        for _ in range(3):  # one may start another meanwhile
+            for process in self.processes(host, with_sshd=True):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+
+    def new_job_files(self) -> dict[str, list[Path]]:
+        """Host → the job files of runs there that no earlier round has left."""
+        found = {host: [*self.file(host, "/home/ipex/.ipexctl/runs").glob("*/job.json")] for host in self.roots}
+        found = {host: [path for path in paths if path not in self.known_job_files] for host, paths in found.items()}
+        return {host: paths for host, paths in found.items() if paths}
 
     def file(self, host: str, path: str) -> Path:
         return self.roots[host] / path.lstrip("/")

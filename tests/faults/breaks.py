@@ -1,0 +1,175 @@
+"""Deliberate breaks of the agent, which the cases must notice: a check that cannot fail is none.
+
+Each break replaces one text of a module in a copy of the package. The calls of a round import that copy, and upload its
+agent to the hosts; the checkout stays as it is. A text that is not there exactly once is an error.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Break:
+    name: str
+    file: str
+    """Below `ipexctl/node`."""
+    old: str
+    new: str
+    cases: tuple[str, ...]
+    """Played until one of them reports something wrong."""
+
+
+class BreakError(Exception):
+    """The text of a break is not in its module."""
+
+
+def broken_text(broken: Break, text: str) -> str:
+    count = text.count(broken.old)
+    if count != 1:
+        raise BreakError(f"the break {broken.name!r}: {broken.file} has its text {count} times, not once")
+    return text.replace(broken.old, broken.new)
+
+
+def broken_package(broken: Break, directory: Path) -> Path:
+    """Copy the package with this break; returns the directory for PYTHONPATH."""
+    for name in ("ipexctl", "playbooks"):
+        shutil.copytree(REPOSITORY / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+    path = directory / "ipexctl/node" / broken.file
+    path.write_text(broken_text(broken, path.read_text(encoding="utf-8")), encoding="utf-8")
+    return directory
+
+
+BREAKS: Final = (
+    Break(
+        "stop is never sent",
+        "run/supervisor.py",
+        'self.peers.send_message(peer, "stop")',
+        "pass",
+        ("a rank exits 3",),
+    ),
+    Break(
+        "stop is ignored by ranks",
+        "run/rank.py",
+        'elif kind == "stop":\n            self.stop()',
+        'elif kind == "stop":\n            pass',
+        ("the call gets SIGTERM",),
+    ),
+    Break(
+        "stop is ignored by the supervisor",
+        "run/supervisor.py",
+        'self.verdict.end("stopped", 128 + number, "it was stopped")',
+        "pass",
+        ("it is stopped from elsewhere",),
+    ),
+    Break(
+        "the death of a rank is not noticed",
+        "run/rank.py",
+        'self.client.send_message("exit", **self.exit)\n\n    def handle_message',
+        "pass\n\n    def handle_message",
+        ("a rank is killed",),
+    ),
+    Break(
+        "the exit code of the first failure is lost",
+        "run/verdict.py",
+        "code = exit_code or (128 + signal if signal else 1)",
+        "code = 1",
+        ("a rank exits 3",),
+    ),
+    Break(
+        "the other ranks are not ended",
+        "run/verdict.py",
+        "        self._on_end()\n",
+        "",
+        ("a rank raises",),
+    ),
+    Break(
+        "a restart too many",
+        "run/verdict.py",
+        "self._recorder.status.attempt >= restarts",
+        "self._recorder.status.attempt > restarts",
+        ("ranks fail and it restarts",) * 4,
+    ),
+    Break(
+        "lines are dropped at a reconnect",
+        "run/rank.py",
+        "                stream.buffer.rewind(int(welcome.get(stream.name) or 0))\n        self.end_sent",
+        "                stream.buffer.acknowledge(stream.buffer.end)\n        self.end_sent",
+        ("connections are reset",) * 4,
+    ),
+    Break(
+        "lines are sent twice after a reconnect",
+        "run/recorder.py",
+        "            data = data[self.have - offset :]\n            offset = self.have",
+        "            offset = self.have",
+        ("connections are reset",) * 4,
+    ),
+    Break(
+        "a lease is kept",
+        "files/tree.py",
+        "            with contextlib.suppress(OSError):\n                os.unlink(self.leases",
+        "            if False:\n                os.unlink(self.leases",
+        ("nothing",),
+    ),
+    Break(
+        "secrets are kept",
+        "run/rank.py",
+        'elif kind == "forget":\n            remove_file(self.path)',
+        'elif kind == "forget":\n            pass',
+        ("nothing",),
+    ),
+    Break(
+        "the status is never final",
+        "run/supervisor.py",
+        "_replace(state=ending.state, exit_code=ending.code, ended=time.time())",
+        "_replace(ended=time.time())",
+        ("nothing",),
+    ),
+    Break(
+        "the checkpoint is taken from the wrong host",
+        "files/checkpoint_plan.py",
+        "return max(changed or holders,",
+        "return min(holders,",
+        ("it restarts from a checkpoint",) * 6,
+    ),
+    Break(
+        "SIGTERM is not forwarded to the script",
+        "run/rank.py",
+        "            self.kill_at = time.monotonic() + protocol.GRACE\n            self.signal_child(signal.SIGTERM)",
+        "            self.kill_at = time.monotonic() + protocol.GRACE",
+        ("the call gets SIGINT",),
+    ),
+    Break(
+        "a rank that ignores SIGTERM is not killed",
+        "run/rank.py",
+        "            self.kill_at = time.monotonic() + protocol.GRACE\n",
+        "            self.kill_at = time.monotonic() + 3600\n",
+        ("a rank that ignores SIGTERM is stopped",),
+    ),
+    Break(
+        "a lost node is not noticed",
+        "run/rank_connections.py",
+        "                lost.append(peer)\n",
+        "                pass\n",
+        ("a wrapper is killed", "all processes of a host are killed"),
+    ),
+    Break(
+        "remains of a sync are kept",
+        "files/tree_upload.py",
+        '/pending.json")\n        empty_stage(tree.stage)',
+        '/pending.json")',
+        ("sync is disturbed",),
+    ),
+    Break(
+        "remains of a killed build are kept",
+        "env/build.py",
+        "            directory.mkdir(exist_ok=True)\n        self.remove_leftovers()",
+        "            directory.mkdir(exist_ok=True)",
+        ("install is disturbed",) * 8,
+    ),
+)

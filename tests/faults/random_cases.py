@@ -1,0 +1,398 @@
+"""Faults that may come at any moment of a run: while it starts, exchanges checkpoints, restarts or ends.
+
+A case plays its fault at a moment of `context.chance`, finds out what it has met, and returns how the run must end.
+Where that depends on the moment, as when a random process is killed, any end is right that all reports agree about.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Final
+
+from agent_helpers import wait_until
+from ipexctl.lab import break_host, mend_host
+from ipexctl.lab.system import in_host
+
+from .fault_cases import ENDLESS, SHORT, ExpectedResult, FaultCase
+from .stage import hash_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .play import FaultRound
+    from .stage import Process
+
+OWN_END: Final = 75.0
+"""Seconds in which ranks without a supervisor, or without a node, end themselves."""
+ANY_END: Final = ExpectedResult("", None, all_lines=None, within=OWN_END, is_shown=False, is_stopped_by_us=False)
+NOT_STARTED: Final = ExpectedResult("not started", None)
+
+
+def _call_gets(number: signal.Signals) -> Callable[[FaultRound], ExpectedResult]:
+    """The call gets a signal between its first moment and the first lines of the ranks."""
+
+    def play(context: FaultRound) -> ExpectedResult:
+        context.start(is_waited_for=False)
+        context.pause(4.0)
+        context.client.process.send_signal(number)
+        code = context.client.end(60)
+        is_early = code == -number  # before its first line of Python
+        if number in (signal.SIGKILL, signal.SIGHUP):
+            assert is_early or code == 129, f"the call ended with {code}"
+            if context.find_run(2.0):
+                context.attach()
+            return ExpectedResult("ok", 0, or_else=(ExpectedResult("not started", code),))
+        assert is_early or code == 128 + number, f"the call ended with {code}: {context.client.said()}"
+        return ExpectedResult("stopped", code, or_else=(ExpectedResult("not started", code),))
+
+    return play
+
+
+def _stopped_from_elsewhere(context: FaultRound) -> ExpectedResult:
+    """`ipexctl stop` in another call, from the moment that node0 has a record of the run."""
+    context.start(is_waited_for=False)
+    wait_until(lambda: context.find_run(60.0), 60, lambda: "the run did not start")
+    context.pause(3.0)
+    context.died = time.time()
+    context.call("stop", context.run, rc=0)
+    return ExpectedResult("stopped", 143)
+
+
+def _any_process_killed(context: FaultRound) -> ExpectedResult:
+    """One of all processes of the run, on any host, from the first one on: also sshd's, hydra's and those of checks."""
+    context.start(is_waited_for=False)
+    wait_until(lambda: context.stage.all_processes(), 30, lambda: "the call has started no process")
+    context.pause(5.0)
+    host = context.chance.choice(context.stage.cluster.lab.hosts).name
+    found = context.stage.processes(host, with_sshd=True)
+    if not found:
+        return ANY_END
+    process = context.chance.choice(found)
+    context.notes.append(f"killed on {host}: {process.words[:90]}")
+    context.wrecked.add(host)
+    _signal(process, signal.SIGKILL)
+    return ANY_END
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    try:
+        os.kill(process.pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _session_killed(context: FaultRound) -> ExpectedResult:
+    """The connection over which the call follows the run: it connects again."""
+    for process in context.stage.processes("node1", with_sshd=True):
+        if process.words.startswith("sshd: ipex"):
+            _signal(process, signal.SIGKILL)
+    return ExpectedResult("ok", 0)
+
+
+def _proxy_killed(context: FaultRound) -> ExpectedResult:
+    """hydra's own process on a host."""
+    number = context.chance.randrange(3)
+    host = f"node{number + 1}"
+    found = [process for process in context.stage.processes(host) if "hydra_pmi_proxy" in process.words.split()[0]]
+    assert found, f"no hydra_pmi_proxy on {host}: {context.stage.processes(host)}"
+    context.notes.append(host)
+    context.died = time.time()
+    _signal(found[0], signal.SIGKILL)
+    lost = ExpectedResult("failed", 1, "lost", context.ppn * number, host, all_lines=False, is_stopped_by_us=False)
+    return ExpectedResult("failed", 1, "mpirun", all_lines=False, within=20.0, is_stopped_by_us=False, or_else=(lost,))
+
+
+def _host_killed(context: FaultRound) -> ExpectedResult:
+    """All processes of a host, as when it reboots."""
+    number = context.chance.randrange(3)
+    host = f"node{number + 1}"
+    context.notes.append(host)
+    context.died = time.time()
+    context.wrecked.add(host)
+    context.stage.kill_host(host)
+    if number == 0:
+        return ExpectedResult("lost", 1, all_lines=False, within=OWN_END)
+    return ExpectedResult(
+        "failed", 1, "lost", context.ppn * number, host, all_lines=False, within=20.0, is_stopped_by_us=False
+    )
+
+
+def _paused(which: str) -> Callable[[FaultRound], ExpectedResult]:
+    """A process stands still for some seconds, as on a machine that swaps: the run goes on."""
+
+    def play(context: FaultRound) -> ExpectedResult:
+        status = context.status
+        host, pid = {
+            "rank": (context.host, context.row["pid"]),
+            "wrapper": (context.host, context.row["wrapper"]),
+            "supervisor": ("node1", status["supervisor"]["pid"]),
+            "mpirun": ("node1", status["mpirun"]["pid"]),
+        }[which]
+        processes = [each for each in context.stage.processes(host) if each.inner == pid]
+        for process in processes:  # none if it has just ended
+            _signal(process, signal.SIGSTOP)
+        context.pause(8.0)
+        for process in processes:
+            _signal(process, signal.SIGCONT)
+        return ExpectedResult("ok", 0)
+
+    return play
+
+
+def _paused_rank_stopped(context: FaultRound) -> ExpectedResult:
+    """A rank that stands still takes no SIGTERM: it is killed four seconds later."""
+    context.kill(context.host, context.row["pid"], signal.SIGSTOP)
+    context.pause(2.0)
+    context.died = time.time()
+    context.call("stop", context.run, rc=0)
+    _check_killed(context)
+    return ExpectedResult("stopped", 143, is_stopped_by_us=False)
+
+
+def _deaf_rank_stopped(context: FaultRound) -> ExpectedResult:
+    """A rank that ignores SIGTERM is killed four seconds later, by its own wrapper."""
+    context.died = time.time()
+    context.call("stop", context.run, rc=0)
+    _check_killed(context)
+    return ExpectedResult("stopped", 143)
+
+
+def _check_killed(context: FaultRound) -> None:
+    row, events = context.row, context.events()
+    ending = next(event["at"] for event in events if event["event"] == "ending")
+    exits = [event["at"] - ending for event in events if event["event"] == "exit" and event["rank"] == context.victim]
+    assert row["signal"] == signal.SIGKILL, f"the wrapper of rank {context.victim} did not kill it: {row}"
+    assert exits[0] < 8.0, f"rank {context.victim} was killed {exits[0]:.1f} s after the end"
+
+
+def _link_cut_for_a_moment(context: FaultRound) -> ExpectedResult:
+    """A host is out of reach for less time than it takes to count as lost."""
+    host = _any_host(context)
+    context.notes.append(host)
+    _cut(context, host, 16.0)
+    return ExpectedResult("ok", 0)
+
+
+def _connections_reset(context: FaultRound) -> ExpectedResult:
+    """The ranks of a host lose their connections while they print, some times, and connect again at once."""
+    host = context.chance.choice(context.stage.cluster.lab.hosts[1:])
+    wrapper = next(each for each in context.stage.processes(host.name) if "run.rank" in each.words)
+    port = wrapper.words.split()[-1]
+    context.notes.append(host.name)
+    rule = f"OUTPUT -p tcp --dport {port} -j REJECT --reject-with tcp-reset"
+    for _ in range(context.chance.randrange(1, 4)):
+        in_host(host, f"iptables -w 5 -I {rule}; sleep 0.3; iptables -w 5 -D {rule}")
+        context.pause(1.5)
+    return ExpectedResult("ok", 0)
+
+
+def _bad_network(context: FaultRound) -> ExpectedResult:
+    host = context.chance.choice(context.stage.cluster.lab.hosts)
+    fault, argument = context.chance.choice([("packet-loss", "5"), ("packet-loss", "20"), ("slow-link", "1mbit")])
+    context.notes.append(f"{fault} {argument} on {host.name}")
+    break_host(host, fault, (argument,))
+    return ExpectedResult("ok", 0)
+
+
+def _disk_full_early(context: FaultRound) -> ExpectedResult:
+    """A disk is full for some seconds, beginning between the call and the first lines."""
+    context.start(is_waited_for=False)
+    context.pause(3.0)
+    host = context.chance.choice(context.stage.cluster.lab.hosts)
+    context.notes.append(f"full disk on {host.name}")
+    break_host(host, "full-disk")
+    context.pause(3.0)
+    mend_host(context.stage.cluster.lab.host(host.name) or host, "full-disk")
+    return ANY_END
+
+
+def _detached(context: FaultRound) -> ExpectedResult:
+    """Nobody follows it; then somebody does, is killed, and another one follows from the beginning."""
+    context.start("--detach")
+    assert context.client.end() == 0
+    context.pause(2.0)
+    context.attach()
+    context.pause(2.0)
+    context.client.process.kill()
+    context.client.end()
+    context.pause(1.0)
+    context.attach()
+    return ExpectedResult("ok", 0)
+
+
+def _restarts(context: FaultRound) -> tuple[int, int]:
+    """How often it may restart, and how many attempts fail."""
+    allowed = context.chance.randrange(1, 4)
+    failing = context.chance.randrange(1, allowed + 2)
+    context.arguments["attempts"] = failing
+    context.arguments["at"] = context.chance.randrange(0, 60)
+    return allowed, failing
+
+
+def _after_restarts(context: FaultRound, allowed: int, failing: int) -> ExpectedResult:
+    earlier = ("signal", context.victim)
+    if failing <= allowed:
+        return ExpectedResult("ok", 0, attempt=failing, earlier=earlier)
+    context.died = None  # that of the first attempt
+    return ExpectedResult(
+        "failed", 137, "signal", context.victim, context.host, attempt=allowed, earlier=earlier, within=120.0
+    )
+
+
+def _restarted(context: FaultRound) -> ExpectedResult:
+    allowed, failing = _restarts(context)
+    context.start("--max-restarts", allowed)
+    return _after_restarts(context, allowed, failing)
+
+
+def _stopped_between_attempts(context: FaultRound) -> ExpectedResult:
+    """`stop` while an attempt ends and the next one starts: it starts no more."""
+    context.arguments.update(attempts=1000, at=context.chance.randrange(0, 40))
+    context.start("--max-restarts", 1000)
+    context.wait_for_death()
+    context.pause(3.0)
+    context.died = time.time()
+    context.call("stop", context.run, rc=0)
+    return ExpectedResult("stopped", 143, all_lines=None)
+
+
+def _begin_with_checkpoint(context: FaultRound, *options: object) -> None:
+    path = f"checkpoints-{context.number}-{os.getpid()}/last"
+    writer = context.chance.randrange(context.world_size)
+    size = context.chance.choice([1_000, 300_000, 5_000_000])
+    context.arguments.update(checkpoint=path, writer=writer, size=size)
+    context.start("--checkpoint", path.partition("/")[0], *options)
+
+
+def _checkpoint_restarted(context: FaultRound) -> ExpectedResult:
+    """After each restart all ranks continue from the last checkpoint that was written, on whatever host."""
+    allowed, failing = _restarts(context)
+    context.arguments["at"] = context.chance.randrange(30, 60)
+    _begin_with_checkpoint(context, "--max-restarts", allowed)
+    code = context.client.end(150)
+    context.find_run()
+    assert context.status["attempt"] == min(allowed, failing), f"{context.status['attempt']} restarts: exit code {code}"
+    _check_checkpoints(context)
+    return _after_restarts(context, allowed, failing)
+
+
+def _check_checkpoints(context: FaultRound) -> None:
+    before = 0
+    for attempt in range(context.status["attempt"] + 1):
+        firsts = [context.own(rank, attempt).splitlines()[:1] for rank in range(context.world_size)]
+        found = {int(line.split()[-1]) for lines in firsts for line in lines}
+        assert len(found) == 1, f"attempt {attempt} continues from {found}"
+        step = found.pop()
+        assert step >= before, f"attempt {attempt} continues from {step}, and attempt {attempt - 1} from {before}"
+        assert attempt == 0 or step > 0, f"attempt {attempt} continues from nothing"
+        before = step
+    writer = int(str(context.arguments["writer"]))
+    saved, saving = int(context.noted(writer, "saved") or 0), int(context.noted(writer, "saving") or 0)
+    last = context.own(writer, context.status["attempt"])
+    written = last.count(b"\n") // 10 + before
+    assert saved in (saving, saving - 1), f"{saved} {saving}"
+    assert saving - written <= 1, f"{saving} was written, and the last attempt began at {before}"
+
+
+def _exchange_disturbed(context: FaultRound) -> ExpectedResult:
+    """A fault while the hosts exchange a large checkpoint."""
+    holder, size = context.chance.choice(context.stage.cluster.lab.hosts), context.chance.choice([1, 20, 60])
+    context.arguments["directory"] = name = f"checkpoints-{context.number}-{os.getpid()}"
+    path = context.synced()[holder.name].relative_to(context.stage.roots[holder.name]) / name
+    in_host(holder, f"mkdir /{path} && head -c {size}M /dev/urandom >/{path}/last && chown -R $LOGIN /{path}")
+    context.start("--checkpoint", name, is_waited_for=False)
+    wait_until(lambda: _exchanging(context), 60, lambda: context.client.said())
+    context.pause(1.0)
+    fault, host = context.chance.choice(["part", "wrapper", "stop", "SIGINT", "supervisor", "link"]), _any_host(context)
+    context.notes.append(f"{size} MB from {holder.name}; {fault} on {host}")
+    context.find_run()
+    if fault == "stop":
+        context.call("stop", context.run, rc=0)
+    elif fault == "SIGINT":
+        context.client.process.send_signal(signal.SIGINT)
+    elif fault == "link":
+        _cut(context, host, 6.0)
+    else:
+        word = {"part": "files.checkpoint", "wrapper": "run.rank", "supervisor": "run.supervisor"}[fault]
+        where = "node1" if fault == "supervisor" else host
+        context.wrecked.add(where)
+        for process in context.stage.processes(where):
+            if word in process.words:
+                _signal(process, signal.SIGKILL)
+    return ANY_END
+
+
+def _any_host(context: FaultRound) -> str:
+    return context.chance.choice(context.stage.cluster.lab.hosts).name
+
+
+def _cut(context: FaultRound, name: str, longest: float) -> None:
+    """Cut a host off for so long."""
+    host = next(host for host in context.stage.cluster.lab.hosts if host.name == name)
+    break_host(host, "link-down")
+    context.pause(longest)
+    mend_host(context.stage.cluster.lab.host(name) or host, "link-down")
+
+
+def _exchanging(context: FaultRound) -> bool:
+    found = context.stage.all_processes().values()
+    return any("files.checkpoint" in process.words for processes in found for process in processes)
+
+
+def _check_exchanged(context: FaultRound) -> None:
+    """Each copy is complete or absent, and the next run brings it to all hosts."""
+    name = str(context.arguments["directory"])
+    first = _hashes(context, name)
+    assert len(set(first.values()) - {""}) == 1, f"different copies: {first}"
+    context.stage.cluster.run("--ppn", "1", "--checkpoint", name, "--", "true")
+    again = _hashes(context, name)
+    assert len(set(again.values())) == 1, f"after the next run: {first} {again}"
+    assert set(again.values()) <= {*first.values()}, f"another content: {first} {again}"
+    for host in context.stage.roots:
+        left = [*context.stage.file(host, "/home/ipex/.ipexctl/checkpoints").glob("*/*")]
+        assert {path.name for path in left} <= {"files.json"}, f"{host}: {left}"
+
+
+def _hashes(context: FaultRound, name: str) -> dict[str, str]:
+    """Host → the hash of its copy; empty if it has none."""
+    paths = {host: tree / name / "last" for host, tree in context.synced().items()}
+    return {host: hash_of(path) if path.exists() else "" for host, path in paths.items()}
+
+
+RANDOM_CASES: Final = (
+    FaultCase("the call is killed as it starts the run", _call_gets(signal.SIGKILL), count=SHORT, is_early=True),
+    FaultCase("the call is hung up on as it starts the run", _call_gets(signal.SIGHUP), count=SHORT, is_early=True),
+    FaultCase("the call gets SIGINT as it starts the run", _call_gets(signal.SIGINT), is_early=True),
+    FaultCase("the call gets SIGTERM as it starts the run", _call_gets(signal.SIGTERM), is_early=True),
+    FaultCase("it is stopped from elsewhere", _stopped_from_elsewhere, is_early=True),
+    FaultCase("any process is killed", _any_process_killed, count=SHORT, is_early=True),
+    FaultCase(
+        "any process is killed, with a restart",
+        _any_process_killed,
+        count=SHORT,
+        is_early=True,
+        options=("--max-restarts", "1"),
+    ),
+    FaultCase("the call's connection is killed", _session_killed, count=SHORT),
+    FaultCase("hydra's process on a host is killed", _proxy_killed),
+    FaultCase("all processes of a host are killed", _host_killed),
+    FaultCase("a rank stands still for a while", _paused("rank"), count=SHORT),
+    FaultCase("a wrapper stands still for a while", _paused("wrapper"), count=SHORT),
+    FaultCase("the supervisor stands still for a while", _paused("supervisor"), count=SHORT),
+    FaultCase("mpirun stands still for a while", _paused("mpirun"), count=SHORT),
+    FaultCase("a rank that stands still is stopped", _paused_rank_stopped),
+    FaultCase("a rank that ignores SIGTERM is stopped", _deaf_rank_stopped, "deaf"),
+    FaultCase("a link is cut for a moment", _link_cut_for_a_moment, count=SHORT),
+    FaultCase("connections are reset", _connections_reset, count=SHORT),
+    FaultCase("the network is bad", _bad_network, count=SHORT),
+    FaultCase("a disk is full as it starts", _disk_full_early, count=SHORT, is_early=True),
+    FaultCase("nobody follows it for a while", _detached, count=SHORT, is_early=True),
+    FaultCase("ranks fail and it restarts", _restarted, "kill", count=SHORT, is_early=True),
+    FaultCase("it is stopped between two attempts", _stopped_between_attempts, "kill", count=ENDLESS, is_early=True),
+    FaultCase("it restarts from a checkpoint", _checkpoint_restarted, "kill", count=SHORT, is_early=True),
+    FaultCase(
+        "an exchange of checkpoints is disturbed", _exchange_disturbed, count=60, is_early=True, after=_check_exchanged
+    ),
+)

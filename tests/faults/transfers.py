@@ -1,0 +1,235 @@
+"""Rounds of `sync` and `install`: a fault at a random moment of the call, then the same call again.
+
+After the fault each file of the tree has its old or its new content, and each environment that can be seen works. The
+second call ends well; after it the hosts have the project, or the environment, and nothing else is left of the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from agent_helpers import wait_until
+from ipexctl.lab import break_host, mend_host
+from ipexctl.lab.system import in_host
+from lab_run_helpers import PYTHON, Cluster, Running
+from tiny_wheels import write_stack
+
+from .play import HOME, RoundResult, WrongReport
+from .stage import hash_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.lab import LabHost
+
+    from .stage import FaultLab
+
+ENDED_WITHIN: Final = 45.0
+"""Seconds after the call until no process of it is left."""
+SIGNALS: Final = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FAULTS: Final = (*(number.name for number in SIGNALS), "process", "link", "disk")
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class TransferCase:
+    name: str
+    play: Callable[[TransferRound], None]
+
+
+@dataclass
+class TransferRound:
+    stage: FaultLab
+    case: TransferCase
+    chance: random.Random
+    number: int = field(default_factory=lambda: next(_numbers))
+    notes: list[str] = field(default_factory=list)
+
+    def play(self) -> RoundResult:
+        began = time.time()
+        try:
+            self.case.play(self)
+        except AssertionError as wrong:
+            raise WrongReport(str(wrong)) from None
+        finally:
+            self.stage.mend()
+            for host in self.stage.left():
+                self.stage.kill_host(host)
+        return RoundResult(time.time() - began, 0.0)
+
+    @property
+    def hosts(self) -> tuple[LabHost, ...]:
+        return self.stage.cluster.lab.hosts
+
+    def cluster(self, name: str) -> Cluster:
+        """Calls in a project of these rounds, with the state of the other rounds."""
+        project = self.stage.cluster.project.parent / name
+        project.mkdir(exist_ok=True)
+        return Cluster(self.stage.cluster.lab, project, self.stage.cluster.state)
+
+    def disturb(self, running: Running, longest: float) -> str:
+        """Inject a fault, and wait for the end of the call; returns the fault."""
+        fault, host = self.chance.choice(FAULTS), self.chance.choice(self.hosts)
+        moment, duration = self.chance.uniform(0, longest), self.chance.uniform(0.5, 6.0)
+        self.notes.append(f"{fault} on {host.name} at +{moment:.2f} s")
+        time.sleep(moment)
+        if fault == "process":
+            found = self.stage.processes(host.name, with_sshd=True)
+            if found:
+                process = self.chance.choice(found)
+                self.notes.append(process.words[:90])
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+        elif fault in ("link", "disk"):
+            name = {"link": "link-down", "disk": "full-disk"}[fault]
+            break_host(host, name)
+            time.sleep(duration)
+            mend_host(self.stage.cluster.lab.host(host.name) or host, name)
+        else:
+            running.process.send_signal(signal.Signals[fault])
+        code = running.end(150)
+        self._check_call(running, fault, code)
+        wait_until(lambda: not self.stage.left(), ENDED_WITHIN, lambda: f"still there: {self.stage.left()}")
+        return fault
+
+    @staticmethod
+    def _check_call(running: Running, fault: str, code: int) -> None:
+        said = running.said()
+        assert "Traceback" not in said, said
+        if fault in FAULTS[: len(SIGNALS)]:
+            number = signal.Signals[fault]
+            assert code in (0, -number, 128 + number), f"after {fault} the call ended with {code}: {said}"
+        else:
+            assert code in (0, 1, 3), f"the call ended with {code}: {said}"
+            json.loads(running.out.read_text())
+
+    def report(self, cluster: Cluster, *words: object) -> dict[str, Any]:
+        """The JSON of a call that must end well."""
+        done = cluster.call(*words, "--json", timeout=150)
+        assert done.rc == 0, f"the same call again ended with {done.rc}: {done.err}{done.out}"
+        report: dict[str, Any] = json.loads(done.out)
+        return report
+
+
+def hashes(directory: Path, *, without: str = ".ipexctl") -> dict[str, str]:
+    """Relative path → the hash of each file, or the target of each link."""
+    found = {}
+    for path in directory.rglob("*"):
+        name = path.relative_to(directory)
+        if without in name.parts or (path.is_dir() and not path.is_symlink()):
+            continue
+        found[str(name)] = hash_of(path)
+    return found
+
+
+def _change(project: Path, chance: random.Random) -> None:
+    """Change, make and delete some files; one may be large."""
+    for number in range(60):
+        path = project / f"part{number % 7}" / f"file{number}"
+        fate = chance.random()
+        if fate < 0.1:
+            path.unlink(missing_ok=True)
+        elif fate < 0.5 or not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(chance.randbytes(chance.choice([10, 1000, 100_000])))
+    if chance.random() < 0.6:
+        (project / "large").write_bytes(chance.randbytes(chance.choice([3, 12, 40]) << 20))
+    else:
+        (project / "large").unlink(missing_ok=True)
+
+
+def _sync(context: TransferRound) -> None:
+    cluster = context.cluster("synced")
+    call = ("sync", "-H", cluster.lab.hostfile)
+    old = hashes(cluster.project)
+    _change(cluster.project, context.chance)
+    new = hashes(cluster.project)
+    context.disturb(cluster.begin_call(*call, "--json"), 2.5)
+    trees = {host.name: _tree(context, host) for host in context.hosts}
+    for name, tree in trees.items():
+        for path, found in (hashes(tree) if tree else {}).items():
+            assert found in (old.get(path), new.get(path)), f"{name} has half of {path}"
+    context.report(cluster, *call)
+    _check_synced(context, new)
+    for host in context.hosts:  # remains of transfers go a day later
+        in_host(host, f"for path in {HOME}/tmp/sync/*; do [ ! -e $path ] || touch -d '2 days ago' $path; done")
+    (cluster.project / "last").write_text(f"{context.chance.random()}\n")
+    context.report(cluster, *call)
+    _check_synced(context, hashes(cluster.project))
+    for host in context.hosts:
+        left = [*context.stage.file(host.name, f"{HOME}/tmp/sync").glob("*")]
+        assert not left, f"{host.name}: {left}"
+
+
+def _tree(context: TransferRound, host: LabHost) -> Path | None:
+    found = [*context.stage.file(host.name, f"{HOME}/code").glob("synced-*")]
+    assert len(found) <= 1, f"{host.name} has more than one tree: {found}"
+    return found[0] if found else None
+
+
+def _check_synced(context: TransferRound, project: dict[str, str]) -> None:
+    for host in context.hosts:
+        tree = _tree(context, host)
+        assert tree is not None, f"{host.name} has no tree"
+        found = hashes(tree)
+        different = sorted(path for path in {*project, *found} if project.get(path) != found.get(path))
+        assert not different, f"{host.name} differs from the project: {different[:5]}"
+        left = {path.name for path in (tree / ".ipexctl").iterdir()} - {"state.json", "leases"}
+        assert not left, f"{host.name}: {left} are left of a sync"
+        assert not [*(tree / ".ipexctl/leases").iterdir()], f"{host.name}: a lease is left"
+    assert not context.stage.left(), f"still there: {context.stage.left()}"
+
+
+def _install(context: TransferRound) -> None:
+    cluster = context.cluster("installed")
+    wheels = cluster.project / "wheels"
+    if not wheels.exists():
+        write_stack(wheels, python=PYTHON, pad=4 << 20)
+    home = f"/home/ipex/installed-{context.number}"
+    call = ("install", "-H", cluster.lab.hostfile, "--home", home, "--wheelhouse", wheels, "--offline")
+    context.disturb(cluster.begin_call(*call, "--json"), 6.0)
+    for host in context.hosts:
+        for env in _environments(context, host, home):
+            in_host(host, f"{env}/bin/python -c 'import torch, intel_extension_for_pytorch' && test -s {env}/env.json")
+    report = context.report(cluster, *call)
+    statuses = {entry["name"]: (entry["status"], entry["verify"]["ok"]) for entry in report["hosts"]}
+    assert set(statuses.values()) <= {("changed", True), ("ok", True)}, statuses
+    assert not context.stage.left(), f"still there: {context.stage.left()}"
+    contents = {}
+    for host in context.hosts:
+        envs = _environments(context, host, home)
+        assert len(envs) == 1, f"{host.name} has the environments {envs}"
+        site = next(context.stage.file(host.name, envs[0]).glob("lib/python3*/site-packages"))
+        contents[host.name] = hashes(site, without="__pycache__")
+        own = context.stage.file(host.name, home)
+        left = [*own.glob("envs/.*"), *own.glob("tmp/*"), *own.glob("**/*.part"), *own.glob("**/.*.new")]
+        left = [path for path in left if path.name not in ("sync",)]
+        assert not left, f"{host.name}: {left} are left of an install"
+    first = next(iter(contents.values()))
+    assert first, "the environment has no files"
+    assert all(found == first for found in contents.values()), "the hosts have different environments"
+    for host in context.hosts:
+        in_host(host, f"rm -rf {home}")
+
+
+def _environments(context: TransferRound, host: LabHost, home: str) -> list[str]:
+    """The environments that can be seen there, without their other names."""
+    envs = context.stage.file(host.name, f"{home}/envs")
+    return [f"{home}/envs/{path.name}" for path in envs.glob("[!.]*") if not path.is_symlink()]
+
+
+TRANSFER_CASES: Final = (
+    TransferCase("sync is disturbed", _sync),
+    TransferCase("sync is disturbed once more", _sync),
+    TransferCase("install is disturbed", _install),
+    TransferCase("install is disturbed once more", _install),
+)
