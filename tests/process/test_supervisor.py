@@ -106,6 +106,19 @@ def test_sigterm_stops_the_run_without_restart_and_ranks_can_save(make: Callable
     assert run.left() == []
 
 
+def test_sigterm_while_a_failed_attempt_ends_prevents_the_restart(make: Callable[..., Run]) -> None:
+    code = "import os, signal, sys, time\nif os.environ['RANK'] == '1': time.sleep(1); sys.exit(4)\n"
+    code += "signal.signal(signal.SIGTERM, lambda *_: (print('slow', flush=True), time.sleep(2), sys.exit(0)))\n"
+    run = make(code + "print('here', flush=True)\ntime.sleep(600)", go={"restarts": 2}).start()
+    run.wait_until(lambda: b"slow" in run.output(0))
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["attempt"]) == ("stopped", 143, 0)
+    assert status["first_failure"] is None
+    assert not (run.rundir / "job.json").exists()
+    assert run.left() == []
+
+
 def test_time_limit_ends_the_run_with_exit_code_1(make: Callable[..., Run]) -> None:
     run = make(SLEEP_FOREVER, go={"time_limit": 2}).start()
     status = run.wait()

@@ -429,7 +429,7 @@ class Supervisor:
             if number == signal.SIGUSR1:
                 self.dumps.handle_requests()
             elif number != signal.SIGCHLD:
-                self.verdict.end("stopped", 128 + number, "it was stopped")
+                self.verdict.stop(128 + number, self.ranks, self.plan.restarts)
             elif self.mpirun.ended_at is None and self.mpirun.has_ended():
                 code = self.mpirun.ended_by[0]
                 self._update_mpirun(exit_code=code)

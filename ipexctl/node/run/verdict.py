@@ -88,6 +88,16 @@ class Verdict:
         self._recorder.event("ending", state=state, exit_code=code, reason=reason)
         self._on_end()
 
+    def stop(self, code: int, peers: Sequence[RankConnection], restarts: int) -> None:
+        """End the run on request; where an attempt has just failed, in place of the next attempt."""
+        if self.ending is None:
+            self.end("stopped", code, "it was stopped")
+        elif self.may_restart(peers, restarts):
+            reason = f"it was stopped before its next restart, after: {self._recorder.status.reason}"
+            self.ending = self.ending._replace(state="stopped", code=code)
+            self._recorder.status = self._recorder.status._replace(reason=reason, first_failure=None)
+            self._recorder.event("verdict", exit_code=code, reason=reason)
+
     def fail(
         self,
         kind: str,

@@ -188,6 +188,27 @@ def test_restart_depends_on_failure_kind_started_ranks_and_limit(
     assert judge.may_restart(peers, allowed) is again
 
 
+def test_stop_while_a_failed_attempt_ends_takes_the_place_of_the_next_attempt() -> None:
+    peers = cluster()
+    decided, record = verdict()
+    decided.fail("exit", "rank 0 ended", peers=[peers[0]], exit_code=3)
+    decided.stop(143, peers, 2)
+    assert (decided.ending.state, decided.ending.code, record.ends) == ("stopped", 143, 1)
+    assert not decided.may_restart(peers, 2)
+    assert record.status.first_failure is None
+    assert "rank 0 ended" in record.status.reason
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_stop_does_not_change_how_a_run_has_failed(restarts: int) -> None:
+    decided, record = verdict()
+    record.status = record.status._replace(attempt=restarts)
+    decided.fail("exit", "rank 0 ended", peers=[cluster()[0]], exit_code=3)
+    decided.stop(143, cluster(), restarts)
+    assert (decided.ending.state, decided.ending.code) == ("failed", 3)
+    assert record.status.reason == "rank 0 ended"
+
+
 def test_stopped_runs_are_not_restarted() -> None:
     judge, _ = verdict()
     judge.end("stopped", 143, "it was stopped")
