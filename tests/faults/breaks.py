@@ -63,7 +63,7 @@ BREAKS: Final = (
     Break(
         "stop is ignored by the supervisor",
         "run/supervisor.py",
-        'self.verdict.end("stopped", 128 + number, "it was stopped")',
+        "self.verdict.stop(128 + number, self.ranks, self.plan.restarts)",
         "pass",
         ("it is stopped from elsewhere",),
     ),

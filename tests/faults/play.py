@@ -339,11 +339,7 @@ class FaultRound:
         def found() -> dict[str, list[Path]]:
             return {host: paths for host, paths in self.stage.new_job_files().items() if host not in self.wrecked}
 
-        try:
-            wait_until(lambda: not found(), 5, lambda: f"secrets are left: {found()}")
-        finally:
-            left = self.stage.new_job_files().values()
-            self.stage.known_job_files.update(path for paths in left for path in paths)
+        wait_until(lambda: not found(), 5, lambda: f"secrets are left: {found()}")
 
     def _compare_why(self) -> None:
         if not self.run:
@@ -391,6 +387,8 @@ class FaultRound:
                 wait_until(lambda: not self.stage.left(), 70)
         for host in self.stage.left():
             self.stage.kill_host(host)
+        left = self.stage.new_job_files().values()
+        self.stage.known_job_files.update(path for paths in left for path in paths)
 
 
 def _difference(own: bytes, kept: bytes) -> str:

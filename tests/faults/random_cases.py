@@ -210,8 +210,9 @@ def _disk_full_early(context: FaultRound) -> ExpectedResult:
 
 def _detached(context: FaultRound) -> ExpectedResult:
     """Nobody follows it; then somebody does, is killed, and another one follows from the beginning."""
-    context.start("--detach")
-    assert context.client.end() == 0
+    context.start("--detach", is_waited_for=False)
+    assert context.client.end() == 0, context.client.said()
+    context.run = context.client.out.read_text().strip()
     context.pause(2.0)
     context.attach()
     context.pause(2.0)
@@ -249,7 +250,7 @@ def _restarted(context: FaultRound) -> ExpectedResult:
 
 def _stopped_between_attempts(context: FaultRound) -> ExpectedResult:
     """`stop` while an attempt ends and the next one starts: it starts no more."""
-    context.arguments.update(attempts=1000, at=context.chance.randrange(0, 40))
+    context.arguments.update(attempts=1000, at=context.chance.randrange(0, 15))
     context.start("--max-restarts", 1000)
     context.wait_for_death()
     context.pause(3.0)

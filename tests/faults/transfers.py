@@ -214,9 +214,11 @@ def _install(context: TransferRound) -> None:
         left = [*own.glob("envs/.*"), *own.glob("tmp/*"), *own.glob("**/*.part"), *own.glob("**/.*.new")]
         left = [path for path in left if path.name not in ("sync",)]
         assert not left, f"{host.name}: {left} are left of an install"
-    first = next(iter(contents.values()))
+    first, *others = contents.values()
     assert first, "the environment has no files"
-    assert all(found == first for found in contents.values()), "the hosts have different environments"
+    for found in others:
+        different = sorted(path for path in {*first, *found} if first.get(path) != found.get(path))
+        assert not different, f"the hosts have different environments: {different[:5]}"
     for host in context.hosts:
         in_host(host, f"rm -rf {home}")
 
