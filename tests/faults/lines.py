@@ -54,10 +54,10 @@ def save(step: int) -> None:
     os.makedirs(os.path.dirname(checkpoint), exist_ok=True)
     with open(checkpoint + ".tmp", "w") as file:
         file.write(f"{step} ".ljust(int(more["size"]), "w"))
-    with open(f"{directory}/saving", "w") as file:
+    with open(f"{directory}/{attempt}.saving", "w") as file:
         file.write(str(step))
     os.replace(checkpoint + ".tmp", checkpoint)
-    with open(f"{directory}/saved", "w") as file:
+    with open(f"{directory}/{attempt}.saved", "w") as file:
         file.write(str(step))
 
 

@@ -92,7 +92,7 @@ def _session_killed(context: FaultRound) -> ExpectedResult:
 
 
 def _proxy_killed(context: FaultRound) -> ExpectedResult:
-    """hydra's own process on a host."""
+    """hydra's own process on a host: the ranks go on there, unless mpirun notices it."""
     number = context.chance.randrange(3)
     host = f"node{number + 1}"
     found = [process for process in context.stage.processes(host) if "hydra_pmi_proxy" in process.words.split()[0]]
@@ -101,7 +101,8 @@ def _proxy_killed(context: FaultRound) -> ExpectedResult:
     context.died = time.time()
     _signal(found[0], signal.SIGKILL)
     lost = ExpectedResult("failed", 1, "lost", context.ppn * number, host, all_lines=False, is_stopped_by_us=False)
-    return ExpectedResult("failed", 1, "mpirun", all_lines=False, within=20.0, is_stopped_by_us=False, or_else=(lost,))
+    ended = ExpectedResult("failed", 1, "mpirun", all_lines=False, is_stopped_by_us=False)
+    return ExpectedResult("ok", 0, or_else=(lost, ended))
 
 
 def _host_killed(context: FaultRound) -> ExpectedResult:
@@ -178,9 +179,11 @@ def _link_cut_for_a_moment(context: FaultRound) -> ExpectedResult:
 def _connections_reset(context: FaultRound) -> ExpectedResult:
     """The ranks of a host lose their connections while they print, some times, and connect again at once."""
     host = context.chance.choice(context.stage.cluster.lab.hosts[1:])
-    wrapper = next(each for each in context.stage.processes(host.name) if "run.rank" in each.words)
-    port = wrapper.words.split()[-1]
     context.notes.append(host.name)
+    wrappers = [process for process in context.stage.processes(host.name) if "run.rank" in process.words]
+    if not wrappers:  # it has ended
+        return ExpectedResult("ok", 0)
+    port = wrappers[0].words.split()[-1]
     rule = f"OUTPUT -p tcp --dport {port} -j REJECT --reject-with tcp-reset"
     for _ in range(context.chance.randrange(1, 4)):
         in_host(host, f"iptables -w 5 -I {rule}; sleep 0.3; iptables -w 5 -D {rule}")
@@ -280,21 +283,15 @@ def _checkpoint_restarted(context: FaultRound) -> ExpectedResult:
 
 
 def _check_checkpoints(context: FaultRound) -> None:
-    before = 0
+    """Each attempt continues from the last checkpoint of the one before; a killed writer may not have noted it."""
+    writer, possible = int(str(context.arguments["writer"])), {0}
     for attempt in range(context.status["attempt"] + 1):
         firsts = [context.own(rank, attempt).splitlines()[:1] for rank in range(context.world_size)]
         found = {int(line.split()[-1]) for lines in firsts for line in lines}
-        assert len(found) == 1, f"attempt {attempt} continues from {found}"
-        step = found.pop()
-        assert step >= before, f"attempt {attempt} continues from {step}, and attempt {attempt - 1} from {before}"
-        assert attempt == 0 or step > 0, f"attempt {attempt} continues from nothing"
-        before = step
-    writer = int(str(context.arguments["writer"]))
-    saved, saving = int(context.noted(writer, "saved") or 0), int(context.noted(writer, "saving") or 0)
-    last = context.own(writer, context.status["attempt"])
-    written = last.count(b"\n") // 10 + before
-    assert saved in (saving, saving - 1), f"{saved} {saving}"
-    assert saving - written <= 1, f"{saving} was written, and the last attempt began at {before}"
+        assert len(found) <= 1, f"the ranks of attempt {attempt} continue from {found}"
+        assert found <= possible, f"attempt {attempt} continues from {found} and not {possible}"
+        notes = {context.noted(writer, f"{attempt}.{name}") for name in ("saved", "saving")} - {""}
+        possible = {int(note) for note in notes} or found or possible
 
 
 def _exchange_disturbed(context: FaultRound) -> ExpectedResult:
@@ -377,7 +374,7 @@ RANDOM_CASES: Final = (
         options=("--max-restarts", "1"),
     ),
     FaultCase("the call's connection is killed", _session_killed, count=SHORT),
-    FaultCase("hydra's process on a host is killed", _proxy_killed),
+    FaultCase("hydra's process on a host is killed", _proxy_killed, count=SHORT),
     FaultCase("all processes of a host are killed", _host_killed),
     FaultCase("a rank stands still for a while", _paused("rank"), count=SHORT),
     FaultCase("a wrapper stands still for a while", _paused("wrapper"), count=SHORT),
