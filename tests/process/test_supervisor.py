@@ -119,6 +119,24 @@ def test_sigterm_while_a_failed_attempt_ends_prevents_the_restart(make: Callable
     assert run.left() == []
 
 
+def test_other_ranks_can_save_when_a_wrapper_gets_a_signal(make: Callable[..., Run]) -> None:
+    """The wrapper does not exit before the run knows what the signal means: mpirun may kill the other ranks then."""
+    code = "import os, signal, sys, time\nsave = lambda *_: (print('saved', flush=True), sys.exit(7))\n"
+    code += "if os.environ['RANK'] != '1': signal.signal(signal.SIGTERM, save)\nprint('here', flush=True)\n"
+    run = make(code + "time.sleep(600)", 3).start()
+    run.wait_for_all(b"here\n")
+    wrapper = run.status["ranks"][1]["wrapper"]
+    os.kill(wrapper, signal.SIGTERM)
+    while b"ending" not in (run.rundir / "events.jsonl").read_bytes():
+        assert is_running(wrapper), "it exited before the other ranks were told to"
+        time.sleep(0.01)
+    status = run.wait()
+    first = status["first_failure"]
+    assert (status["state"], first["kind"], first["rank"]) == ("failed", "signal", 1)
+    assert [run.output(rank) for rank in (0, 2)] == [b"here\nsaved\n"] * 2
+    assert run.left() == []
+
+
 def test_time_limit_ends_the_run_with_exit_code_1(make: Callable[..., Run]) -> None:
     run = make(SLEEP_FOREVER, go={"time_limit": 2}).start()
     status = run.wait()

@@ -267,7 +267,8 @@ class Supervisor:
         for name, sink in peer.sinks.items():
             sink.end(ends.get(name, 0))
         peer.is_over = True
-        if not self.restarts_left() and self.verdict.ending is None:
+        is_going_on = self.verdict.ending is None and not self.verdict.is_open
+        if is_going_on and not self.restarts_left():
             self.release(peer)
         else:
             self.release_all()
@@ -275,7 +276,8 @@ class Supervisor:
     def release_all(self) -> None:
         """Release the ended ranks together, once every connected rank has ended.
 
-        While a run is ending, mpirun may kill the other ranks as soon as one exits, and their output would be lost.
+        While a run is ending, or may be after a signal from outside, mpirun may kill the other ranks as soon as one
+        exits, and their output would be lost.
         When a restart is possible, only the end of all ranks decides whether the job file is kept.
         """
         if not any(peer.link is not None and not peer.is_done for peer in self.ranks):
