@@ -25,7 +25,7 @@ from ipexctl.text import expanded
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
@@ -257,13 +257,18 @@ def read_failed_call(directory: Path) -> FailedCall | None:
 
 
 _SUFFIX: Final = ".begins"
+_NO_PROCESS: Final = ProcessIdentity(0)
 _KEEP_SECONDS: Final = 3600.0
 """Hosts drop the lease of a run that never started before this time is over."""
 
 
 @contextlib.contextmanager
-def mark_pending(directory: Path, run: str) -> Iterator[None]:
-    """Mark the run as starting, by this process."""
+def mark_pending(directory: Path, run: str, unreached: Collection[str] = ()) -> Iterator[None]:
+    """Mark the run as starting, by this process.
+
+    `unreached`: hosts that could not be cleaned up when it did not start. If there are any at the end, the run stays
+    marked as abandoned, and the next sync tells the hosts so.
+    """
     with contextlib.suppress(OSError):  # on a full disk, the record of the run is refused later
         make_private_directory(directory)
         write_json_atomically(directory / f"{run}{_SUFFIX}", own_identity()._asdict(), durable=False)
@@ -271,6 +276,9 @@ def mark_pending(directory: Path, run: str) -> Iterator[None]:
         yield
     finally:
         clear_pending(directory, run)
+        if unreached:
+            with contextlib.suppress(OSError):
+                write_json_atomically(directory / f"{run}{_SUFFIX}", _NO_PROCESS._asdict(), durable=False)
 
 
 def clear_pending(directory: Path, run: str) -> None:
@@ -279,7 +287,7 @@ def clear_pending(directory: Path, run: str) -> None:
 
 
 def abandoned_runs(directory: Path) -> tuple[str, ...]:
-    """Runs whose CLI was killed before it started them. Their records are removed."""
+    """Runs that never started, and whose CLI was killed or could not clean up a host. Their records are removed."""
     found = []
     with contextlib.suppress(OSError):
         for path in sorted(directory.glob(f"*{_SUFFIX}")):

@@ -123,13 +123,14 @@ def submit_run(
         from ipexctl.sync.env_files import note_env_files  # few runs have one
 
         note_env_files(request.env_files)
+    unreached = set[str]()
     try:
-        with mark_pending(registry.directory, run), ExitStack() as on_failure:
+        with mark_pending(registry.directory, run, unreached), ExitStack() as on_failure:
             query = None
             reading = reading or start_reading(request, project, notify)
             if reading is not None:
                 query = run_in_background(partial(_query_tree, hosts, request, pool, reading, lease=run), "tree")
-                on_failure.callback(_release_tree, hosts, request, pool, run, query)
+                on_failure.callback(lambda: unreached.update(_release_tree(hosts, request, pool, run, query)))
 
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
             plan = make_plan(context, request, project, run)
@@ -148,7 +149,7 @@ def submit_run(
             on_failure.callback(registry.remove, run)
             launch = Launch(record.nodes, _launch_spec(record, context, plan, request, retention), pool)
             launch.start_supervisor()
-            on_failure.callback(launch.abandon)
+            on_failure.callback(lambda: unreached.update(launch.abandon()))
             tree = _upload(query, project, context, notify, preflight)
             check_data(hosts, request, tree, pool)
             if request.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
@@ -440,11 +441,11 @@ def _logind_notes(context: RunContext) -> tuple[str, ...]:
 
 def _release_tree(
     hosts: Sequence[Host], request: RunRequest, pool: SessionPool, run: str, query: Future[ProjectSync]
-) -> None:
-    """Remove the run's leases, so that the next sync may change the tree in place."""
+) -> frozenset[str]:
+    """Remove the run's leases, so that the next sync may change the tree in place; returns the hosts that have them."""
     wait((query,))  # it may still ask for a lease
     home = shlex.quote(request.home.removeprefix("~/"))  # sessions start in the home directory
-    clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{run}", pool)
+    return clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{run}", pool)
 
 
 def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:

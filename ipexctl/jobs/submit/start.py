@@ -185,14 +185,14 @@ class Launch:
     def _send(self, request: object) -> None:
         self._stdin.send(json.dumps(request).encode() + b"\n")
 
-    def abandon(self) -> None:
-        """End a supervisor that waits, and remove the files of the run."""
+    def abandon(self) -> frozenset[str]:
+        """End a supervisor that waits, and remove the files of the run; returns the hosts that still have them."""
         self._stdin.end()
         if self._pool.cancel.thrown or wait((self._supervisor,), _CLEANUP_SECONDS).not_done:
             self._cancel.throw()
         wait((self._supervisor,))
         firsts = [group[0] for group in (self._node0, *self._others)]
-        clean_up(firsts, f"rm -rf {shlex.quote(self._record.rundir)}", self._pool)
+        return clean_up(firsts, f"rm -rf {shlex.quote(self._record.rundir)}", self._pool)
 
     def _call_supervisor(self) -> Reply:
         """Unpack node0's files and start the supervisor; returns when `follow` or `leave` ends it."""
@@ -288,13 +288,14 @@ def _ignore(frame: Frame) -> None:
     """Before the run is followed."""
 
 
-def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> None:
-    """Run a line of sh on every host that answers, even when the command was cancelled."""
+def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset[str]:
+    """Run a line of sh on every host that answers, even when the command was cancelled; returns the other hosts."""
 
     def run(host: Host) -> None:
         capture(pool.session(host), Command(script, "clean up"), timeout=_CLEANUP_SECONDS)
 
-    list(fan_out(hosts, run, forks=max(1, len(hosts)), cancel=Cancel()))
+    outcomes = fan_out(hosts, run, forks=max(1, len(hosts)), cancel=Cancel())
+    return frozenset(done.host.name for done in outcomes if done.error is not None)
 
 
 def _agent_files(start: StartRequest) -> list[File]:

@@ -46,6 +46,14 @@ def test_live_or_finished_call_has_no_abandoned_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_run_whose_files_could_not_be_removed_is_abandoned(tmp_path: Path) -> None:
+    unreached = set[str]()
+    with mark_pending(tmp_path, "train-1", unreached):
+        unreached.add("node2")
+        assert abandoned_runs(tmp_path) == (), "the call still tries"
+    assert abandoned_runs(tmp_path) == ("train-1",)
+
+
 def test_reused_pid_does_not_count_as_the_live_call(tmp_path: Path) -> None:
     with mark_pending(tmp_path, "train-1"):
         path = tmp_path / "train-1.begins"
