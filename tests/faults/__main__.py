@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -81,7 +82,7 @@ def play_breaks(stage: FaultLab, chosen: list[Break], seed: int, base: Path) -> 
                 case = next(case for case in all_cases("", has_memory=True) if case.name == name)
                 result = play_round(stage, case, seed, number)
                 say(result.line)
-                if result.wrong:
+                if re.search(broken.report, result.wrong):
                     noticed[broken.name] = f"{case.name}: {result.wrong.splitlines()[0][:160]}"
                     break
         finally:
@@ -106,7 +107,7 @@ def main() -> int:
     if asked.list:
         say("\n".join([*(case.name for case in all_cases("", has_memory=True)), "", *(each.name for each in BREAKS)]))
         return 0
-    chosen = [each for each in BREAKS if asked.broken in (each.name, "all")]
+    chosen = [each for each in BREAKS if asked.broken == "all" or (asked.broken and asked.broken in each.name)]
     if asked.broken and not chosen:
         parser.error(f"no break {asked.broken!r}: {', '.join(each.name for each in BREAKS)}")
     base = Path(tempfile.mkdtemp(prefix="faults-"))

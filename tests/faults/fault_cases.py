@@ -53,8 +53,14 @@ class ExpectedResult:
     or_else: tuple[ExpectedResult, ...] = ()
     """Also right, if the moment decides."""
 
+    may_lose: bool = False
+    """Whether lines may be lost, and reported as lost, as a disk stays full."""
+    is_any_rank: bool = False
+    """Which rank is reported is a matter of time, as where hydra kills all of them."""
+
     def fits(self, state: str, kind: str, rank: int | None, host: str | None) -> bool:
-        return not self.state or (self.state, self.kind, self.rank, self.host) == (state, kind, rank, host)
+        is_rank = self.is_any_rank or (self.rank, self.host) == (rank, host)
+        return not self.state or ((self.state, self.kind) == (state, kind) and is_rank)
 
 
 @dataclass(frozen=True)
@@ -209,7 +215,7 @@ def _disk_full_as_it_fails(context: FaultRound) -> ExpectedResult:
 def _disk_full_to_the_end(context: FaultRound) -> ExpectedResult:
     """The final status is written although the disk stays full."""
     break_host(context.stage.cluster.lab.hosts[0], "full-disk")
-    return ExpectedResult("ok", 0, within=80)
+    return ExpectedResult("ok", 0, within=80, may_lose=True)
 
 
 def _not_a_thing(context: FaultRound) -> ExpectedResult:

@@ -227,6 +227,7 @@ class FaultRound:
         else:
             self._compare_not_started(possible, code)
         if self.is_thorough:
+            self.stage.mend()
             self._compare_why()
             self._check_tree()
         self._check_secrets()
@@ -241,7 +242,8 @@ class FaultRound:
         codes = [option.code for option in possible if option.state in ("not started", "")]
         assert codes, f"the run was not started (exit code {code}): {self._messages}"
         assert code in codes or (None in codes and code != 0), f"the call ended with {code}, not {codes}"
-        assert code < 0 or self._messages.strip(), f"the call ended with {code} and says nothing"
+        is_interrupted = code < 0 or code > 128
+        assert is_interrupted or self._messages.strip(), f"the call ended with {code} and says nothing"
 
     def _compare(self, possible: tuple[ExpectedResult, ...], code: int) -> ExpectedResult:
         """The expected result that is reported; raises an AssertionError if none is."""
@@ -264,7 +266,7 @@ class FaultRound:
             earlier = [(entry["first_failure"]["kind"], entry["first_failure"]["rank"]) for entry in status["attempts"]]
             assert status["attempt"] == truth.attempt, f"restarted {status['attempt']} times: {earlier} {said}"
             assert earlier == [truth.earlier] * truth.attempt, f"{earlier}: {said}"
-        if state != "ok" and self.died is not None:
+        if state in ("failed", "stopped") and self.died is not None:
             assert status["ended"] > self.died - 0.5, f"it had ended {self.died - status['ended']:.1f} s before: {said}"
         if state == "ok":
             assert {rank["exit_code"] for rank in status["ranks"]} == {0}, f"{status['ranks']}"
@@ -280,6 +282,7 @@ class FaultRound:
                 words = self._kept(rank, "err")
                 assert truth.last_words in words, f"the last words of rank {rank} are not in its log: {words!r}"
             lost = status["ranks"][rank]["lost"]
+            assert not lost or truth.may_lose, f"rank {rank} lost {lost} bytes"
             if lost:
                 told = b"bytes are missing here" in kept or "bytes of the output of rank" in self._messages
                 assert told, f"rank {rank} lost {lost} bytes, and nobody says so"

@@ -37,6 +37,8 @@ ENDED_WITHIN: Final = 45.0
 """Seconds after the call until no process of it is left."""
 SIGNALS: Final = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FAULTS: Final = (*(number.name for number in SIGNALS), "process", "link", "disk")
+TIMES: Final = (".dist-info/RECORD", ".dist-info/uv_cache.json")
+"""Files of an environment with the times of its wheels, or the hashes of such files."""
 _numbers = itertools.count()
 
 
@@ -209,7 +211,8 @@ def _install(context: TransferRound) -> None:
         envs = _environments(context, host, home)
         assert len(envs) == 1, f"{host.name} has the environments {envs}"
         site = next(context.stage.file(host.name, envs[0]).glob("lib/python3*/site-packages"))
-        contents[host.name] = hashes(site, without="__pycache__")
+        files = hashes(site, without="__pycache__")
+        contents[host.name] = {name: content for name, content in files.items() if not name.endswith(TIMES)}
         own = context.stage.file(host.name, home)
         left = [*own.glob("envs/.*"), *own.glob("tmp/*"), *own.glob("**/*.part"), *own.glob("**/.*.new")]
         left = [path for path in left if path.name not in ("sync",)]

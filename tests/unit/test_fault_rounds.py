@@ -23,9 +23,9 @@ def test_break_fits_the_agent_and_names_cases(broken: Break) -> None:
 
 def test_break_whose_text_is_not_there_is_refused() -> None:
     with pytest.raises(BreakError):
-        broken_text(Break("b", "run/rank.py", "no such text", "", ()), "x = 1\n")
+        broken_text(Break("b", "run/rank.py", "no such text", "", "", ()), "x = 1\n")
     with pytest.raises(BreakError):
-        broken_text(Break("b", "run/rank.py", "x", "y", ()), "x = x\n")
+        broken_text(Break("b", "run/rank.py", "x", "y", "", ()), "x = x\n")
 
 
 def test_break_changes_a_copy_of_the_package(tmp_path: Path) -> None:
