@@ -23,7 +23,7 @@ from agent_helpers import wait_until
 from lab_run_helpers import Running
 
 from .fault_cases import ExpectedResult, FaultCase
-from .stage import FaultLab
+from .stage import FaultLab, has_traceback
 
 SCRIPT: Final = Path(__file__).with_name("lines.py")
 HOME: Final = "/home/ipex/.ipexctl"
@@ -236,7 +236,7 @@ class FaultRound:
 
     def _check_messages(self) -> None:
         own = re.sub(r"^\[\d\].*$", "", self._messages, flags=re.MULTILINE)
-        assert "Traceback" not in own, own
+        assert not has_traceback(own), own
 
     def _compare_not_started(self, possible: tuple[ExpectedResult, ...], code: int) -> None:
         codes = [option.code for option in possible if option.state in ("not started", "")]

@@ -16,7 +16,7 @@ from ipexctl.lab import break_host, mend_host
 from ipexctl.lab.system import in_host
 
 from .fault_cases import ENDLESS, SHORT, ExpectedResult, FaultCase
-from .stage import hash_of
+from .stage import hash_of, is_before_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ def _call_gets(number: signal.Signals) -> Callable[[FaultRound], ExpectedResult]
         context.pause(4.0)
         context.client.process.send_signal(number)
         code = context.client.end(60)
-        is_early = code == -number  # before its first line of Python
+        is_early = is_before_start(code, number, context.client.said())
         if number in (signal.SIGKILL, signal.SIGHUP):
             assert is_early or code == 129, f"the call ended with {code}"
             if context.find_run(2.0):

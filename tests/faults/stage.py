@@ -21,6 +21,16 @@ SCARCE: Final = 256 << 20
 _NO_LIMIT: Final = "-1"
 
 
+def has_traceback(messages: str) -> bool:
+    """Whether a call shows a traceback; one of the interpreter itself, before it has found ipexctl, does not count."""
+    return "Traceback" in messages and "/ipexctl/" in messages.partition("Traceback")[2]
+
+
+def is_before_start(code: int, number: signal.Signals, said: str) -> bool:
+    """Whether a signal has ended a call before its first line of ipexctl."""
+    return code == -number or (code == 1 and "KeyboardInterrupt" in said and not has_traceback(said))
+
+
 def hash_of(path: Path) -> str:
     """The hash of a file, or of the target of a link."""
     content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()

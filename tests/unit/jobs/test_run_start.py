@@ -230,6 +230,16 @@ def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
     assert len(pool.nodes["b"].scripts) == 1
 
 
+def test_an_abandoned_launch_names_the_hosts_that_still_have_its_files() -> None:
+    pool = FakeSessionPool()
+    launch = launch_on(pool)
+    launch.upload_jobs(job, "{}")
+    pool.nodes["b"].lost = True
+    assert launch.abandon() == {"b"}
+    pool.nodes["b"].lost = False
+    assert launch.abandon() == frozenset()
+
+
 def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled() -> None:
     pool = FakeSessionPool()
     launch = launch_on(pool)
