@@ -14,7 +14,8 @@ import os
 import stat
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.tree import STATE_DIRECTORY, ProjectTree
+from ipexctl.node.common.home_entries import STATE_DIRECTORY
+from ipexctl.node.files.tree import ProjectTree
 
 _MAX_LINKS = 40
 """As many as Linux follows."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 LINK_FIX: Final = "name the home by its real path, on which no other account has a link: --home DIR"
-# Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them. The home is entered
-# by `walk.sh`, and is the current directory from then on; `home.sh` decides whether it is one. As another account, the
+# Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them. `walk.sh` enters
+# the home, which is the current directory from then on; `home.sh` decides whether it is one. As another account, the
 # directory is one that only tune uses.
 _TUNE: Final = (
     WALK

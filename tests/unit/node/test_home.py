@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -206,7 +207,7 @@ def test_home_that_cannot_be_closed_is_refused(tmp_path: Path, decide: Decide) -
 def test_home_whose_mode_does_not_change_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = fill(tmp_path / "home", {MARK: ""})
     home.chmod(0o777)
-    monkeypatch.setattr(homes.os, "chmod", lambda *_: None)
+    monkeypatch.setattr(os, "chmod", lambda *_: None)
     assert by_agent(home) == "open"
 
 
@@ -243,7 +244,7 @@ def test_calls_that_begin_at_once_make_one_mark_and_none_is_refused(tmp_path: Pa
 def test_call_is_not_refused_while_another_makes_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The listing of the directory may lack the mark, and already have what was made after it."""
     home = fill(tmp_path / "home", {"agent/": ""})
-    monkeypatch.setattr(homes.time, "sleep", lambda _: fill(home, {MARK: ""}))
+    monkeypatch.setattr(time, "sleep", lambda _: fill(home, {MARK: ""}))
     assert by_agent(home) == "ok"
 
 
