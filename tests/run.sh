@@ -24,6 +24,7 @@ checks() {
   .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports --no-cache
 }
 
+# shellcheck disable=SC2086
 set -e
 case "${1:-}" in
   "") checks; pytest $three_at_a_time -m "not lab or core" tests/lab tests/process tests/unit ;;

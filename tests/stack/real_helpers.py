@@ -87,7 +87,7 @@ def real_lab(
     require_lab()
     require_disk("/var/lib", disk)
     require_package(package)
-    lab = up(LabSpec(hosts=hosts, name=f"{name}-{os.getpid()}", shared_home=shared_home))
+    lab = up(LabSpec(hosts=hosts, name=f"{name}-{os.getpid()}", shared_home=shared_home, temporary=True))
     try:
         yield lab
     finally:
