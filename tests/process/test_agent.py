@@ -17,10 +17,12 @@ from node_store_helpers import END, file_of, frame
 import ipexctl.node
 from agent_helpers import agent_file, all_pythons, mark_home
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.home import MARK
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import agent_zip, call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Ended, Readable
+from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation, push
 
 CONTENT = b"a wheel"
 
@@ -156,6 +158,18 @@ def test_missing_home_is_not_created_for_a_copy(tmp_path: Path) -> None:
     request = {"store": str(home / "wheels"), "files": [], "verify": False}
     assert call(session, "files.store", "have", request, home=str(home), cached=True)["have"] == []
     assert not home.exists()
+
+
+@pytest.mark.parametrize("in_home", [True, False])
+def test_only_the_store_of_a_home_makes_and_marks_one(tmp_path: Path, in_home: bool) -> None:
+    home = tmp_path / "home or cache"
+    session = LocalSession(Host("localhost", "localhost"))
+    location = StoreLocation(session.host, sys.executable, f"{home}/wheels", home=str(home) if in_home else "")
+    (tmp_path / "a.whl").write_bytes(CONTENT)
+    blob = StoredFile(file_of(CONTENT)["sha256"], "a.whl", len(CONTENT))
+    assert push(session, location, [(blob, tmp_path / "a.whl")]) == (blob.sha256,)
+    assert {path.name for path in home.iterdir()} == {"wheels", *([MARK] if in_home else [])}
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o701, 0o720])

@@ -6,7 +6,7 @@ import time
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import BinaryIO, Mapping, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, without_login
@@ -21,6 +21,9 @@ from ipexctl.node.files.store import (
     end_on_signals,
     total_of,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 _MAX_PARALLEL = 4
 _MAX_TRIES = 3
@@ -37,6 +40,7 @@ class RemoteFile(StoreFile):
 
 class DownloadRequest(TypedDict):
     store: str
+    home: NotRequired[str]
     files: list[RemoteFile]
     settings: HttpSettings
 
@@ -44,8 +48,8 @@ class DownloadRequest(TypedDict):
 class FileDownload:
     """The download of one file from an index into the store."""
 
-    def __init__(self, store: str, file: RemoteFile, client: HttpClient, progress: Progress) -> None:
-        self._store = store
+    def __init__(self, store: str, file: RemoteFile, client: HttpClient, progress: Progress, home: str = "") -> None:
+        self._store, self._home = store, home
         self._file = file
         self._client = client
         self._progress = progress
@@ -54,7 +58,7 @@ class FileDownload:
     def run(self) -> None:
         """Raises an AgentError when the file can't be downloaded."""
         for is_last in (False, True):
-            with PartialFile(self._store, self._file) as part:
+            with PartialFile(self._store, self._file, self._home) as part:
                 parts = self._download(part)
                 try:
                     part.adopt()
@@ -127,7 +131,7 @@ def fetch(request: DownloadRequest, _: BinaryIO) -> Json:
     def download(file: RemoteFile) -> Json | None:
         """Returns a failure."""
         try:
-            FileDownload(request["store"], file, client, progress).run()
+            FileDownload(request["store"], file, client, progress, request.get("home", "")).run()
         except AgentError as error:
             kind = "hash" if isinstance(error, HashMismatch) else "other"
             return {"sha256": file["sha256"], "reason": error.reason, "fix": error.fix, "kind": kind}

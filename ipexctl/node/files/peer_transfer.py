@@ -90,7 +90,7 @@ class FileServer(AuthenticatingServer):
 
 def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -> Json:
     """Fetch the files that this host's store lacks from the server of another host."""
-    directory, files = request["store"], request["files"]
+    directory, files, home = request["store"], request["files"], request.get("home", "")
     present = set(store.have({"store": directory, "files": files, "verify": False})["have"])
     files = [file for file in files if file["sha256"] not in present]
     report("lacking", files=[file["sha256"] for file in files])
@@ -113,7 +113,9 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
         conn.settimeout(_STALL_TIME)
         with conn.makefile("rb", buffering=1 << 16) as stream:
             try:
-                return store.receive({"store": directory, "files": files}, cast("BinaryIO", stream), report)
+                return store.receive(
+                    {"store": directory, "files": files, "home": home}, cast("BinaryIO", stream), report
+                )
             except OSError as error:
                 raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
 

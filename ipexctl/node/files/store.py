@@ -19,7 +19,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, NoReturn, Sequence, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, NoReturn, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit
 from ipexctl.node.common.files import (
@@ -27,6 +27,7 @@ from ipexctl.node.common.files import (
     explain_os_error,
     free_space,
     open_private,
+    secure_directory,
     sha256_of,
 )
 from ipexctl.node.common.home import make_home
@@ -34,7 +35,9 @@ from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_body, read_headers
 
-STORES_OF_HOME = ("wheels", "tmp/sync")
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
 _TICK = 0.2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _unfinished: set[Path] = set()
@@ -52,6 +55,8 @@ class StoreFile(TypedDict):
 
 class StoreRequest(TypedDict):
     store: str
+    home: NotRequired[str]
+    """The home in which the store is; other stores are in directories that only ipexctl uses."""
     files: list[StoreFile]
 
 
@@ -61,6 +66,7 @@ class HaveRequest(StoreRequest):
 
 class ReceiveRequest(TypedDict):
     store: str
+    home: NotRequired[str]
     files: list[StoreFile] | None
     """No others are accepted; None: all are."""
 
@@ -142,7 +148,7 @@ def _explain(error: OSError, path: Path, expected: int | None = None) -> AgentEr
 class PartialFile:
     """A file being written to the store: under a temporary name until it is complete."""
 
-    def __init__(self, store: str, file: StoreFile) -> None:
+    def __init__(self, store: str, file: StoreFile, home: str = "") -> None:
         self.path = path_of(store, file)
         self.sha256, self.size = file["sha256"], file["size"]
         self.done = 0
@@ -150,9 +156,10 @@ class PartialFile:
         self._store = Path(store)
         self._temporary = self._store / partial_name(self.sha256[:16])
         try:
-            home = home_of_store(store)
-            if home is not None:
+            if home:
                 make_home(home)
+            else:
+                secure_directory(self._store.parent)
             self._store.mkdir(0o700, parents=True, exist_ok=True)
             if self.size is not None and self.size > free_space(store):
                 raise explain_full_disk(store, self.size)
@@ -200,14 +207,6 @@ class PartialFile:
         except OSError as error:
             raise _explain(error, self.path) from None
         raise AgentError(f"{self._temporary} was taken away while it was written", "run it again")
-
-
-def home_of_store(store: str) -> str | None:
-    """The home of the store for wheels or for transfers. None for that of a checkpoint, whose run has made the home."""
-    for below in STORES_OF_HOME:
-        if store.endswith(f"/{below}"):
-            return store[: -len(below) - 1]
-    return None
 
 
 def clear(store: str) -> None:
@@ -258,7 +257,7 @@ def _remove(path: Path) -> None:
 
 def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:
     """Store files from a stream, each as soon as it is complete."""
-    store, files = request["store"], request["files"]
+    store, files, home = request["store"], request["files"], request.get("home", "")
     expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
     got, failed = [], []
@@ -277,7 +276,7 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
         if not isinstance(size, int) or size < 0 or (file["size"] is not None and size > file["size"]):
             raise AgentError(f"{file['name']}: the sender announces {size} bytes, expected are {file['size']}")
         try:
-            with PartialFile(store, {"sha256": sha256, "name": file["name"], "size": size}) as part:
+            with PartialFile(store, {"sha256": sha256, "name": file["name"], "size": size}, home) as part:
                 for chunk in read_body(stream, size, part.path.name):
                     part.write(memoryview(chunk))
                     progress.add(len(chunk), part.path.name)

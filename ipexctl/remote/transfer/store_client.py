@@ -79,7 +79,7 @@ class StoreLocation:
             session,
             command,
             action,
-            request,
+            {**request, "home": self.home} if self.home else request,
             python=self.python,
             home=self.home,
             cached=bool(self.home),

@@ -241,7 +241,7 @@ class _Locking:
         if by_node0:
             host = context.first
             session, python = context.pool.session(host), context.python(host)
-            location = StoreLocation(host, python, f"{context.home}/wheels")
+            location = StoreLocation(host, python, f"{context.home}/wheels", home=context.home)
             if uv.url:
                 download = Download(uv.stored_file, uv.url, index_answer.headers_for(uv.url))
                 settings = index_answer.settings.transport()
