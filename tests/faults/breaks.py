@@ -123,8 +123,8 @@ BREAKS: Final = (
     Break(
         "secrets are kept",
         "run/rank.py",
-        'elif kind == "forget":\n            remove_file(self.path)',
-        'elif kind == "forget":\n            pass',
+        'elif kind == "remove-job":\n            remove_file(self.path)',
+        'elif kind == "remove-job":\n            pass',
         r"secrets are left",
         ("nothing",),
     ),

@@ -152,7 +152,7 @@ def test_full_disk_on_first_host_fails_only_that_host(target: Target, wheelhouse
 
 
 def test_invalid_store_on_first_host_fails_only_that_host(target: Target, wheelhouse: Path) -> None:
-    target.on(0, "mkdir $HOME_OF_OURS && touch $HOME_OF_OURS/wheels")
+    target.on(0, "mkdir $HOME_OF_OURS && cd $HOME_OF_OURS && touch .ipexctl-home wheels")
     report = target.report("--wheelhouse", wheelhouse, "--offline", rc=1)
     assert statuses(report) == {"node1": "failed", "node2": "changed"}
     assert missing(report["hosts"][0]["reason"], "wheels file directory") == []

@@ -49,7 +49,7 @@ def receive(home: Path, *, python: str = sys.executable, cached: bool = True) ->
     """Have the agent store a file that follows the request; returns how many bytes were sent."""
     session = CountingSession(Host("localhost", "localhost"))
     stdin = io.BytesIO(frame(CONTENT) + END)
-    request = {"store": str(home / "wheels"), "files": None}
+    request = {"store": str(home / "wheels"), "files": None, "home": str(home)}
     result = call(session, "files.store", "receive", request, python=python, home=str(home), cached=cached, stdin=stdin)
     assert result["got"] == [file_of(CONTENT)["sha256"]]
     return session.count

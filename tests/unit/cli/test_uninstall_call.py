@@ -28,6 +28,7 @@ def account(tmp_path: Path) -> dict[str, str]:
     home = tmp_path
     files = {
         ".ipexctl/agent/0123456789abcdef/__main__.py": "",
+        ".ipexctl/agent/0123456789abcdef/ipexctl/__init__.py": "",
         ".cache/ipexctl/sync/p-01234567/hashes.json": "{}",
         ".local/state/ipexctl/log/error.log": "",
         ".local/state/ipexctl/runs/old/ranks/0000.out": "loss 0.1\n",

@@ -89,7 +89,7 @@ class FakeNode(Session):
             raise Unreachable("the connection was lost")
         if "run.supervisor" in command.script:
             assert stdin is not None
-            size = int(command.script.partition("head -c ")[2].split()[0])
+            size = int(command.script.rpartition("head -c ")[2].split()[0])
             came = stdin.read()
             self._unpack(came[:size])
             self.files["request"] = came[size:]
