@@ -76,7 +76,8 @@ def play_command(
             limited = choose_hosts(targets)
             all_hosts = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
         vars_dirs = read_vars_dirs(_vars_directories(targets, playbook_model.path, cwd), all_hosts)
-        errors = templater.check(templates_in(list(vars_dirs.values())))
+        # They may be those of other playbooks, for Ansible: a lookup counts when a task uses its variable.
+        errors = templater.check(templates_in(list(vars_dirs.values())), lookups=False)
         of_files = [values for files in vars_dirs.values() for values in files]
         layers = (*variables, *of_files, *(host.vars for host in all_hosts))
         errors += check_facts(playbook_model, templater, {name for values in layers for name in values})

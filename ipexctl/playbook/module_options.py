@@ -14,7 +14,7 @@ from ipexctl.playbook.ansible_names import NOT_MODULES, NOT_OPTIONS, UNSUPPORTED
 from ipexctl.playbook.keywords import TASK, advice, condition, conditions
 from ipexctl.playbook.model import Arg
 from ipexctl.playbook.modules import MODULES
-from ipexctl.playbook.options import source_path
+from ipexctl.playbook.options import TOO_LARGE_FIX, check_copied, source_path
 from ipexctl.playbook.playbook_file import JINJA, PlaybookFile, Position, Templated, Value
 from ipexctl.text import is_variable_name
 
@@ -174,7 +174,7 @@ def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Ar
 
 
 def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
-    """The text of the file of a template task. Raises an error if the file of copy or template does not exist."""
+    """The text of the file of a template task. Raises an error if copy or template cannot send what `src` names."""
     if isinstance(arg.value, Templated):
         if module == "template":
             raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")
@@ -190,7 +190,16 @@ def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
             f"{module}: there is no {quoted(str(arg.value))} on this machine",
             fix=f"its path is from {base} on, or from {module.replace('copy', 'file')}s/ there",
         )
-    return _file_text(path, arg.position, str(arg.value)) if module == "template" else None
+    if module == "template":
+        return _file_text(path, arg.position, str(arg.value))
+    try:
+        check_copied(path)
+    except TooLargeError:
+        raise arg.position.error(f"copy: {quoted(str(arg.value))} has more than 256 MB", fix=TOO_LARGE_FIX) from None
+    except OSError as error:
+        reason = f"copy: {quoted(str(arg.value))} can't be read: {error.strerror or error}"
+        raise arg.position.error(reason, fix="name a file that you can read") from None
+    return None
 
 
 def _file_text(path: Path, position: Position, shown: str) -> Templated:

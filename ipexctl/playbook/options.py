@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shlex
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.file_reader import COPIED, TooLargeError, open_regular
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.playbook.playbook_file import Position, Value, templates_in
 from ipexctl.text import expanded, is_variable_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ipexctl.playbook.model import Arg
 
@@ -258,6 +261,28 @@ def source_path(module: str, base: Path, text: str) -> Path:
     """The path of `src`, searched as Ansible does: in files/ or templates/ beside the playbook, then beside it."""
     inner = base / ("templates" if module == "template" else "files") / text
     return inner if not text.startswith(("/", "~")) and inner.exists() else local_path(base, text)
+
+
+TOO_LARGE_FIX: Final = "sync sends large directories, and continues where it broke off: sync: {src: DIR}"
+
+
+def check_copied(path: Path) -> None:
+    """Raise an OSError if copy cannot send this file or directory; TooLargeError if it is too large. Reads nothing."""
+    sizes: Iterable[int]
+    if not path.is_dir():
+        number = open_regular(path)
+        try:
+            sizes = [os.fstat(number).st_size]
+        finally:
+            os.close(number)
+    else:
+        files = (Path(directory, name) for directory, _, names in os.walk(path) for name in names)
+        sizes = (file.stat().st_size for file in files if file.is_file())
+    total = 0
+    for size in sizes:
+        total += size
+        if total > COPIED.limit:
+            raise TooLargeError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
 
 
 def script_argv(base: Path, line: str) -> list[str]:

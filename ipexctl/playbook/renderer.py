@@ -237,7 +237,12 @@ class Worker:
         if message["op"] == "names":
             return json.dumps([self.renderer.printed_name(text, message["names"]) for text, _ in message["texts"]])
         if message["op"] == "check":
-            return json.dumps([self.renderer.syntax_error(text, kind == "expr") for text, kind in message["texts"]])
+            return json.dumps(
+                [
+                    self.renderer.syntax_error(text, kind == "expr", lookups=message["lookups"])
+                    for text, kind in message["texts"]
+                ]
+            )
         return self._answer(message)
 
     def _answer(self, job: Mapping[str, Any]) -> str:

@@ -36,6 +36,15 @@ from jinja2.utils import missing
 
 _MAX_COMPILED: Final = 4096
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
+_LOOKUPS: Final = ("lookup", "query")
+_BUILTIN: Final = "ansible.builtin."
+_LOOKUP_FIX: Final = "let a task make the value, and register it: exec, with delegate_to: localhost and --local"
+_LOOKUP_FIXES: Final = {
+    "file": "copy: {src: FILE, dest: PATH} sends the file; vars_files: [FILE] reads variables from it",
+    "template": "template: {src: FILE, dest: PATH} fills the file and sends it",
+    "vars": "name the variable itself: {{ NAME }}; of another host: {{ hostvars[HOST][NAME] }}",
+}
+"""The ways to do what lookups of Ansible do that are not here."""
 
 
 class BadTemplate(Exception):
@@ -229,11 +238,11 @@ class Renderer:
         self._env.globals.pop("lipsum")
         for name in ("pprint", "urlize", "xmlattr", "format"):
             self._env.filters.pop(name)
-        self._env.globals.update({"lookup": self._lookup, "query": self._lookup, "omit": "\x00omit"})
+        self._env.globals.update({**dict.fromkeys(_LOOKUPS, self._lookup), "omit": "\x00omit"})
         self._compiled = lru_cache(_MAX_COMPILED)(self._compile)
 
-    def syntax_error(self, text: str, expression: bool) -> dict[str, Any] | None:
-        """The syntax error of a template, or None; nothing is evaluated."""
+    def syntax_error(self, text: str, expression: bool, *, lookups: bool) -> dict[str, Any] | None:
+        """The syntax error of a template, or None; nothing is evaluated. `lookups`: whether these are checked, too."""
         try:
             tree = self._env.parse("{{ (" + text + ") }}" if expression else text)
         except TemplateSyntaxError as error:
@@ -254,6 +263,13 @@ class Renderer:
                 if node.name not in known:
                     problem = f"no {label} is called {node.name!r}"
                     return {"what": problem, "line": node.lineno, "word": node.name, "known": sorted(known)}
+        for call in tree.find_all(nodes.Call) if lookups else ():
+            if isinstance(call.node, nodes.Name) and call.node.name in _LOOKUPS and call.args:
+                name = call.args[0].value if isinstance(call.args[0], nodes.Const) else None
+                if isinstance(name, str) and name.removeprefix(_BUILTIN) != "env":
+                    fix = _LOOKUP_FIXES.get(name.removeprefix(_BUILTIN), _LOOKUP_FIX)
+                    what = f"there is no {call.node.name}({name!r}), only {call.node.name}('env', 'NAME')"
+                    return {"what": what, "line": call.lineno, "word": call.node.name, "fix": fix}
         return None
 
     def printed_name(self, text: str, names: Container[str]) -> dict[str, Any] | None:
@@ -284,7 +300,7 @@ class Renderer:
 
     def _lookup(self, kind: str, *names: str, default: Any = None) -> Any:
         """The `env` lookup, the only one supported. Its values are recorded as secrets and never printed."""
-        if kind.removeprefix("ansible.builtin.") != "env":
+        if kind.removeprefix(_BUILTIN) != "env":
             raise SecurityError(f"lookup({kind!r}); there is lookup('env', 'NAME')")
         values = [os.environ.get(name, default if default is not None else "") for name in names]
         self.secrets.update(str(value) for value in values if value and len(str(value)) > 3)

@@ -103,14 +103,14 @@ class Templater:
         """
         self._send(("host", name), {"op": "host", "name": name, "layers": list(layers)})
 
-    def check(self, templates: Iterable[Templated]) -> list[FileError]:
-        """The syntax errors of templates."""
+    def check(self, templates: Iterable[Templated], *, lookups: bool = True) -> list[FileError]:
+        """The syntax errors of templates; with `lookups`, also the lookups that are not supported."""
         return [
             template.spot(problem["line"], problem.get("word")).error(
                 f"Jinja: {problem['what']}",
-                fix=did_you_mean(problem["word"], problem["known"]) if problem.get("word") else "",
+                fix=did_you_mean(problem["word"], problem["known"]) if "known" in problem else problem.get("fix", ""),
             )
-            for template, problem in self._problems("check", list(templates))
+            for template, problem in self._problems("check", list(templates), lookups=lookups)
         ]
 
     def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> list[FileError]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.file_reader import COPIED, TooLargeError, read_regular
 from ipexctl.playbook.modules.host_script import WALK, run_sh
-from ipexctl.playbook.options import source_path
+from ipexctl.playbook.options import TOO_LARGE_FIX, source_path
 from ipexctl.playbook.result import Call, Result, failed, unified_diff
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _copy(context: PlayContext, call: Call, session: Session) -> Result:
         with _READING:
             data = _content(source, source.stat().st_mtime_ns)
     except TooLargeError:
-        return failed(f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off")
+        return failed(f"{source} has more than 256 MB", TOO_LARGE_FIX)
     except OSError as error:
         return failed(f"{source} on this machine: {error.strerror or error}", "its path is from the playbook on")
     return _put(context, call, session, data, source.name)
@@ -191,7 +191,7 @@ def _put_tree(context: PlayContext, call: Call, session: Session, source: Path) 
     except OSError as error:
         return failed(f"{error.filename} on this machine: {error.strerror or error}")
     if files is None:
-        return failed(f"{source} has more than 256 MB", "sync brings large trees, and goes on where it broke off")
+        return failed(f"{source} has more than 256 MB", TOO_LARGE_FIX)
     unsupported = next((name for name in files if "\n" in name or "\\" in name), None)
     if unsupported is not None:
         return failed(f"{unsupported!r}: copy can't carry such a name", "sync can")

@@ -25,6 +25,10 @@ def mistakes(tmp_path: Path) -> list[Case]:
         refusals.test_unsupported_modules_and_keywords_are_refused_with_an_alternative,
     ):
         tasks += [f"- {task}" for task, _ in rows_of(test)]
+    tasks += [task for task, *_ in rows_of(refusals.test_lookup_that_is_not_supported_is_refused_when_read)]
+    with (tmp_path / "model.bin").open("wb") as file:
+        file.truncate((256 << 20) + 1)
+    tasks.append("- copy: {src: model.bin, dest: /x}")
     for line, _ in rows_of(refusals.test_creates_and_chdir_in_a_command_line_are_refused_also_with_templates):
         tasks.append(f"- command: {line}")
     texts = [(task, play_of(f"{task}\n")) for task in tasks]

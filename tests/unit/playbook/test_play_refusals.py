@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,8 @@ from ipexctl.errors import MAX_ERRORS
 from ipexctl.playbook.options import source_path
 from ipexctl.playbook.prepare import TaskSelection, check_facts, prepare
 from ipexctl.playbook.templater import Templater
-from playbook_helpers import HOSTS, at, book, play_of, refusal
+from message_data import missing
+from playbook_helpers import HOSTS, at, book, play_of, refusal, tasks_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,3 +169,49 @@ def test_source_files_are_searched_in_the_same_places_as_ansible(tmp_path: Path)
 )
 def test_one_extra_vars_option_may_set_several_variables(word: str, values: dict[str, str]) -> None:
     assert _pairs(word) == values
+
+
+def test_copy_of_a_file_or_directory_that_is_too_large_is_refused_when_read(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("model.bin", "data/one", "data/two"):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(200 << 20 if "/" in name else (256 << 20) + 1)
+    with (tmp_path / "fits").open("wb") as file:
+        file.truncate(256 << 20)
+    for src, is_refused in {"model.bin": True, "data": True, "data/": True, "fits": False, "data/one": False}.items():
+        text = play_of(f"- exec: x\n- copy: {{src: {src}, dest: /x}}")
+        if is_refused:
+            error = refusal(tmp_path, text)
+            assert (error.line, missing(error.message, f"{src} 256")) == (4, [])
+            assert "sync: {src: DIR}" in error.fix
+        else:
+            assert len(tasks_in(tmp_path, text)) == 2
+
+
+def test_copy_of_a_pipe_or_of_a_broken_link_is_refused_when_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("nowhere")
+    for src in ("pipe", "link"):
+        error = refusal(tmp_path, play_of(f"- copy: {{src: {src}, dest: /x}}"))
+        assert (error.line, missing(error.message, src)) == (3, [])
+
+
+@pytest.mark.parametrize(
+    ("tasks", "line", "fix"),
+    [
+        ("- exec: x\n- copy: {content: \"{{ lookup('file', 'a') }}\", dest: /x}", 4, "copy: {src: FILE"),
+        ("- debug: {msg: \"{{ query('ansible.builtin.template', 'a') }}\"}", 3, "template: {src: FILE"),
+        ("- debug: {var: \"lookup('pipe', 'id')\"}", 3, "register"),
+        ("- exec: x\n  when: lookup('password', 'a') == 'b'", 4, "register"),
+        ("- debug: {msg: x}\n  loop: \"{{ lookup('env', lookup('vars', 'a')) }}\"", 4, "hostvars"),
+    ],
+)
+def test_lookup_that_is_not_supported_is_refused_when_read(tmp_path: Path, tasks: str, line: int, fix: str) -> None:
+    error = refusal(tmp_path, play_of(tasks))
+    assert error.line == line
+    assert fix in error.fix
+
+
+def test_lookup_of_a_variable_of_the_environment_is_accepted_when_read(tmp_path: Path) -> None:
+    for kind in ("'env'", "'ansible.builtin.env'", "kind"):
+        assert tasks_in(tmp_path, play_of(f"- debug: {{msg: \"{{{{ lookup({kind}, 'A') }}}}\"}}"))
