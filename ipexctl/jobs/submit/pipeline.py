@@ -151,7 +151,7 @@ def submit_run(
             launch.start_supervisor()
             on_failure.callback(lambda: unreached.update(launch.abandon()))
             tree = _upload(query, project, context, notify, preflight)
-            check_data(hosts, request, tree, pool)
+            check_data(hosts, request, project.root, tree, pool)
             if request.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 note(text)
             plan = replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))

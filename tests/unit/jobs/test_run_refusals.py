@@ -40,7 +40,8 @@ def found(**more: Any) -> str:
 
 def evaluate(output: Mapping[str, str], python: str | None) -> places.CheckedPaths:
     """The result of what the script printed on each host."""
-    return places.evaluate_paths({name: places.parse_paths(text) for name, text in output.items()}, python)
+    hosts = [Host(name, name) for name in output]
+    return places.evaluate_paths({name: places.parse_paths(text) for name, text in output.items()}, python, hosts, {})
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,7 @@ MPI = "mpi /o/bin/mpirun\tmpirun (Open MPI) 5.0.11|\n"
         ("/v/bin/python", [found(), found(packages={})], "b", "/v/bin/python torch 2.13.0 a b"),
         ("/v/bin/python", [found(version="3.6.8")], "a", "/v/bin/python a 3.6.8"),
         (None, ["", "--data /d\n", "--data /d\n"], "bc", "--data /d b,c"),
+        (None, ["--data /d\n", "--data /d\n"], "ab", "--data /d a,b"),
         (None, ["", "--no-sync /data/p/train.py\n"], "b", "--no-sync /data/p/train.py b"),
         (None, [MPI, MPI.replace("5.0.11", "4.1.6")], "b", "openmpi 5.0.11 a 4.1.6 b"),
         (None, [MPI, "--mpi /o/bin/mpirun\n"], "b", "--mpi /o/bin/mpirun b"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 import shlex
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.facts.software import Mpi, parse_mpi
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.submit.preflight.data_copy import copy_line
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.request import LaunchOptions, RankEnv
 from ipexctl.remote.command import Command
@@ -21,6 +23,7 @@ from ipexctl.remote.session import Session, capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
@@ -88,8 +91,17 @@ class CheckedPaths:
     """The setvars.sh of the bindings that this MPI is inside."""
 
 
-def check_paths(hosts: Sequence[Host], request: RunRequest, pool: SessionPool, unsynced: str = "") -> CheckedPaths:
-    """One round trip, or none if the user named no path; raises a StartFailure. `unsynced`: a path to check."""
+def check_paths(
+    hosts: Sequence[Host],
+    request: RunRequest,
+    pool: SessionPool,
+    unsynced: str = "",
+    local_data: Mapping[str, str] | None = None,
+) -> CheckedPaths:
+    """One round trip, or none if the user named no path; raises a StartFailure. `unsynced`: a path to check.
+
+    `local_data`: the data directories that the control machine has, with their paths there (default: the same paths).
+    """
     data = [path for path in request.data if path.startswith("/")]
     mpi = request.options.mpi if "/" in request.options.mpi else ""
     if not (data or request.setup or request.python or mpi or unsynced):
@@ -121,22 +133,22 @@ def check_paths(hosts: Sequence[Host], request: RunRequest, pool: SessionPool, u
         if done.error is not None:
             raise StartFailure.of_host(done.host.name, done.error)
         found[done.host.name] = done.result or FoundPaths()
-    checked = evaluate_paths({host.name: found[host.name] for host in hosts}, request.python)
+    local_data = {path: path for path in data if os.path.isdir(path)} if local_data is None else local_data  # noqa: PTH112
+    checked = evaluate_paths({host.name: found[host.name] for host in hosts}, request.python, hosts, local_data)
     return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
 
 
-def check_data(hosts: Sequence[Host], request: RunRequest, tree: str, pool: SessionPool) -> None:
-    """Check relative --data directories, which are below the project's tree on the hosts. Raises a StartFailure."""
-    data = tuple(posixpath.normpath(f"{tree}/{path}") for path in request.data if not path.startswith("/"))
-    if not data:
+def check_data(hosts: Sequence[Host], request: RunRequest, root: Path, tree: str, pool: SessionPool) -> None:
+    """Check relative --data directories, which are below the project's tree on the hosts. Raises a StartFailure.
+
+    `root`: the project on the control machine.
+    """
+    sources = {posixpath.normpath(f"{tree}/{path}"): root / path for path in request.data if not path.startswith("/")}
+    if not sources:
         return
-    try:
-        check_paths(hosts, replace(request, data=data, setup=None, python=None, options=LaunchOptions()), pool)
-    except StartFailure as failure:
-        if failure.exit_code == 3:
-            raise
-        fix = "a --data directory is not synced: copy or link it to that path on every host, or name its absolute path"
-        raise replace(failure, fix=fix) from None
+    request = replace(request, data=tuple(sources), setup=None, python=None, options=LaunchOptions())
+    local_data = {path: str(source) for path, source in sources.items() if source.is_dir()}
+    check_paths(hosts, request, pool, local_data=local_data)
 
 
 def parse_paths(output: str) -> FoundPaths:
@@ -172,7 +184,9 @@ def _parse_python(text: str) -> FoundPython:
     return reply.decode(FoundPython, version=(int(version[1]), int(version[2]), int(version[3])))
 
 
-def evaluate_paths(found: Mapping[str, FoundPaths], python: str | None) -> CheckedPaths:
+def evaluate_paths(
+    found: Mapping[str, FoundPaths], python: str | None, hosts: Sequence[Host], local_data: Mapping[str, str]
+) -> CheckedPaths:
     """`found` is in the order of the hosts. Raises a StartFailure. Pure."""
     missing: dict[str, list[str]] = {}
     for name, paths in found.items():
@@ -183,6 +197,14 @@ def evaluate_paths(found: Mapping[str, FoundPaths], python: str | None) -> Check
         if option == "--no-sync":
             reason = f"--no-sync: {path} does not exist on {fold(names)}"
             fix = "without --no-sync it is synced; with it, every host must have that path"
+        elif option == "--data":
+            reason = f"{line} does not exist on {fold(names)}"
+            copied = copy_line(path, hosts, names, local_data.get(path))
+            fix = (
+                f"--data is not synced; to copy it: {copied}"
+                if copied
+                else "no host has it, nor has this machine: name a directory that every host has, or take --data out"
+            )
         else:
             reason = f"{line} does not exist on {fold(names)}"
             fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
@@ -194,11 +216,11 @@ def evaluate_paths(found: Mapping[str, FoundPaths], python: str | None) -> Check
     broken |= {name: "it was not found" for name, paths in found.items() if paths.python is None and name not in broken}
     if broken:
         first = next(iter(broken))
-        hosts = tuple(name for name, text in broken.items() if text == broken[first])
+        failing = tuple(name for name, text in broken.items() if text == broken[first])
         raise StartFailure(
-            f"--python {python} on {fold(hosts)}: {broken[first]}",
+            f"--python {python} on {fold(failing)}: {broken[first]}",
             "name a Python that has the same path on every host; without --python: the environment of ipexctl install",
-            hosts,
+            failing,
         )
     env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
     return CheckedPaths(env, mpi)

@@ -1,0 +1,48 @@
+"""The shell line that copies a `--data` directory to the hosts that lack it. Pure.
+
+In: the directory, the hosts, which of them lack it, and its path on the control machine if it is there. Out: one line
+for the user's shell. It needs tar and ssh alone, with the ssh settings of the call, makes the directory, and removes
+nothing. The source is the control machine, else the first host that has the directory; without either there is no line.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from ipexctl.hosts.host import ssh_options
+from ipexctl.hosts.select import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.hosts.host import Host
+
+
+def copy_line(path: str, hosts: Sequence[Host], lacking: Sequence[str], on_control: str | None) -> str | None:
+    """`hosts` are all hosts of the call in their order."""
+    source = next((host for host in hosts if host.name not in lacking), None)
+    targets = [host for host in hosts if host.name in lacking]
+    if on_control is not None:
+        packed = _tar("-c", on_control)
+    elif source is not None:
+        packed = _on(source, _tar("-c", path), stdin="</dev/null")
+    else:
+        return None
+    unpacked = f"mkdir -p -- {shlex.quote(path)} && {_tar('-x', path)}"
+    remote = [host for host in targets if host.address != LOCAL.address]
+    if len(remote) == len(targets) > 1 and len({tuple(ssh_options(host)) for host in targets}) == 1:
+        ssh = shlex.join(["ssh", *ssh_options(targets[0])])
+        names = " ".join(shlex.quote(host.address) for host in targets)
+        return f'for host in {names}; do {packed} | {ssh} "$host" {shlex.quote(unpacked)}; done'
+    return "; ".join(f"{packed} | {_on(host, unpacked)}" for host in targets)
+
+
+def _tar(verb: str, path: str) -> str:
+    return f"tar {verb}f - -C {shlex.quote(path)}" + (" ." if verb == "-c" else "")
+
+
+def _on(host: Host, line: str, stdin: str = "") -> str:
+    if host.address == LOCAL.address:
+        return f"sh -c {shlex.quote(line)}"
+    return " ".join(filter(None, (shlex.join(["ssh", *ssh_options(host), host.address, line]), stdin)))
