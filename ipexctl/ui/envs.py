@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.text import printable, readable
+from ipexctl.text import counted, printable, readable
 from ipexctl.ui.install import verified_text
 from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import host_json, report_json, show_results, value_json
@@ -23,11 +23,12 @@ def as_json(report: EnvsReport) -> dict[str, Any]:
 
 def _listing_json(listing: EnvListing | None) -> dict[str, Any]:
     if listing is None:
-        return {"envs": [], "wheels": None, "leftovers": None}
+        return {"envs": [], "wheels": None, "leftovers": None, "prunable_bytes": None}
     return {
         "envs": value_json(listing.envs),
         "wheels": {"count": listing.wheels, "bytes": listing.wheel_bytes},
         "leftovers": {"count": listing.leftovers, "bytes": listing.leftover_bytes},
+        "prunable_bytes": listing.prunable_bytes,
     }
 
 
@@ -57,12 +58,18 @@ def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str)
         print_message(f"no environments; create one: ipexctl install{options}")
     for done in report.hosts:
         listing = done.listing
-        if listing is not None and not quiet and (listing.wheels or listing.leftovers):
+        if listing is not None and not quiet and (listing.wheels or listing.leftovers or listing.unnamed):
             parts = [f"{listing.wheels} cached wheels ({readable(listing.wheel_bytes)})"] if listing.wheels else []
             parts += [f"leftovers ({readable(listing.leftover_bytes)})"] if listing.leftovers else []
+            if listing.unnamed:
+                sizes = [env.bytes for env in listing.unnamed if env.bytes is not None]
+                is_known = len(sizes) == len(listing.unnamed)
+                size = readable(sum(sizes)) if is_known else "not all measured"
+                parts.append(f"{counted(len(listing.unnamed), 'environment')} without a name ({size})")
             print_message(
                 f"{printable(done.host.name)}: {', '.join(parts)}; while no run or install is alive (ipexctl ps), "
-                f"ipexctl envs --prune{options} removes them, and environments without a name"
+                f"ipexctl envs --prune{options} removes them"
+                + (f" and frees up to {readable(freed)}" if (freed := listing.prunable_bytes) is not None else "")
             )
 
 
@@ -74,5 +81,5 @@ def _row(env: EnvEntry) -> tuple[str, ...]:
         env.python or "?",
         torch,
         env.backend or "?",
-        readable(env.bytes),
+        "?" if env.bytes is None else readable(env.bytes),
     )

@@ -83,6 +83,15 @@ def test_the_list_has_names_sizes_and_leftovers(home: Home) -> None:
     assert listed["wheel_bytes"] > 10_000
 
 
+def test_sizes_are_unknown_where_counting_takes_too_long(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ipexctl.node.env import environments
+
+    monkeypatch.setattr(environments, "MEASURE_SECONDS", -1.0)
+    listed = environments.list_within_time({"home": str(home.path)})
+    assert [env.bytes for env in listed.envs] == [None]
+    assert listed.envs[0].complete
+
+
 def test_empty_home_is_listed(tmp_path: Path) -> None:
     assert Home(tmp_path / "none").envs("list")["envs"] == []
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
+import time
 from typing import Any, Callable, Mapping, TypedDict, Union
 
 from ipexctl.node.common.answer import AgentError, Json
@@ -113,12 +115,17 @@ def remove_file(path: AnyPath) -> None:
         os.unlink(path)
 
 
-def disk_usage(path: AnyPath) -> int:
-    """Bytes on disk of a directory with everything in it; a file with several names counts once."""
+def disk_usage(path: AnyPath, deadline: float = math.inf) -> int:
+    """Bytes on disk of a directory with everything in it; a file with several names counts once.
+
+    Raises a TimeoutError if it is not done at this time of time.monotonic().
+    """
     seen: set[int] = set()
     total = 0
     pending = [os.fspath(path)]
     while pending:
+        if time.monotonic() > deadline:
+            raise TimeoutError
         with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)

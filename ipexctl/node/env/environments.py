@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import IO, Any, Callable, Mapping, Sequence, TypedDict
 
@@ -35,6 +37,8 @@ HYDRA = "opt/mpi/bin/mpiexec.hydra"
 """The Intel MPI inside the oneCCL bindings, below their package."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
+MEASURE_SECONDS = 20.0
+"""For the sizes of all environments of a home."""
 
 
 class HomeRequest(TypedDict):
@@ -151,7 +155,20 @@ def list_directory(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def list_environments(request: HomeRequest) -> EnvListing:
+def size_until(path: Path, deadline: float) -> int | None:
+    """Bytes on disk, or None if that takes too long: on a slow NFS the 30,000 files of an environment take a minute."""
+    try:
+        return disk_usage(path, deadline)
+    except TimeoutError:
+        return None
+
+
+def list_within_time(request: HomeRequest) -> EnvListing:
+    return list_environments(request, time.monotonic() + MEASURE_SECONDS)
+
+
+def list_environments(request: HomeRequest, deadline: float = math.inf) -> EnvListing:
+    """The environments; the sizes of those that are not measured at the deadline are None."""
     home = Path(home_of(request))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
@@ -171,7 +188,7 @@ def list_environments(request: HomeRequest) -> EnvListing:
                 backend=record.get("backend"),
                 created=record.get("created"),
                 packages=record.get("packages") or {},
-                bytes=disk_usage(entry),
+                bytes=size_until(entry, deadline),
                 complete=is_complete,
             )
         )
@@ -332,7 +349,7 @@ def add_request(request: NoteRequest) -> Json:
 READING = frozenset({"check", "list", "used"})
 ACTIONS: dict[str, Callable[[Any], object]] = {
     "check": check,
-    "list": list_environments,
+    "list": list_within_time,
     "remove": remove,
     "used": is_used,
     "prune": prune,

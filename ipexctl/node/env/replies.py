@@ -80,7 +80,8 @@ class EnvEntry(NamedTuple):
     backend: str | None
     created: str | None
     packages: Mapping[str, str]
-    bytes: int
+    bytes: int | None
+    """On disk; None if there was no time to look at all its files."""
     complete: bool
 
 
@@ -91,6 +92,18 @@ class EnvListing(NamedTuple):
     leftover_bytes: int
     wheels: int
     wheel_bytes: int
+
+    @property
+    def unnamed(self) -> tuple[EnvEntry, ...]:
+        return tuple(env for env in self.envs if not env.names)
+
+    @property
+    def prunable_bytes(self) -> int | None:
+        """The bytes that a prune frees if nothing is in use; None if that was not measured."""
+        sizes = [env.bytes for env in self.unnamed]
+        if None in sizes:
+            return None
+        return self.leftover_bytes + self.wheel_bytes * bool(self.wheels) + sum(size for size in sizes if size)
 
 
 class Removed(NamedTuple):

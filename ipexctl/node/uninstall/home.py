@@ -175,7 +175,7 @@ class HomeContents:
     def found(self) -> Iterator[HomeEntry]:
         """The entries that `remove` removes."""
         envs = environments.list_environments({"home": self.home}).envs
-        yield HomeEntry("environments", len(envs), sum(env.bytes for env in envs))
+        yield HomeEntry("environments", len(envs), sum(env.bytes or 0 for env in envs))
         for kind, parts in self.parts().items():
             files = [part.files(with_results=self.takes_results) for part in parts]
             removable = [paths for part, paths in zip(parts, files) if paths or not part.results()]

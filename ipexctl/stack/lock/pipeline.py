@@ -19,6 +19,7 @@ from ipexctl.remote.progress import Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import Download, StoreLocation
 from ipexctl.stack.choice import installed_plan
+from ipexctl.stack.env.preflight import UNPACKED
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
     PYPI,
@@ -287,6 +288,7 @@ def announce_stack(
             f"only the CUDA build of torch {plan.torch} is available: {text}, of which {readable(cuda)} are useless "
             "on a CPU"
         )
+    text += f"; the environment takes about {readable(locked.lock.size * UNPACKED)} in each home"
     text += f"; {_smaller_stack(context, locked)}"
     context.notes.append(text)
     context.watch(Notice(text, warning=True))

@@ -51,7 +51,7 @@ def test_download_above_2_gb_warns_and_names_the_smaller_stack(is_cuda: bool) ->
     sizes: dict[str, int | None] = {"torch": 2 * GB, "nvidia-cublas" if is_cuda else "big": GB}
     first, second = announced(sizes, CPU_BUILD)
     assert (first.warning, second.warning) == (False, True)
-    assert missing(second.text, f"{readable(3 * GB)} --stack torch-2.15") == []
+    assert missing(second.text, f"{readable(3 * GB)} {readable(6.3 * GB)} --stack torch-2.15") == []
     assert ("CUDA" in second.text) == is_cuda
 
 

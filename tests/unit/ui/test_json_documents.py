@@ -36,7 +36,11 @@ UNINSTALLED = UninstallResult(N1, "ok")
             "stack refused path wheels bytes notes dry_run",
             "env packages verify",
         ),
-        (envs.as_json(EnvsReport((EnvsResult(N1, "ok"),), 0.0)), "", "home envs wheels leftovers removed verify"),
+        (
+            envs.as_json(EnvsReport((EnvsResult(N1, "ok"),), 0.0)),
+            "",
+            "home envs wheels leftovers prunable_bytes removed verify",
+        ),
         (
             uninstall.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED)),
             "control obstacles with_results dry_run",
