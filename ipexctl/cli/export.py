@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
+from ipexctl.cli import complete
 from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.cli.options import Home, Output, Targets, option, subcommand
 from ipexctl.errors import UserError
@@ -145,7 +146,17 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
 
 @subcommand(export_command, "ansible")
-def ansible(*, targets: Targets, home: Home, output: Output) -> None:
+def ansible(
+    *,
+    env: str | None = option(
+        "--env NAME",
+        "Environment whose Python Ansible uses on the hosts (default: Ansible's own choice).",
+        autocompletion=complete.environments,
+    ),
+    targets: Targets,
+    home: Home,
+    output: Output,
+) -> None:
     """Print the hosts as an Ansible inventory.
 
     \b
@@ -153,9 +164,11 @@ def ansible(*, targets: Targets, home: Home, output: Output) -> None:
     """
     from ipexctl.cli.hosts import check_home, choose_hosts
     from ipexctl.export.ansible import to_ansible
+    from ipexctl.stack.env.record import check_env_name
 
-    check_home(home)
-    _print(to_ansible(choose_hosts(targets)), output)
+    home_dir = check_home(home)
+    python = f"{home_dir}/envs/{check_env_name(env)}/bin/python" if env is not None else None
+    _print(to_ansible(choose_hosts(targets), python), output)
 
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[LaunchCall, PlannedRun]:

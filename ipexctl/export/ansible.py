@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 SSH_ARGS: Final = "ansible_ssh_common_args"
+INTERPRETER: Final = "ansible_python_interpreter"
 REQUIREMENTS: Final = (
     "Needed on the machine that uses it: ssh to every host, with the keys and ssh files at the paths below; their host "
     "keys are known there."
 )
 
 
-def to_ansible(hosts: Sequence[Host]) -> Exported:
-    """The inventory with the hosts' groups, and the groups `node0` and `nodes` if these names are free."""
+def to_ansible(hosts: Sequence[Host], python: str | None = None) -> Exported:
+    """The inventory with the hosts' groups, and the groups `node0` and `nodes` if these names are free.
+
+    `python`: the Python that Ansible uses on every host, whatever an inventory that was read says.
+    """
     import yaml  # costs start-up
 
     groups: dict[str, Any] = {}
@@ -35,7 +39,8 @@ def to_ansible(hosts: Sequence[Host]) -> Exported:
     for group, members in own_groups.items():
         if members and group not in used_names:
             groups[group] = {"hosts": {host.name: {} for host in members}}
-    tree = {"all": {"hosts": {host.name: _variables(host) for host in hosts}, "children": groups}}
+    interpreter = {INTERPRETER: python} if python is not None else {}
+    tree = {"all": {"hosts": {host.name: {**_variables(host), **interpreter} for host in hosts}, "children": groups}}
     notes = [
         f"{group_name} is called something else already: no such group"
         for group_name in own_groups

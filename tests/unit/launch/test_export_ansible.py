@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from ipexctl.cli.app import app
+from ipexctl.errors import UserError
 from ipexctl.export.ansible import to_ansible
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
@@ -87,3 +90,16 @@ def test_existing_hosts_and_groups_keep_the_names_node0_and_nodes() -> None:
     assert yaml.safe_load(found.text)["all"]["children"] == {"nodes": {"hosts": {"node0": {}, "node1": {}}}}
     assert len(found.notes) == 2
     assert to_ansible((Host("localhost", "localhost"),)).notes == ()
+
+
+def test_environment_is_the_python_of_every_host(tmp_path: Path) -> None:
+    path = tmp_path / "inventory.yaml"
+    path.write_text("all: {hosts: {a: {ansible_python_interpreter: /usr/bin/python3}, b: {}}}\n")
+    call = ["export", "ansible", "-H", str(path), "--home", "/opt/x"]
+    without, named = (CliRunner().invoke(app, [*call, *more]) for more in ([], ["--env", "train"]))
+    pythons = [
+        {host.get("ansible_python_interpreter") for host in yaml.safe_load(done.stdout)["all"]["hosts"].values()}
+        for done in (without, named)
+    ]
+    assert pythons == [{"/usr/bin/python3", None}, {"/opt/x/envs/train/bin/python"}]
+    assert isinstance(CliRunner().invoke(app, [*call, "--env", "../x"]).exception, UserError)
