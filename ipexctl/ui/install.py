@@ -68,7 +68,9 @@ def verified_text(verify: Mapping[str, Any]) -> str:
     """The verified features as text; without times, so that equal hosts share one line."""
     if not verify.get("ok"):
         return ""
-    features = [f"verified: {verify['capability']}" if verify.get("capability") else "verified"]
+    features = [f"verified: torch's own kernels use {verify['capability']}" if verify.get("capability") else "verified"]
+    if verify.get("amx"):
+        features.append("oneDNN can use AMX")
     if verify.get("bf16") in ("training", "inference"):
         features.append(f"bf16 {verify['bf16']}")
     if verify.get("allreduce_ms"):

@@ -137,7 +137,7 @@ class VerifyResult(NamedTuple):
     oneccl: str | None = None
     python: str | None = None
     capability: str | None = None
-    """torch's CPU capability: `AVX512`."""
+    """The instructions of torch's own kernels: `AVX512`; never AMX, which only oneDNN uses."""
     bf16: str | None = None
     """`training`, `inference` or `no`."""
     bf16_why: str = ""
@@ -147,6 +147,8 @@ class VerifyResult(NamedTuple):
     """The mpirun that started the two ranks; None if they were started without one."""
     allreduce_ms: tuple[float, ...] = ()
     """The best of three, for 4 KB and for 4 MB."""
+    amx: bool | None = None
+    """Whether torch finds AMX in the CPU; None if it can't tell."""
 
     @property
     def failed(self) -> Phase | None:

@@ -32,7 +32,9 @@ def torch_step(_: str) -> dict[str, Any]:
     product = torch.ones(32, 32) @ torch.ones(32, 32)
     if float(product.sum()) != 32.0**3:
         raise ArithmeticError(f"a product of matrices is wrong: {float(product.sum())}")
-    facts = {"torch": str(torch.__version__), "python": sys.version.split()[0], "capability": capability}
+    # get_cpu_capability() never says AMX: oneDNN, which multiplies matrices in bf16 and int8, chooses it by itself.
+    amx = getattr(getattr(torch, "cpu", None), "_is_amx_tile_supported", lambda: None)()
+    facts = {"torch": str(torch.__version__), "python": sys.version.split()[0], "capability": capability, "amx": amx}
     return {**facts, **bf16(torch, None)}
 
 

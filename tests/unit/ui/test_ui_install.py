@@ -41,6 +41,16 @@ def test_hosts_with_the_same_result_are_one_line(capsys: pytest.CaptureFixture[s
     assert out.count("\n") == 3
 
 
+@pytest.mark.parametrize("amx", [True, False, None])
+def test_amx_is_named_beside_the_instructions_of_torch_itself(
+    amx: bool | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(report(host("n1", verify={**PROOF, "amx": amx})))
+    out = capsys.readouterr().out
+    assert "torch's own kernels use AVX512" in out
+    assert ("AMX" in out) == bool(amx)
+
+
 def test_refusal_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
     refusal = Refusal("REASON", "FIX --torch 2.5", ("n2",))
     hosts = (host("n1", "failed", "NOTHING"), host("n2", "failed", refusal.reason))
