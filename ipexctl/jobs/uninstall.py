@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.control_files import FileGroup, find_control_files, remove_control_files
 from ipexctl.jobs.registry import RunRegistry, abandoned_runs, starting_runs
 from ipexctl.node.uninstall.replies import HomeReply
@@ -193,7 +194,7 @@ class _Uninstall:
         """Fail every host and the control machine."""
         for result in self.working():
             name = result.host.name
-            self.update(result.host, obstacles.get(name) or HostError(f"not done, because of {', '.join(obstacles)}"))
+            self.update(result.host, obstacles.get(name) or HostError(f"not done, because of {fold(obstacles)}"))
         error = obstacles.get(CONTROL_MACHINE.name) or HostError("not done, because of the hosts")
         return self.report(UninstallResult.of_error(CONTROL_MACHINE, error), is_survey=True)
 

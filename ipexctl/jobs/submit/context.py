@@ -139,7 +139,9 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
             fix = f"{error.fix}; or {leave_out}" if error.fix else leave_out
             raise replace(StartFailure.of_host(name, error), fix=fix) from None
         homes[name] = home.path
-    if refusal := check_same_home(homes, [host_facts.account.user for host_facts in facts.values()]):
+    if refusal := check_same_home(
+        {host.name: homes[host.name] for host in hosts}, [facts[host.name].account.user for host in hosts]
+    ):
         raise StartFailure.of_refusal(refusal)
     return {host.name: facts[host.name] for host in hosts}  # the answers come in any order
 

@@ -12,6 +12,7 @@ from doctor_rules_helpers import healthy
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.facts.gather import HostFacts
+from ipexctl.facts.system import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.submit.context import complete_facts
 from ipexctl.jobs.submit.preflight.imports import (
@@ -259,3 +260,13 @@ def test_a_script_that_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) 
         (tmp_path / "train.py").symlink_to("/dev/zero")
     with pytest.raises(UserError, match=r"train\.py"):
         project_script("train.py", tmp_path / "train.py", tmp_path)
+
+
+def test_different_homes_are_named_in_the_order_of_the_hosts() -> None:
+    hosts = [Host(name, name) for name in ("a", "b", "c")]
+    paths = {"a": "/h/a", "b": "/h/b", "c": "/h/c"}
+    answers = [HostFacts(host, "ok", facts=healthy()._replace(home=HomeDirectory(paths[host.name]))) for host in hosts]
+    with pytest.raises(StartFailure) as refused:
+        complete_facts(hosts, reversed(answers))
+    assert refused.value.hosts == ("b", "c")
+    assert "/h/a on a and /h/b on b" in refused.value.reason

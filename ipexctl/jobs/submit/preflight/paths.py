@@ -129,7 +129,8 @@ def check_paths(
         return parse_paths(result.stdout.decode(errors="replace"))
 
     found: dict[str, FoundPaths] = {}
-    for done in list(pool.each(hosts, check)):  # to its end: an abandoned one cancels the pool
+    outcomes = {done.host.name: done for done in pool.each(hosts, check)}  # to its end, and they come in any order
+    for done in (outcomes[host.name] for host in hosts):
         if done.error is not None:
             raise StartFailure.of_host(done.host.name, done.error)
         found[done.host.name] = done.result or FoundPaths()
