@@ -93,7 +93,7 @@ BREAKS: Final = (
         "run/verdict.py",
         "        self._on_end()\n",
         "",
-        r"there are still",
+        r"there are still|had SIGTERM (5|6|7)\.\d+ s after the end|had SIGTERM None",
         ("a rank raises",),
     ),
     Break(
