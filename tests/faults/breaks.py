@@ -182,6 +182,6 @@ BREAKS: Final = (
         "            directory.mkdir(exist_ok=True)\n        self.remove_leftovers()",
         "            directory.mkdir(exist_ok=True)",
         r"are left of an install",
-        ("install is disturbed",) * 8,
+        ("a build of an environment is killed",) * 6,
     ),
 )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ipexctl.lab import LabHost
 
-    from .stage import FaultLab
+    from .stage import FaultLab, Process
 
 ENDED_WITHIN: Final = 45.0
 """Seconds after the call until no process of it is left."""
@@ -46,6 +46,8 @@ _numbers = itertools.count()
 class TransferCase:
     name: str
     play: Callable[[TransferRound], None]
+    fault: str = ""
+    """One of FAULTS, or `build` for the program that builds an environment; a random one by default."""
 
 
 @dataclass
@@ -80,12 +82,16 @@ class TransferRound:
 
     def disturb(self, running: Running, longest: float) -> str:
         """Inject a fault, and wait for the end of the call; returns the fault."""
-        fault, host = self.chance.choice(FAULTS), self.chance.choice(self.hosts)
+        fault, host = self.case.fault or self.chance.choice(FAULTS), self.chance.choice(self.hosts)
         moment, duration = self.chance.uniform(0, longest), self.chance.uniform(0.5, 6.0)
         self.notes.append(f"{fault} on {host.name} at +{moment:.2f} s")
+        if fault == "build":
+            wait_until(lambda: self._builders(host.name) or running.process.poll() is not None, 60, running.said)
+            moment /= longest
         time.sleep(moment)
-        if fault == "process":
-            found = self.stage.processes(host.name, with_sshd=True)
+        if fault in ("process", "build"):
+            everything = self.stage.processes(host.name, with_sshd=True)
+            found = self._builders(host.name) if fault == "build" else everything
             if found:
                 process = self.chance.choice(found)
                 self.notes.append(process.words[:90])
@@ -102,6 +108,9 @@ class TransferRound:
         self._check_call(running, fault, code)
         wait_until(lambda: not self.stage.left(), ENDED_WITHIN, lambda: f"still there: {self.stage.left()}")
         return fault
+
+    def _builders(self, host: str) -> list[Process]:
+        return [process for process in self.stage.processes(host) if "env.build" in process.words.split()]
 
     @staticmethod
     def _check_call(running: Running, fault: str, code: int) -> None:
@@ -216,7 +225,8 @@ def _install(context: TransferRound) -> None:
         contents[host.name] = {name: content for name, content in files.items() if not name.endswith(TIMES)}
         own = context.stage.file(host.name, home)
         left = [*own.glob("envs/.*"), *own.glob("tmp/*"), *own.glob("**/*.part"), *own.glob("**/.*.new")]
-        left = [path for path in left if path.name not in ("sync",)]
+        # A copy of the agent that was not finished goes when the next version is unpacked there.
+        left = [path for path in left if path.name != "sync" and not path.is_relative_to(own / "agent")]
         assert not left, f"{host.name}: {left} are left of an install"
     first, *others = contents.values()
     assert first, "the environment has no files"
@@ -236,6 +246,7 @@ def _environments(context: TransferRound, host: LabHost, home: str) -> list[str]
 TRANSFER_CASES: Final = (
     TransferCase("sync is disturbed", _sync),
     TransferCase("sync is disturbed once more", _sync),
+    TransferCase("a build of an environment is killed", _install, "build"),
     TransferCase("install is disturbed", _install),
     TransferCase("install is disturbed once more", _install),
 )

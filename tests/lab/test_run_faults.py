@@ -58,6 +58,7 @@ def test_reported_run_result_matches_the_injected_fault(stage: FaultLab, case: F
         "the call gets SIGINT as it starts the run",
         "sync is disturbed",
     ],
+    ids=lambda name: name.replace(" ", "-"),
 )
 def test_random_moment_of_a_fault_leaves_the_right_report_and_nothing_else(stage: FaultLab, name: str) -> None:
     case = next(case for case in (*RANDOM_CASES, *TRANSFER_CASES) if case.name == name)
