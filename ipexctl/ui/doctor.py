@@ -28,7 +28,7 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
     paragraph = partial(_paragraph, has_color=wants_color(sys.stdout, no_color=no_color))
     if not quiet:
         show_table(
-            ("host", "state", "cpu", "cores", "numa", "isa", "memory used", "load"),
+            ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
             [_row(host) for host in report.hosts],
             no_color=no_color,
         )

@@ -64,7 +64,7 @@ def test_output_fits_80_columns_without_color(mixed: Lab) -> None:
     assert "\x1b" not in ran.out
     table = ran.out.splitlines()[:10]
     assert max(len(line) for line in table) <= 80
-    columns = ["host", "state", "cpu", "cores", "numa", "isa", "memory used", "load"]
+    columns = ["host", "state", "cpu", "cores", "numa", "isa", "memory", "load"]
     assert re.split(r" {2,}", table[0].strip()) == columns
     assert [line.split()[0] for line in table[2:]] == [f"node{i}" for i in range(1, 9)]
     assert re.search(r"(?m)^fail  node\[3,7\] \[cpu\.", ran.out)
