@@ -179,8 +179,8 @@ BREAKS: Final = (
     Break(
         "remains of a killed build are kept",
         "env/build.py",
-        "            directory.mkdir(exist_ok=True)\n        self.remove_leftovers()",
-        "            directory.mkdir(exist_ok=True)",
+        'for entry in self.tmp.glob("build-*"):',
+        "for entry in ():",
         r"are left of an install",
         ("a build of an environment is killed",) * 6,
     ),

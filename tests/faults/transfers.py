@@ -87,14 +87,13 @@ class TransferRound:
         self.notes.append(f"{fault} on {host.name} at +{moment:.2f} s")
         if fault == "build":
             wait_until(lambda: self._builders(host.name) or running.process.poll() is not None, 60, running.said)
-            moment /= longest
+            moment *= 0.3 / longest  # a build takes about a second
         time.sleep(moment)
         if fault in ("process", "build"):
-            everything = self.stage.processes(host.name, with_sshd=True)
-            found = self._builders(host.name) if fault == "build" else everything
-            if found:
-                process = self.chance.choice(found)
-                self.notes.append(process.words[:90])
+            found = self.stage.processes(host.name, with_sshd=True)
+            chosen = self._builders(host.name) if fault == "build" else self.chance.sample(found, min(1, len(found)))
+            for process in chosen:
+                self.notes.append(process.words[:40])
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
         elif fault in ("link", "disk"):
@@ -109,7 +108,15 @@ class TransferRound:
         wait_until(lambda: not self.stage.left(), ENDED_WITHIN, lambda: f"still there: {self.stage.left()}")
         return fault
 
+    @property
+    def home(self) -> str:
+        """The home of this round's install."""
+        return f"/home/ipex/installed-{self.number}"
+
     def _builders(self, host: str) -> list[Process]:
+        """The programs that build an environment there, once they have a directory for it."""
+        if not [*self.stage.file(host, self.home).glob("tmp/build-*")]:
+            return []
         return [process for process in self.stage.processes(host) if "env.build" in process.words.split()]
 
     @staticmethod
@@ -206,7 +213,7 @@ def _install(context: TransferRound) -> None:
     wheels = cluster.project / "wheels"
     if not wheels.exists():
         write_stack(wheels, python=PYTHON, pad=4 << 20)
-    home = f"/home/ipex/installed-{context.number}"
+    home = context.home
     call = ("install", "-H", cluster.lab.hostfile, "--home", home, "--wheelhouse", wheels, "--offline")
     context.disturb(cluster.begin_call(*call, "--json"), 6.0)
     for host in context.hosts:
