@@ -77,7 +77,7 @@ BREAKS: Final = (
         "run/rank.py",
         'self.client.send_message("exit", **self.exit)\n\n    def handle_message',
         "pass\n\n    def handle_message",
-        r"there are still",
+        r"there are still|\('failed', 'lost'",
         ("a rank is killed",),
     ),
     Break(
