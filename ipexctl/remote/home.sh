@@ -10,7 +10,7 @@ has_line() { # pattern file...: whether one of the files is regular and has such
         home_count=$((home_count + 1))
         if [ -f "$home_file" ] && [ ! -h "$home_file" ]; then
             [ -n "$home_pattern" ] || return 0
-            if head -c 65536 "$home_file" 2>/dev/null | grep -qE "$home_pattern"; then return 0; fi
+            if dd if="$home_file" bs=65536 count=1 2>/dev/null | grep -qE "$home_pattern"; then return 0; fi
         fi
     done
     return 1

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ipexctl.trust.host_state import HostState
 
 _SCRIPTS: Final = Path(__file__).with_name("scripts")
+_WRITE_IN_HOME: Final = frozenset({"key", "files", "remove"})
+"""Scripts that call functions of `directory.sh` and of `remote/home.sh`."""
 _LOGIN: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) (?:=([ -~]*)|((?:[0-9a-f]{2})*))")
 
 
@@ -76,7 +78,7 @@ class HostSteps:
 
     def make_key(self, ipexctl_home: str) -> str:
         """node0's public key. The private key is created there if it is missing, and never leaves node0."""
-        reply = self._run(("lock", "directory", "key"), [ipexctl_home], "create a key")
+        reply = self._run(("lock", "key"), [ipexctl_home], "create a key")
         return " ".join(reply.decode(errors="replace").split()[:2])
 
     def write_files(self, ipexctl_home: str, contents: Files) -> None:
@@ -84,12 +86,12 @@ class HostSteps:
             text.encode(errors="surrogateescape") for text in (contents.known_hosts, contents.config)
         )
         args = [ipexctl_home, str(len(known_hosts)), str(len(config))]
-        self._run(("lock", "directory", "files"), args, "write config and known_hosts", known_hosts + config)
+        self._run(("lock", "files"), args, "write config and known_hosts", known_hosts + config)
 
     def remove_files(self, ipexctl_home: str, *, is_default_home: bool) -> bool:
         """Remove key and config from node0; returns whether there were any."""
         args = [ipexctl_home, "default" if is_default_home else ""]
-        return self._run(("lock", "directory", "remove"), args, "remove key and config").strip() == b"done"
+        return self._run(("lock", "remove"), args, "remove key and config").strip() == b"done"
 
     def log_in(self, ssh_names: Mapping[str, str], config: str | None) -> dict[str, LoginAttempt]:
         """Log in from this host to every node, with that config.
@@ -120,6 +122,8 @@ class HostSteps:
 
 def trust_script(names: Sequence[str], arguments: Sequence[str], label: str) -> Command:
     """These scripts of trust as one command."""
+    if not _WRITE_IN_HOME.isdisjoint(names):
+        names = ("directory", *names)
     files = [_SCRIPTS / f"{name}.sh" for name in names]
     functions = home_functions() if "directory" in names else ""
     return Command.scripts(*files, arguments=arguments, label=label, functions=functions)

@@ -179,7 +179,7 @@ BREAKS: Final = (
     Break(
         "remains of a killed build are kept",
         "env/build.py",
-        'for entry in self.tmp.glob("build-*"):',
+        'for entry in own_entries(home, "tmp"):',
         "for entry in ():",
         r"are left of an install",
         ("a build of an environment is killed",) * 6,

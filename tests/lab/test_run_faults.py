@@ -20,7 +20,7 @@ from lab_run_helpers import Cluster, by_rank, new_cluster
 
 MPI_LAB = LabSpec(hosts=3, name=f"endlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
-SEED = int(os.environ.get("IPEXCTL_SEED") or time.time())
+SEED = int(os.environ.get("IPEXCTL_TESTS_SEED") or time.time())
 """Decides the moments of the faults; a failure prints it."""
 NUMBERED = """\
 import os, sys, time
@@ -45,7 +45,7 @@ def test_reported_run_result_matches_the_injected_fault(stage: FaultLab, case: F
     try:
         FaultRound(stage, case, random.Random(f"{SEED}/{case.name}")).play()
     except WrongReport as wrong:
-        pytest.fail(f"IPEXCTL_SEED={SEED}: {wrong}")
+        pytest.fail(f"IPEXCTL_TESTS_SEED={SEED}: {wrong}")
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_reported_run_result_matches_the_injected_fault(stage: FaultLab, case: F
 def test_random_moment_of_a_fault_leaves_the_right_report_and_nothing_else(stage: FaultLab, name: str) -> None:
     case = next(case for case in (*RANDOM_CASES, *TRANSFER_CASES) if case.name == name)
     played = play_round(stage, case, SEED, 1)
-    assert played.wrong == "", f"IPEXCTL_SEED={SEED}: {played.line}"
+    assert played.wrong == "", f"IPEXCTL_TESTS_SEED={SEED}: {played.line}"
 
 
 def test_attach_works_after_node0_is_reachable_again(cluster: Cluster) -> None:

@@ -152,7 +152,7 @@ def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_prin
     patches = {"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")}
     attached = attach(code, 1, patches=patches, ranks_in=place)
     process = attached.begin("attach", "last")
-    wait_until(lambda: (place / "0000.out").exists() and (place / "0000.out").stat().st_size > 0, 20)
+    wait_until(lambda: (place / "0000.out").exists() and (place / "0000.out").stat().st_size == 6, 20)
     with contextlib.suppress(OSError), (place / "ballast").open("wb", buffering=0) as ballast:
         while ballast.write(b"\0" * 4096):
             pass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent_helpers import agent_argv, mark_home, wait_until
+from agent_helpers import agent_argv, wait_until
 
 if TYPE_CHECKING:
     from ipexctl.node.env.lock import CompileRequest
@@ -49,7 +49,6 @@ def test_long_error_of_uv_is_kept_and_a_uv_without_permission_named(tmp_path: Pa
 
 @pytest.mark.parametrize(("seconds", "text"), [(60, ""), (0.5, "uv found no answer in time")])
 def test_uv_ends_if_the_connection_closes_or_at_timeout(tmp_path: Path, seconds: float, text: str) -> None:
-    mark_home(tmp_path)
     uv, started = tmp_path / "uv", tmp_path / "started"
     uv.write_text(f"#!/bin/sh\necho $$ > {started}\nexec sleep 60\n")
     uv.chmod(0o700)

@@ -125,7 +125,8 @@ def is_agent_copy(path: str) -> bool:
         return is_file(path)
     if _NEW_COPY.fullmatch(name):
         return True
-    return bool(_COPY.fullmatch(name)) and is_directory(f"{path}/ipexctl") and is_directory(path)
+    is_copy = is_directory(f"{path}/ipexctl") or is_file(f"{path}/__main__.py")
+    return bool(_COPY.fullmatch(name)) and is_directory(path) and is_copy
 
 
 def is_stored(path: str) -> bool:

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator, Mapping, TypedDict
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ipexctl.node.common.files import home_of, sha256_of
-from ipexctl.node.common.home import is_home
 from ipexctl.node.common.home_entries import LOCK_DIRECTORY, own_entries
 from ipexctl.node.common.http import CA_BUNDLES
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
@@ -53,14 +51,12 @@ class CompileRequest(TypedDict):
 
 @contextlib.contextmanager
 def temporary_directory(home: str) -> Iterator[Path]:
-    """It is removed at the end, also on a signal. It is in the home if there is one: a dry run makes none."""
-    if not is_home(home):
-        with tempfile.TemporaryDirectory(prefix="ipexctl-") as made:
-            Path(made, "tmp").mkdir(mode=0o700)
-            yield Path(made)
-        return
+    """It is removed at the end, also on a signal.
+
+    `home` is the cache of the control machine, or a home that has its mark since uv was put into its store.
+    """
     tmp = Path(home) / "tmp"
-    tmp.mkdir(exist_ok=True, mode=0o700)
+    tmp.mkdir(parents=True, exist_ok=True, mode=0o700)
     for leftover in own_entries(home, "tmp"):
         if LOCK_DIRECTORY.fullmatch(Path(leftover).name) and not is_partial_in_use(leftover):
             shutil.rmtree(leftover, ignore_errors=True)  # of a killed command

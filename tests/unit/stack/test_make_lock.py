@@ -23,7 +23,6 @@ from agent_helpers import agent_argv, all_pythons
 from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.home import MARK
 from ipexctl.node.common.processes import is_running, partial_name
 from ipexctl.node.env.replies import Candidate, PipSettings, SourceFailure
 from ipexctl.remote.outcome import HostError
@@ -68,14 +67,6 @@ def named(lock: Lock) -> dict[str, str]:
     return {wheel.name: wheel.filename for wheel in lock.wheels}
 
 
-@pytest.fixture(autouse=True)
-def homes(tmp_path: Path) -> None:
-    """Homes, which have a directory for unfinished work; a dry run elsewhere uses the system's."""
-    for home in (tmp_path, tmp_path / "home"):
-        home.mkdir(exist_ok=True)
-        (home / MARK).touch()
-
-
 def refused(*, home: Path, answered: IndexAnswer, **more: object) -> str:
     with pytest.raises((HostError, UserError)) as caught:
         make_lock(maker(home), plan("torch==2.8.0+cpu"), answered, **more)  # type: ignore[arg-type]
@@ -112,12 +103,9 @@ def test_making_a_lock_leaves_no_files(wheels: Path, tmp_path: Path, monkeypatch
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with SimpleIndex(wheels) as served, SimpleIndex(wheels, errors={"small": 403}) as refusing:
-        make_lock(
-            maker(tmp_path / "home"), plan(), query(index(refusing.url), index(served.url))
-        )  # uv looks for a login
-    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
-    assert left == {MARK, "home", f"home/{MARK}", "home/tmp"}
-    assert tmp_path.joinpath("home/tmp").stat().st_mode & 0o777 == 0o700
+        make_lock(maker(tmp_path), plan(), query(index(refusing.url), index(served.url)))  # uv looks for a login
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["tmp"]
+    assert tmp_path.joinpath("tmp").stat().st_mode & 0o777 == 0o700
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -428,10 +416,9 @@ def test_package_with_status_403_is_searched_in_the_next_index(wheels: Path, tmp
     assert lock.wheels[0].url == whole.file_url("small-2.0-py3-none-any.whl")
 
 
-def test_unwritable_home_is_named(wheels: Path, tmp_path: Path) -> None:
-    (tmp_path / "home/tmp").touch()
-    with pytest.raises(HostError, match="home/tmp"):
-        make_lock(maker(tmp_path / "home"), plan(), query(links(str(wheels))))
+def test_unwritable_home_is_named(wheels: Path) -> None:
+    with pytest.raises(HostError, match="/proc/nowhere"):
+        make_lock(maker(Path("/proc/nowhere")), plan(), query(links(str(wheels))))
 
 
 def _pypi() -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ipexctl.node.common.home import MARK
+from agent_helpers import mark_home
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.trust.host_steps import login_command, read_logins, trust_script
@@ -159,45 +159,43 @@ def test_concurrent_edits_are_serialized(run: Run, keys: Path) -> None:
 
 def test_key_is_created_once_and_removed(run: Run, tmp_path: Path) -> None:
     ours = tmp_path / "a b" / "ipexctl"
-    first = run(("lock", "directory", "key"), ours)
+    first = run(("lock", "key"), ours)
     assert first.returncode == 0, first.stderr
-    assert run(("lock", "directory", "key"), ours).stdout == first.stdout
+    assert run(("lock", "key"), ours).stdout == first.stdout
     (ours / "ssh/id_ed25519.pub").unlink()
-    assert run(("lock", "directory", "key"), ours).stdout == first.stdout
+    assert run(("lock", "key"), ours).stdout == first.stdout
     assert (ours / "ssh/id_ed25519.pub").read_bytes() == first.stdout
     assert (ours / "ssh").stat().st_mode & 0o777 == 0o700
     assert (ours / "ssh/id_ed25519").stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in (ours / "ssh").iterdir()) == ["id_ed25519", "id_ed25519.pub", "made"]
-    config = b"# Made by `ipexctl trust`\n"
-    assert run(("lock", "directory", "files"), ours, 2, len(config), stdin=b"kk" + config).stdout == b"done\n"
+    config = b"# Made by `ipexctl trust`, which writes it anew.\n"
+    assert run(("lock", "files"), ours, 2, len(config), stdin=b"kk" + config).stdout == b"done\n"
     assert ((ours / "ssh/known_hosts").read_bytes(), (ours / "ssh/config").read_bytes()) == (b"kk", config)
-    assert run(("lock", "directory", "files"), ours, 2, 9, stdin=b"xxyyy").returncode == 1
+    cut = run(("lock", "files"), ours, 2, 9, stdin=b"xxyyy")
+    assert (cut.returncode, b"cut" in cut.stderr) == (1, True)
     assert (ours / "ssh/config").read_bytes() == config
-    assert run(("lock", "directory", "remove"), ours, "").stdout == b"done\n"
+    assert run(("lock", "remove"), ours, "").stdout == b"done\n"
     assert list(tmp_path.iterdir()) == []
-    assert run(("lock", "directory", "remove"), ours, "").stdout == b"same\n"
+    assert run(("lock", "remove"), ours, "").stdout == b"same\n"
 
 
 @pytest.mark.parametrize(
-    ("entries", "code"), [(None, 0), ([], 0), ([MARK, "runs"], 0), ([MARK, "runs", ".mine"], 0), (["runs"], 1)]
+    ("entries", "mode"), [(None, 0o700), ([], 0o700), (["runs"], 0o700), (["runs", ".mine"], 0o700)]
 )
-def test_a_home_is_private_with_any_umask(run: Run, tmp_path: Path, entries: list[str] | None, code: int) -> None:
-    """Also one that was open to its group and has other files; a directory of others stays as it is."""
+def test_a_home_is_private_with_any_umask(run: Run, tmp_path: Path, entries: list[str] | None, mode: int) -> None:
     home = tmp_path / "above" / "home"
     umask = os.umask(0o002)
     try:
         if entries is not None:
             home.mkdir(parents=True)
         for entry in entries or ():
-            (home / entry).touch() if entry == MARK else (home / entry).mkdir()
-        done = run(("lock", "directory", "key"), home)
+            mark_home(home)
+            (home / entry).mkdir()
+        done = run(("lock", "key"), home)
     finally:
         os.umask(umask)
-    assert done.returncode == code, done.stderr
-    if code:
-        assert (done.stderr, [path.name for path in home.iterdir()]) == (b"ipexctl-home other_files\n", entries)
-        return
-    assert home.stat().st_mode & 0o777 == 0o700
+    assert done.returncode == 0, done.stderr
+    assert home.stat().st_mode & 0o777 == mode
     assert (home / "ssh").stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o077 for path in (home / "ssh").iterdir()} == {0}
 
@@ -205,7 +203,7 @@ def test_a_home_is_private_with_any_umask(run: Run, tmp_path: Path, entries: lis
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_home_of_another_account_gets_no_key(run: Run, tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
-    done = run(("lock", "directory", "key"), tmp_path)
+    done = run(("lock", "key"), tmp_path)
     assert done.returncode == 1
     assert done.stderr == b"ipexctl-home other_account\n"
     assert list(tmp_path.iterdir()) == []
@@ -214,15 +212,29 @@ def test_a_home_of_another_account_gets_no_key(run: Run, tmp_path: Path) -> None
 def test_invalid_key_is_reported_and_can_be_revoked(run: Run, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "ssh").mkdir(parents=True)
-    (home / MARK).touch()
-    (home / "ssh/made").touch()
     (home / "ssh/id_ed25519").write_text("half a k")
+    (home / "ssh/id_ed25519.pub").write_text("ssh-ed25519 AAAA ipexctl me@node1\n")
     (home / "ssh/notes").write_text("mine")
-    done = run(("lock", "directory", "key"), home)
+    done = run(("lock", "key"), home)
     assert done.returncode == 1
     assert b"is no key that can be read" in done.stderr
-    assert run(("lock", "directory", "remove"), home, "").stdout == b"done\n"
+    assert run(("lock", "remove"), home, "").stdout == b"done\n"
     assert [path.name for path in (home / "ssh").iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("files", [("id_ed25519",), ("config",), ("id_ed25519", "id_ed25519.pub", "config")], ids=str)
+def test_key_or_config_of_a_user_in_a_home_is_neither_used_nor_removed(
+    run: Run, tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    home = mark_home(tmp_path / "home")
+    (home / "ssh").mkdir()
+    for name in files:
+        (home / "ssh" / name).write_text("mine")
+    for names, args in ((("lock", "key"), ()), (("lock", "files"), (2, 3))):
+        refused = run(names, home, *args, stdin=b"kkccc")
+        assert (refused.returncode, refused.stderr) == (1, b"ipexctl-home foreign_ssh\n")
+    assert run(("lock", "remove"), home, "").stdout == b"same\n"
+    assert {path.name: path.read_text() for path in (home / "ssh").iterdir()} == dict.fromkeys(files, "mine")
 
 
 @each_shell
