@@ -135,7 +135,7 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
         why = f"node0 ({snapshot.node0}) was rebooted meanwhile"
     else:
         why = f"its supervisor on node0 ({snapshot.node0}) was killed: by a user, or by the kernel as memory ran out"
-        look = f"on {snapshot.node0}, as root: dmesg -T | grep -i kill shows whether the kernel did it"
+        look = f"the kernel's log shows whether it did; as root on {snapshot.node0}: dmesg -T | grep -i kill"
         notes = (*notes, look)
     lines = tuple(Line("supervisor", bare(line)) for line in _without_blanks(snapshot.supervise, LINES))
     return Diagnosis(

@@ -88,7 +88,7 @@ def mention_failed_call(answer: WhyResult, failed: FailedCall | None) -> WhyResu
         return answer
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(failed.at))
     because = f": {failed.reason}" if failed.reason else ""
-    note = f"the last call of ipexctl run, {failed.script} at {at}, began no run{because}; this is the run before it"
+    note = f"ipexctl run {failed.script} at {at} started no run{because}; this is the run before it"
     return replace(answer, diagnosis=replace(answer.diagnosis, notes=(note, *answer.diagnosis.notes)))
 
 
