@@ -111,7 +111,9 @@ def _write_ssh(path: Path) -> None:
         path.parent.mkdir()
         ssh = shlex.quote(ssh)
         named = f'for word in "$@"; do case $word in -F*) exec {ssh} "$@" ;; esac; done'
-        path.write_text(f'#!/bin/sh\n{named}\nexec {ssh} -F /dev/null "$@"\n')
+        # The system's file stays: the pages are tested with one of their own there.
+        system = "config=/etc/ssh/ssh_config; [ -r $config ] || config=/dev/null"
+        path.write_text(f'#!/bin/sh\n{named}\n{system}\nexec {ssh} -F $config "$@"\n')
         path.chmod(0o755)
 
 
