@@ -125,11 +125,18 @@ def find_distrust(path: Path | str) -> Distrust | None:
     return next(_distrusts(os.fspath(path)), None)
 
 
-def check_found(path: Path | str, *, naming: str = "", trust: str = "", more: str = "") -> None:
+def check_found(
+    path: Path | str,
+    *,
+    naming: str = "",
+    trust: str = "",
+    more: str = "",
+    role: str = "was found, not named, and does not count",
+) -> None:
     """Raise a UserError for a found file that does not count.
 
     `naming` is how to name the file in a call, `trust` the entry of `trusted-directories` to propose in place of the
-    file's directory, `more` another way out.
+    file's directory, `more` another way out, `role` what the file would decide.
     """
     trusted: tuple[str, ...] | None = None
     for distrust in _distrusts(os.fspath(path)):
@@ -141,8 +148,7 @@ def check_found(path: Path | str, *, naming: str = "", trust: str = "", more: st
             fixes += [f"or name it in the call: {naming}"] if naming else []
             fixes += [more] if more else []
             raise UserError(
-                f"{printable(os.fspath(path))} was found, not named, and does not count: "
-                + describe(distrust, os.fspath(path)),
+                f"{printable(os.fspath(path))} {role}: " + describe(distrust, os.fspath(path)),
                 fix="; ".join(fixes),
             )
 

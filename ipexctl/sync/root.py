@@ -56,7 +56,9 @@ def _check_marks(directory: Path, start: Path) -> None:
     own = shlex.quote(os.fspath(start / MARKS[0]))
     for name in MARKS:
         if os.path.isfile(directory / name):
-            check_found(directory / name, more=f"or end the search for the project below it: touch {own}")
+            more = f"or end the search for the project below it: touch {own}"
+            role = "would make its directory the project, and does not count"
+            check_found(directory / name, more=more, role=role)
 
 
 def is_marked(path: Path) -> bool:
