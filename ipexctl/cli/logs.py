@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.follow import Event, LineChoice, Watch
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import Stream
+    from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import HostError
     from ipexctl.ui.run.plain import JsonLog, PlainRun
@@ -101,6 +102,7 @@ def logs_command(
                 code = code or copy_code
                 if copy_code and isinstance(shown, JsonLog):
                     shown.reason = f"{record.node0.name}: {error.reason}"
+            _report_missing_output(record, follower.status, shown, output)
     if not (shown.lines or code or output.json or output.quiet):
         reason = f"no line matches --grep {quoted(grep)}" if grep else "there is no output yet"
         which = ("" if ranks == "all" else f", ranks {ranks}") + (", stderr only" if stderr else "")
@@ -108,6 +110,25 @@ def logs_command(
     if shown.broken and not code:
         raise OutputError(shown.broken)
     raise typer.Exit(code)
+
+
+def _report_missing_output(
+    record: RunRecord, status: RunStatus | None, shown: JsonLog | PlainRun, output: Output
+) -> None:
+    """Say what the record of node0 lacks, because its disk was full, and where it is."""
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.ui.messages import print_message
+    from ipexctl.ui.run.plain import JsonLog
+
+    if status is None or (lost := status.output_lost) is None:
+        return
+    copy = RunRegistry().directory / record.id / "ranks"
+    where = f"; what this machine has received of it is in {copy}" if copy.is_dir() else ""
+    missing = f"{lost.bytes:,} bytes are not in the record of {lost.host}, whose disk was full{where}"
+    if isinstance(shown, JsonLog):
+        shown.reason = shown.reason or missing
+    elif not output.quiet:
+        print_message(printable(f"run {record.id}: {missing}"))
 
 
 def check_pattern(pattern: str) -> None:

@@ -170,6 +170,8 @@ def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_prin
         assert why["output_lost"] is None
     else:
         assert b"here" in err.splitlines()[-1]
+        logs = attached.call("logs", "last").stderr
+        assert missing(logs.decode(), f"here {attached.copies / attached.run.id}/ranks") == []
         assert why["output_lost"] == {"bytes": len(b"\n".join(expected)) + 1 - 6, "host": "here", "ranks": [0]}
 
 
