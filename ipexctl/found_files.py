@@ -80,7 +80,7 @@ def _objection(state: FileState, caller: Caller) -> Objection | None:
     return None
 
 
-class Account(NamedTuple):
+class PasswdEntry(NamedTuple):
     """A line of passwd."""
 
     name: str
@@ -88,7 +88,9 @@ class Account(NamedTuple):
     gid: int
 
 
-def is_private_group(name: str, gid: int, members: Iterable[str], owner: Account, accounts: Iterable[Account]) -> bool:
+def is_private_group(
+    name: str, gid: int, members: Iterable[str], owner: PasswdEntry, accounts: Iterable[PasswdEntry]
+) -> bool:
     """Whether a group is an account's own: its primary group, of its name, and with no other member. Pure.
 
     Its name counts because a directory service need not list its accounts, and then `users` would look empty.
@@ -108,13 +110,13 @@ def _private_gids(uids: Iterable[int]) -> frozenset[int]:
     import pwd
 
     found = set()
-    accounts: list[Account] = []
+    accounts: list[PasswdEntry] = []
     for uid in uids:
         with contextlib.suppress(KeyError):  # an account without a name, as in containers, has no group of its own
             entry = pwd.getpwuid(uid)
             group = grp.getgrgid(entry.pw_gid)
-            accounts = accounts or [Account(other.pw_name, other.pw_uid, other.pw_gid) for other in pwd.getpwall()]
-            owner = Account(entry.pw_name, uid, entry.pw_gid)
+            accounts = accounts or [PasswdEntry(other.pw_name, other.pw_uid, other.pw_gid) for other in pwd.getpwall()]
+            owner = PasswdEntry(entry.pw_name, uid, entry.pw_gid)
             if is_private_group(group.gr_name, group.gr_gid, group.gr_mem, owner, accounts):
                 found.add(group.gr_gid)
     return frozenset(found)

@@ -9,11 +9,11 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.found_files import (
-    Account,
     Caller,
     Distrust,
     FileState,
     Objection,
+    PasswdEntry,
     check_found,
     check_own,
     describe,
@@ -78,16 +78,16 @@ def test_an_access_control_list_counts_as_write_permission_of_others() -> None:
     ("name", "gid", "members", "accounts", "expected"),
     [
         ("me", MINE, [], [], True),
-        ("me", MINE, ["me"], [Account("other", OTHER, TEAM)], True),
-        ("me", MINE, [], [Account("toor", ME, MINE)], True),  # a second name of the same account
+        ("me", MINE, ["me"], [PasswdEntry("other", OTHER, TEAM)], True),
+        ("me", MINE, [], [PasswdEntry("toor", ME, MINE)], True),  # a second name of the same account
         ("me", MINE, ["other"], [], False),
-        ("me", MINE, [], [Account("other", OTHER, MINE)], False),
+        ("me", MINE, [], [PasswdEntry("other", OTHER, MINE)], False),
         ("users", MINE, [], [], False),  # a directory service may list nobody
         ("team", TEAM, [], [], False),
     ],
 )
-def test_private_group(name: str, gid: int, members: list[str], accounts: list[Account], expected: bool) -> None:
-    me = Account("me", ME, MINE)
+def test_private_group(name: str, gid: int, members: list[str], accounts: list[PasswdEntry], expected: bool) -> None:
+    me = PasswdEntry("me", ME, MINE)
     assert is_private_group(name, gid, members, me, [me, *accounts]) is expected
 
 
