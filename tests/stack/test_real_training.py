@@ -110,7 +110,7 @@ def test_losses_with_every_mpi_equal_one_process_and_output_is_complete(
 ) -> None:
     """The hostfile is the Trainer guide's, comments and all; `-n` takes as many of its lines as it needs."""
     mpi = ("--mpi", f"{training.mpis[named]}/bin/mpirun") if named in training.mpis else ()
-    ran = training.call("run", *mpi, "-n", 2 * hosts, "--ppn", "2", "talk.py", "--fresh", *SHORT)
+    ran = training.call("run", "-v", *mpi, "-n", 2 * hosts, "--ppn", "2", "talk.py", "--fresh", *SHORT)
     assert ran.rc == 0, ran.err + ran.out
     print(f"{named}, {hosts} hosts: {ran.seconds:.1f} s", file=sys.stderr)
     assert f"started by {named}" in ran.err
