@@ -1,15 +1,19 @@
-"""Output of `ipexctl doctor`: a row per host, the findings by level, the recommendation; or JSON."""
+"""Output of `ipexctl doctor`, as text or JSON.
+
+A DoctorReport comes in, lines go out, in the order in which a reader needs them: a row for equal hosts, the findings by
+level with the worst first, the settings that `run` would choose, a summary. A fix has lines of its own, to be copied;
+findings of level info are ids on one line, as nothing has to be done about them. No word is cut.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, merge_findings
-from ipexctl.facts.facts import Facts, to_json
-from ipexctl.text import counted, printable
+from ipexctl.facts.facts import to_json
+from ipexctl.text import counted
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import fold_names, group_by, summary_json
 from ipexctl.ui.table import output_width, print_lines, show_table, wrapped
@@ -19,33 +23,43 @@ if TYPE_CHECKING:
 
     from ipexctl.doctor.recommend import Recommendation
 
-_MORE = " (... ipexctl doctor -v)"
-_STATUSES = ("ok", "warn", "fail", "unreachable")
+_UNREACHABLE = "unreachable"
+_STATUSES = ("ok", "warn", "fail", _UNREACHABLE)
+_CALM = ("info", "ok")
+"""Levels about which nothing has to be done."""
+_INDENT = " " * 6
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
 
 
 def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool) -> None:
-    paragraph = partial(_paragraph, has_color=wants_color(sys.stdout, no_color=no_color))
+    """Print the report; `quiet` leaves out all but the problems, `verbose` shows the findings of level info whole."""
     if not quiet:
         show_table(
             ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
-            [_row(host) for host in report.hosts],
+            host_rows(report.hosts),
             no_color=no_color,
         )
-    findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
-    lines = [line for group in _without_facts(report.hosts) for line in paragraph("unreachable", *group)]
-    for level in reversed(LEVELS):
-        if quiet and level in ("info", "ok"):
-            continue
-        for finding in findings:
-            if finding.level == level:
-                brief = level in ("info", "ok") and not verbose
-                fix = "" if brief else finding.pasteable_fix
-                lines += paragraph(level, finding.id, finding.hosts, finding.message, fix, brief=brief)
+    has_color = wants_color(sys.stdout, no_color=no_color)
+    sections = finding_sections(report, quiet=quiet, verbose=verbose, has_color=has_color)
     if not quiet:
-        lines += _advice(report)
-        lines.append(_summary(report))
-    print_lines(lines)
+        sections.append([*_plan_lines(report), _summary(report)])
+    lines = [line for section in sections if section for line in ("", *section)]
+    print_lines(lines[1:] if quiet else lines)
+
+
+def finding_sections(report: DoctorReport, *, quiet: bool, verbose: bool, has_color: bool) -> list[list[str]]:
+    """The lines of the findings, a section for each level, the worst first."""
+    findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
+    sections = [[line for paragraph in _without_facts(report.hosts) for line in _paragraph(*paragraph, has_color)]]
+    for level in reversed(LEVELS):
+        found = [finding for finding in findings if finding.level == level]
+        if not found or (quiet and level in _CALM):
+            continue
+        if level in _CALM and not verbose:
+            sections.append(_folded(level, found, has_color))
+        else:
+            sections.append([line for finding in found for line in _finding_lines(finding, has_color)])
+    return sections
 
 
 def as_json(report: DoctorReport) -> dict[str, Any]:
@@ -73,24 +87,32 @@ def as_json(report: DoctorReport) -> dict[str, Any]:
     }
 
 
-def _row(host: HostReport) -> tuple[str, ...]:
+def host_rows(hosts: Sequence[HostReport]) -> list[tuple[str, ...]]:
+    """A row for the hosts that are equal but for the load and the memory in use, of which it has the range."""
+    groups = group_by(hosts, _lasting_cells)
+    return [
+        (fold_names(_names(group)), *cells, _memory(group), _load(group))
+        for cells, group in ((key[:-1], group) for key, group in groups.items())
+    ]
+
+
+def _lasting_cells(host: HostReport) -> tuple[str, ...]:
+    """State, processor, cores, NUMA nodes, tier; last, the memory that this account may use."""
     facts = host.facts
     if facts is None:
-        return (host.host.name, host.status, *[""] * 6)
+        return (host.status, *[""] * 5)
     cpu = facts.cpu
     allowed = cpu.allowed
     cores = "" if allowed is None else str(allowed)
     if cpu.cores and allowed and allowed != cpu.cores:
         cores += f" of {cpu.cores}"
     return (
-        host.host.name,
         "not installed" if host.status == "ok" and host.is_installed is False else host.status,
         short_cpu(cpu.model_name or cpu.arch or ""),
         cores,
         str(cpu.numa_nodes or ""),
         cpu.tier or "",
-        _memory(facts),
-        f"{facts.activity.load[0]:.1f}" if facts.activity.load else "",
+        "" if facts.memory.usable is None else _gib(facts.memory.usable),
     )
 
 
@@ -101,70 +123,106 @@ def short_cpu(model: str) -> str:
     return " ".join(short.split()) or " ".join(text.split())
 
 
-def _memory(facts: Facts) -> str:
-    """`12/64 GiB`: what the machine uses, of what this account may use."""
-    memory = facts.memory
-    if memory.usable is None or memory.total is None:
+def _memory(hosts: Sequence[HostReport]) -> str:
+    """`12/64 GiB`: what the machine uses, of what this account may use; `3-12/64 GiB` of several hosts."""
+    memories = [host.facts.memory for host in hosts if host.facts]
+    if not memories or memories[0].usable is None:
         return ""
-    used = "" if memory.available is None else f"{(memory.total - memory.available) / 2**30:.0f}/"
-    return f"{used}{memory.usable / 2**30:.0f} GiB"
+    used = [memory.total - memory.available for memory in memories if memory.total and memory.available is not None]
+    return f"{_range([_gib(size) for size in sorted(used)])}{'/' if used else ''}{_gib(memories[0].usable)} GiB"
 
 
-def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, tuple[str, ...], str, str]]:
-    """Hosts without facts, grouped by reason: id, hosts, message, fix."""
+def _load(hosts: Sequence[HostReport]) -> str:
+    loads = [host.facts.activity.load[0] for host in hosts if host.facts and host.facts.activity.load]
+    return _range([f"{load:.1f}" for load in sorted(loads)])
+
+
+def _range(ascending: Sequence[str]) -> str:
+    """`1`, or `1-3`, or nothing without values."""
+    return "-".join(dict.fromkeys((ascending[0], ascending[-1]))) if ascending else ""
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.0f}"
+
+
+def _without_facts(hosts: Sequence[HostReport]) -> list[tuple[str, str, str, str]]:
+    """Hosts without facts, grouped by reason: level, title, message, fix."""
     groups = group_by((host for host in hosts if host.reason), lambda host: (host.status, host.reason, host.fix))
     return [
-        ("" if status == "unreachable" else status, tuple(host.host.name for host in group), reason, fix)
+        (
+            _UNREACHABLE,
+            _title("" if status == _UNREACHABLE else status, _names(group)),
+            reason,
+            fix,
+        )
         for (status, reason, fix), group in groups.items()
     ]
 
 
-def _paragraph(
-    level: str, id_: str, hosts: Sequence[str], message: str, fix: str, *, has_color: bool, brief: bool = False
-) -> list[str]:
-    """Level, hosts and id, then message and fix; a `brief` finding takes one line."""
-    width, indent = _width(), " " * 6
-    title = " ".join(part for part in (fold_names(hosts), f"[{id_}]" if id_ else "") if part)
-    first = f"{level:<5} {title}"
-    if brief:
-        text = f"{title}: {printable(message)}"
-        room = max(width - len(f"{level:<5} "), len(_MORE) + 1)
-        if len(text) > room:
-            text = text[: room - len(_MORE)].rstrip() + _MORE
-        return [f"{paint(level, _COLORS[level], on=has_color)}{' ' * (5 - len(level))} {text}"]
-    lines = [first.replace(level, paint(level, _COLORS[level], on=has_color), 1)]
-    return [*lines, *wrapped(message, width, indent), *wrapped(fix, width, f"{indent}-> ", f"{indent}   ")]
+def _names(hosts: Sequence[HostReport]) -> list[str]:
+    return [host.host.name for host in hosts]
 
 
-def _advice(report: DoctorReport) -> list[str]:
+def _finding_lines(finding: Finding, has_color: bool) -> list[str]:
+    title = _title(finding.id, finding.hosts)
+    return _paragraph(finding.level, title, finding.message, finding.pasteable_fix, has_color)
+
+
+def _title(id_: str, hosts: Sequence[str]) -> str:
+    return "  ".join(part for part in (id_, fold_names(hosts)) if part)
+
+
+def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) -> list[str]:
+    """Level and title, then the message and the fix, each on lines of its own."""
+    return [
+        f"{_painted(level, has_color)}  {title}",
+        *wrapped(message, _width(), _INDENT),
+        *wrapped(fix, _width(), f"{_INDENT}fix: ", f"{_INDENT}     "),
+    ]
+
+
+def _folded(level: str, findings: Sequence[Finding], has_color: bool) -> list[str]:
+    """The ids alone, as nothing has to be done about them."""
+    ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
+    text = wrapped(f"{ids}: ipexctl doctor -v shows them", _width() - len(_INDENT), hanging=_INDENT)
+    return [f"{_painted(level, has_color)}  {text[0]}", *text[1:]]
+
+
+def _painted(level: str, has_color: bool) -> str:
+    return paint(level, _COLORS[level], on=has_color) + " " * (len(_INDENT) - 2 - len(level))
+
+
+def _plan_lines(report: DoctorReport) -> list[str]:
     """What `run` would do, after what is missing for it: an environment on these hosts."""
-    missing = [host.host.name for host in report.hosts if host.is_installed is False]
-    lines = [*_plan(report.recommendation)]
-    if not missing or not lines:
-        return lines
-    where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
-    return [f"not installed{where}: ipexctl install, or ipexctl run --install", *lines]
-
-
-def _plan(advice: Recommendation | None) -> list[str]:
+    advice = report.recommendation
     if advice is None:
         return []
     if not advice.candidates:
-        return [f"no stack fits these hosts: {advice.why.get('stack', '')}"]
-    settings = [
-        f"stack {' or '.join(advice.candidates)}",
-        advice.dtype,
-        f"{counted(advice.ppn or 0, 'rank')} a host",
-        f"OMP_NUM_THREADS={advice.omp_num_threads}",
-        f"CCL_WORKER_COUNT={advice.ccl_worker_count}" if advice.ccl_worker_count else "",
-        f"backend {advice.backend}",
-        f"interface {advice.iface}" if advice.iface else "",
+        return [*wrapped(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
+    missing = [host.host.name for host in report.hosts if host.is_installed is False]
+    where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
+    first = f"plan (not installed{where}: ipexctl install, or ipexctl run --install)" if missing else "plan"
+    return [*wrapped(first, _width()), *_settings(advice), ""]
+
+
+def _settings(advice: Recommendation) -> list[str]:
+    """A small table: setting, value, reason."""
+    rows = [
+        ("stack", " or ".join(advice.candidates), "stack"),
+        ("precision", advice.dtype, "dtype"),
+        ("ranks per host", advice.ppn, "ppn"),
+        ("OMP_NUM_THREADS", advice.omp_num_threads, "omp_num_threads"),
+        ("CCL_WORKER_COUNT", advice.ccl_worker_count, "ccl_worker_count"),
+        ("backend", advice.backend, "backend"),
+        ("interface", advice.iface, "iface"),
     ]
-    indent = " " * 6
-    chosen = ", ".join(setting for setting in settings if setting)
-    lines = wrapped(f"would run with {chosen}", _width(), hanging=indent)
-    for name in ("stack", "dtype", "omp_num_threads"):
-        lines += wrapped(f"{name}: {advice.why[name]}", _width(), indent)
+    cells = [(name, str(value), advice.why.get(reason, "")) for name, value, reason in rows if value]
+    names, values = (max(len(cell[column]) for cell in cells) for column in (0, 1))
+    lines: list[str] = []
+    for name, value, why in cells:
+        start = f"  {name:<{names}}  {value:<{values}}  "
+        lines += wrapped(why, _width(), start, " " * len(start)) or [start.rstrip()]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Output of doctor: a host's status with findings about several hosts, the width, shortened info lines."""
+"""Output of doctor: rows of equal hosts, findings by level, the width, infos on one line, the plan."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 from doctor_rules_helpers import context, healthy
 
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport
+from ipexctl.doctor.recommend import Recommendation
 from ipexctl.doctor.run import findings_by_host, host_report
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
-from ipexctl.ui.doctor import show_doctor
+from ipexctl.ui.doctor import host_rows, show_doctor
 
 LONG = "Something about the host that is " + "quite " * 30 + "long"
-WORD = "(... ipexctl doctor -v)"
 
 
 def report(*cluster: Finding) -> HostReport:
@@ -42,21 +42,72 @@ def test_cluster_warning_sets_the_status_of_the_named_hosts() -> None:
     assert report(warning, warning._replace(level="fail")).status == "fail"
 
 
-@pytest.mark.parametrize("columns", ["", "60", "90"])
-def test_columns_variable_limits_the_width_and_shortened_lines_name_doctor_v(
+@pytest.mark.parametrize("columns", ["", "60", "80", "120"])
+def test_infos_are_ids_on_one_line_and_no_word_is_cut(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    finding = Finding("system.example", "info", LONG, "nothing to do", ("node1",))
-    lines = shown(capfd, finding, Finding("cpu.example", "info", "Short", "", ("node1",)))
-    (info,) = [line for line in lines if "system.example" in line]
-    assert len(info) <= int(columns or 100)
-    assert info.endswith(WORD)
-    assert "info  node1 [cpu.example]: Short" in lines
-    assert all(len(line) <= int(columns or 200) for line in lines)
-    whole = " ".join(line.strip() for line in shown(capfd, finding, verbose=True))
-    assert LONG in whole
-    assert WORD not in whole
+    infos = [Finding(f"system.example{number}", "info", LONG, "nothing to do", ("node1",)) for number in range(9)]
+    lines = shown(capfd, *infos, infos[0]._replace(hosts=("node2",)))
+    text = " ".join(line.strip() for line in lines)
+    assert [text.count(finding.id) for finding in infos] == [1] * 9
+    assert "ipexctl doctor -v" in text
+    assert LONG not in text
+    assert all(len(line) <= int(columns or 100) for line in lines)
+    verbose = " ".join(line.strip() for line in shown(capfd, *infos, verbose=True))
+    assert verbose.count(LONG) == 9
+    assert "ipexctl doctor -v" not in verbose
+
+
+def test_findings_stand_by_level_and_a_fix_has_its_own_line(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = shown(
+        capfd,
+        Finding("memory.example", "warn", "Slow", "add memory", ("node1",)),
+        Finding("network.example", "fail", "Broken", "mend it", ("node1",)),
+        Finding("cpu.example", "warn", "Old", "", ("node1",)),
+    )
+    ids = [line.split()[1] for line in lines if ".example" in line]
+    assert ids == ["network.example", "memory.example", "cpu.example"]
+    assert "      fix: mend it" in lines
+    assert lines[lines.index("fail  network.example  node1") - 1] == ""
+    assert lines[lines.index("warn  cpu.example  node1") - 1] == "      fix: add memory"
+
+
+def test_equal_hosts_share_a_row_with_the_range_of_what_changes() -> None:
+    idle, busy = healthy(), healthy()
+    assert idle.memory.available is not None
+    busy = busy._replace(
+        activity=busy.activity._replace(load=(7.5, 0.0, 0.0)),
+        memory=busy.memory._replace(available=idle.memory.available - 3 * 2**30),
+    )
+    idle = idle._replace(activity=idle.activity._replace(load=(0.5, 0.0, 0.0)))
+    other = idle._replace(cpu=idle.cpu._replace(model_name="Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz"))
+    reports = [
+        HostReport(Host(f"node{number}", "10.1.0.1"), "ok", 1.0, facts)
+        for number, facts in ((1, busy), (2, other), (3, idle))
+    ]
+    silent = HostReport(Host("node4", "10.1.0.4"), "unreachable", 1.0, reason="no answer")
+    first, second, third = host_rows([*reports, silent])
+    assert (first[0], first[-1]) == ("node[1,3]", "0.5-7.5")
+    used, _, total = first[-2].partition("/")
+    low, high = map(int, used.split("-"))
+    assert high - low == 3, total
+    assert (second[0], second[2], second[-1]) == ("node2", "Platinum 8358", "0.5")
+    assert third == ("node4", "unreachable", "", "", "", "", "", "")
+
+
+def test_plan_is_a_table_of_setting_value_and_reason(capfd: pytest.CaptureFixture[str]) -> None:
+    why = {"stack": "an index has it", "dtype": "no bf16", "backend": "no bindings", "omp_num_threads": "24 / 2"}
+    advice = Recommendation(None, ("ipex-2.8", "torch-2.13"), "float32", 2, 12, None, "gloo", "eth0", why)
+    missing = report()._replace(is_installed=False)
+    show_doctor(DoctorReport((missing,), (), advice, 1.0), quiet=False, verbose=False, no_color=True)
+    lines = capfd.readouterr().out.splitlines()
+    plan = lines[next(index for index, line in enumerate(lines) if line.startswith("plan")) :]
+    assert "ipexctl install" in plan[0]
+    table = {line[2:19].strip(): line[19:].split("  ") for line in plan[1:7]}
+    assert [*table] == ["stack", "precision", "ranks per host", "OMP_NUM_THREADS", "backend", "interface"]
+    assert table["stack"] == ["ipex-2.8 or torch-2.13", "an index has it"]
+    assert [cell for cell in table["OMP_NUM_THREADS"] if cell.strip()][-1].strip() == "24 / 2"
 
 
 def test_fix_with_limit_names_the_hosts(capfd: pytest.CaptureFixture[str]) -> None:
