@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ipexctl.hosts.host import Host
+from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
-from ipexctl.remote.session import Ended, Readable, Session, Stream
+from ipexctl.remote.session import Ended, Readable, Session
 
 
 @dataclass
@@ -29,7 +30,7 @@ class FakeSession(Session):
         return None
 
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         self.commands.append(command.script)
         if self.error:

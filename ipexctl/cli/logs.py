@@ -17,9 +17,9 @@ from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Leave
-    from ipexctl.jobs.follow import Event, LineChoice, Watch
+    from ipexctl.jobs.follow import LineChoice, OnRunUpdate, RunUpdate
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.node.common.frames import Stream
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import HostError
@@ -61,7 +61,7 @@ def logs_command(
         raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")
     check_pattern(grep)
     record = RunRegistry().find(run)
-    streams: tuple[Stream, ...] = ("stderr",) if stderr else ("stdout", "stderr")
+    streams: tuple[StreamName, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     lines = LineChoice(chosen_ranks(record, ranks), streams, tail, grep, exact=timestamps or output.json)
     cancel = Cancel()
     code = 0
@@ -144,7 +144,7 @@ def check_pattern(pattern: str) -> None:
         ) from None
 
 
-def _from_copy(record: RunRecord, error: HostError, watch: Watch, cancel: Cancel, lines: LineChoice) -> int:
+def _from_copy(record: RunRecord, error: HostError, watch: OnRunUpdate, cancel: Cancel, lines: LineChoice) -> int:
     """Print the local copy, made while the run was followed; the exit code is not 0 if the copy is incomplete."""
     from ipexctl.cli.run_hosts import report_host_error
     from ipexctl.jobs.follow import follow_copy
@@ -169,12 +169,12 @@ def _from_copy(record: RunRecord, error: HostError, watch: Watch, cancel: Cancel
     return 0 if copy.is_complete else 3 if isinstance(error, Unreachable) else 1
 
 
-def _lines_only(watch: Watch, *, stderr: bool, follow: bool) -> Watch:
+def _lines_only(watch: OnRunUpdate, *, stderr: bool, follow: bool) -> OnRunUpdate:
     """Send the lines of --stderr to stdout, and drop the end of the run unless the logs are followed."""
     from ipexctl.jobs.follow import RunEnded
     from ipexctl.node.common.frames import Chunk
 
-    def watched(event: Event) -> None:
+    def watched(event: RunUpdate) -> None:
         if isinstance(event, Chunk) and stderr:
             event = event._replace(stream="stdout")
         if follow or not isinstance(event, RunEnded):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals, write_to_terminal
 from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
-from ipexctl.jobs.follow import Event, FollowCall, Follower, RunEnded, follow_copy
+from ipexctl.jobs.follow import FollowCall, Follower, RunEnded, RunUpdate, follow_copy
 from ipexctl.jobs.local_copy import LocalCopy, read_copy
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.node.common.records import RunStatus
@@ -164,7 +164,7 @@ class _Watching:
             raise OutputError(self._view.broken)
         return 0 if ended is None else ended.exit_code
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: RunUpdate) -> None:
         self._view.watch(event)
         self._last_event_at = time.monotonic()
 

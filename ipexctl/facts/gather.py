@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.system import HomeDirectory
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.outcome import Status
-    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
 
@@ -64,7 +65,7 @@ class _Output(OutputCollector):
         super().__init__()
         self._deadline = deadline
 
-    def sink(self, stream: Stream, data: bytes) -> None:
+    def sink(self, stream: StreamName, data: bytes) -> None:
         if stream == "stdout":
             if self.received is None:
                 self.received = time.time()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.jobs.reconnect import RECONNECT_SECONDS, Absence
-from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, Stream, decode_chunk, decode_json
+from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, StreamName, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.outcome import HostError, Unreachable
@@ -49,7 +49,7 @@ class LineChoice:
 
     ranks: Sequence[int] | None = None
     """Only those of these ranks."""
-    streams: Sequence[Stream] = ("stdout", "stderr")
+    streams: Sequence[StreamName] = ("stdout", "stderr")
     tail: int | None = None
     """Only this many, the last ones in order of time; with `follow`, of those that are there at the beginning."""
     pattern: str = ""
@@ -59,8 +59,8 @@ class LineChoice:
 
 
 ALL_LINES: Final = LineChoice()
-Event = Chunk | RunStatus | Notice | RunEnded
-Watch = Callable[[Event], None]
+RunUpdate = Chunk | RunStatus | Notice | RunEnded
+OnRunUpdate = Callable[[RunUpdate], None]
 FollowCall = Callable[["FollowRequest", Callable[[Frame], None], Cancel], Reply]
 """Sends the request to node0 and returns its last event; frames go to the callback."""
 
@@ -78,7 +78,7 @@ class Follower:
         self,
         record: RunRecord,
         open_session: Callable[[Cancel], Session],
-        watch: Watch,
+        watch: OnRunUpdate,
         cancel: Cancel,
         *,
         lines: LineChoice = ALL_LINES,
@@ -258,7 +258,7 @@ class Follower:
 def follow_copy(
     record: RunRecord,
     runs: Path,
-    watch: Watch,
+    watch: OnRunUpdate,
     cancel: Cancel,
     lines: LineChoice = ALL_LINES,
 ) -> RunEnded:

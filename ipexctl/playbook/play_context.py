@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.playbook.report import Watch
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.variables import VarsDirs
     from ipexctl.remote.cancel import Cancel, Deadline
     from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Ended, Readable, Stream
+    from ipexctl.remote.session import Ended, Readable
     from ipexctl.remote.session_pool import SessionPool
 
 LOCALHOST: Final = ("localhost", "127.0.0.1")
@@ -104,7 +105,7 @@ class LentSession(Session):
         return self._session.server_key
 
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         self._is_lost = True  # until the command has ended: `close` may be called meanwhile
         ended = self._session._run(command, sink, stdin, deadline)

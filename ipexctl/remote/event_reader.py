@@ -13,7 +13,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 
 if TYPE_CHECKING:
-    from ipexctl.remote.session import Stream
+    from ipexctl.node.common.frames import StreamName
 
 _STDERR_KEPT: Final = 8192
 _MOST_VALUES: Final = 1_000_000
@@ -56,7 +56,7 @@ class EventReader:
         """The beginning of a line whose end has not arrived."""
         self._received = 0
 
-    def sink(self, stream: Stream, data: bytes) -> None:
+    def sink(self, stream: StreamName, data: bytes) -> None:
         if stream == "stderr":
             self.stderr = (self.stderr + data)[-_STDERR_KEPT:]
             return

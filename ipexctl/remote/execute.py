@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
-    from ipexctl.remote.session import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def execute(
     *,
     connector: Connector,
     cancel: Cancel,
-    sink_for: Callable[[Host], Callable[[Stream, bytes], None]],
+    sink_for: Callable[[Host], Callable[[StreamName, bytes], None]],
     forks: int,
     timeout: float | None,
     stdin_for: Callable[[], BinaryIO] | None,

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Readable, Stream
+    from ipexctl.remote.session import Readable
 
 _POLL_INTERVAL = 0.02
 """Seconds between two checks for the end of a command whose streams have ended."""
@@ -37,7 +38,7 @@ class LocalSession(Session):
         self.host = host
 
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         process = _start(command, stdin)
         try:
@@ -103,11 +104,11 @@ class _Wakeup:
 
 
 def _follow(
-    process: subprocess.Popen[bytes], sink: Callable[[Stream, bytes], None], wakeup: _Wakeup, deadline: Deadline
+    process: subprocess.Popen[bytes], sink: Callable[[StreamName, bytes], None], wakeup: _Wakeup, deadline: Deadline
 ) -> Ended:
     assert process.stdout is not None
     assert process.stderr is not None
-    names: dict[int, Stream] = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}
+    names: dict[int, StreamName] = {process.stdout.fileno(): "stdout", process.stderr.fileno(): "stderr"}
     with selectors.DefaultSelector() as selector:
         for descriptor in (*names, wakeup.reader):
             selector.register(descriptor, selectors.EVENT_READ)

@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
 
-Stream = Literal["stdout", "stderr"]
 MAX_OUTPUT: Final = 16 << 20
 """Bytes of output that are collected of one command."""
 MOST_SILENCE: Final = 3600.0
@@ -62,9 +62,9 @@ class OutputCollector:
     """A sink for output that is known to be short. Raises a HostError when a host sends more than MAX_OUTPUT."""
 
     def __init__(self) -> None:
-        self._data: dict[Stream, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        self._data: dict[StreamName, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
-    def sink(self, stream: Stream, data: bytes) -> None:
+    def sink(self, stream: StreamName, data: bytes) -> None:
         collected = self._data[stream]
         if len(collected) + len(data) > MAX_OUTPUT:
             collected.clear()  # the error keeps its frames, and these this collector, until the command ends
@@ -97,7 +97,7 @@ class Session(ABC):
     def run(
         self,
         command: Command,
-        sink: Callable[[Stream, bytes], None],
+        sink: Callable[[StreamName, bytes], None],
         *,
         stdin: Readable | None = None,
         timeout: float | None = None,
@@ -128,15 +128,15 @@ class Session(ABC):
 
     @abstractmethod
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended: ...
 
     @abstractmethod
     def close(self) -> None: ...
 
 
-def _restarting(deadline: Deadline, sink: Callable[[Stream, bytes], None]) -> Callable[[Stream, bytes], None]:
-    def forward(stream: Stream, data: bytes) -> None:
+def _restarting(deadline: Deadline, sink: Callable[[StreamName, bytes], None]) -> Callable[[StreamName, bytes], None]:
+    def forward(stream: StreamName, data: bytes) -> None:
         sink(stream, data)
         deadline.restart()
 

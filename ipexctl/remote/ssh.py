@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import fabric
 
     from ipexctl.hosts.host import Host
-    from ipexctl.remote.session import Readable, Stream
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.remote.session import Readable
 
 _READ = 1 << 20
 _CLEANUP_TIMEOUT = 6.0
@@ -61,7 +62,7 @@ class SshSession(Session):
         return key.get_name(), key.asbytes()
 
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         nonce = secrets.token_hex(8)
         line = login_line(command, nonce)
@@ -248,7 +249,7 @@ class _Pipe:
 class _Reader:
     """Reads stdout and stderr of one channel behind their fences; `wake` is set by every event of the channel."""
 
-    def __init__(self, channel: paramiko.Channel, sink: Callable[[Stream, bytes], None], nonce: str) -> None:
+    def __init__(self, channel: paramiko.Channel, sink: Callable[[StreamName, bytes], None], nonce: str) -> None:
         self.channel = channel
         self.wake = threading.Event()
         self._sink = sink

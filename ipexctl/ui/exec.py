@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.execute import ExecResult
     from ipexctl.remote.outcome import Report
-    from ipexctl.remote.session import Stream
 
 
 class LiveOutput(OutputPipes):
@@ -29,16 +29,16 @@ class LiveOutput(OutputPipes):
 
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
         super().__init__(cancel, no_color=no_color)
-        self._terminal: dict[Stream, bool] = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
-        self._prefixers: dict[Host, dict[Stream, PrefixedLines]] = {}
+        self._terminal: dict[StreamName, bool] = {"stdout": sys.stdout.isatty(), "stderr": sys.stderr.isatty()}
+        self._prefixers: dict[Host, dict[StreamName, PrefixedLines]] = {}
 
-    def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
+    def sink_for(self, host: Host) -> Callable[[StreamName, bytes], None]:
         prefixers = self._prefixers[host] = {
             stream: PrefixedLines(self.prefix(stream, f"{printable(host.name)}:"), keep_states=not is_terminal)
             for stream, is_terminal in self._terminal.items()
         }
 
-        def sink(stream: Stream, data: bytes) -> None:
+        def sink(stream: StreamName, data: bytes) -> None:
             self.write(stream, prefixers[stream].feed(data))
 
         return sink
@@ -66,13 +66,13 @@ class CollectedOutput:
     _PIECE = 1 << 18
 
     def __init__(self) -> None:
-        self._outputs: dict[tuple[Host, Stream], _Output] = defaultdict(_Output)
+        self._outputs: dict[tuple[Host, StreamName], _Output] = defaultdict(_Output)
         self._file = tempfile.SpooledTemporaryFile(max_size=self._IN_MEMORY)  # noqa: SIM115  # lives as long as this
         self._size = 0
         self._lock = threading.Lock()
 
-    def sink_for(self, host: Host) -> Callable[[Stream, bytes], None]:
-        def sink(stream: Stream, data: bytes) -> None:
+    def sink_for(self, host: Host) -> Callable[[StreamName, bytes], None]:
+        def sink(stream: StreamName, data: bytes) -> None:
             with self._lock:
                 output = self._outputs[host, stream]
                 output.digest.update(data)
@@ -85,26 +85,26 @@ class CollectedOutput:
     def finish(self, host: Host) -> None:
         """Does nothing: output is shown at the end."""
 
-    def digest(self, host: Host, stream: Stream) -> bytes | None:
+    def digest(self, host: Host, stream: StreamName) -> bytes | None:
         """Hash of the output; None if there was none."""
         output = self._outputs.get((host, stream))
         return output.digest.digest() if output else None
 
-    def pieces(self, host: Host, stream: Stream) -> Iterator[bytes]:
+    def pieces(self, host: Host, stream: StreamName) -> Iterator[bytes]:
         output = self._outputs.get((host, stream))
         for start, size in output.segments if output else ():
             self._file.seek(start)
             for rest in range(size, 0, -self._PIECE):
                 yield self._file.read(min(rest, self._PIECE))
 
-    def text(self, host: Host, stream: Stream) -> Iterator[str]:
+    def text(self, host: Host, stream: StreamName) -> Iterator[str]:
         """The output as text, in pieces; bytes that are no UTF-8 are replaced."""
         return codecs.iterdecode(self.pieces(host, stream), "utf-8", "replace")
 
 
 def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
     """Print identical output once, under a heading with its hosts."""
-    streams: tuple[tuple[Stream, TextIO], ...] = (("stdout", sys.stdout), ("stderr", sys.stderr))
+    streams: tuple[tuple[StreamName, TextIO], ...] = (("stdout", sys.stdout), ("stderr", sys.stderr))
     for stream, target in streams:
         groups: dict[bytes, list[Host]] = {}
         for result in report.hosts:
@@ -139,7 +139,7 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
     for index, result in enumerate(report.hosts):
         fields = json.dumps(host_json(result), ensure_ascii=False)
         write(("," if index else "") + "\n    " + fields.removesuffix("}"))
-        streams: tuple[Stream, ...] = ("stdout", "stderr")
+        streams: tuple[StreamName, ...] = ("stdout", "stderr")
         for stream in streams:
             write(f', "{stream}": "')
             for text in output.text(result.host, stream):

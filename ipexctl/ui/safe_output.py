@@ -16,7 +16,7 @@ from ipexctl.text import neutralise
 from ipexctl.ui.messages import paint, wants_color
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.frames import Stream
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Cancel
 
 MOST: Final = 8 << 20
@@ -119,7 +119,7 @@ class OutputPipes:
 
     def __init__(self, cancel: Cancel, *, no_color: bool = False) -> None:
         self._cancel = cancel
-        streams: dict[Stream, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
+        streams: dict[StreamName, TextIO] = {"stdout": sys.stdout, "stderr": sys.stderr}
         self._pipes = {name: Pipe(stream, cancel) for name, stream in streams.items()}
         self._tinted = {name: wants_color(stream, no_color=no_color) for name, stream in streams.items()}
 
@@ -127,11 +127,11 @@ class OutputPipes:
     def broken(self) -> OSError | None:
         return self._pipes["stdout"].broken or self._pipes["stderr"].broken
 
-    def write(self, stream: Stream, lines: bytes) -> None:
+    def write(self, stream: StreamName, lines: bytes) -> None:
         if lines:
             self._pipes[stream].write(lines)
 
-    def prefix(self, stream: Stream, label: str) -> bytes:
+    def prefix(self, stream: StreamName, label: str) -> bytes:
         """The prefix of a line, colored by its stream."""
         text = paint(label, "36" if stream == "stdout" else "33", on=self._tinted[stream])
         return f"{text} ".encode()

@@ -7,10 +7,10 @@ import subprocess
 import time
 from dataclasses import dataclass
 
+from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
-from ipexctl.remote.session import Stream
 
 from .contenders import bare_pool
 from .figures import median
@@ -92,7 +92,7 @@ def _streamed(rig: Rig, name: str) -> Streamed:
 def _from_session(rig: Rig) -> Streamed:
     seen = 0
 
-    def count(stream: Stream, data: bytes) -> None:
+    def count(stream: StreamName, data: bytes) -> None:
         nonlocal seen
         if stream == "stdout":
             seen += data.count(b"\n")

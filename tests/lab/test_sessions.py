@@ -20,12 +20,13 @@ from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from ipexctl.lab.system import in_host
+from ipexctl.node.common.frames import StreamName
 from ipexctl.remote import tcp as dial
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
-from ipexctl.remote.session import Session, Stream, capture
+from ipexctl.remote.session import Session, capture
 
 pytestmark = pytest.mark.lab
 
@@ -72,7 +73,7 @@ def test_both_streams_are_transferred_unchanged(session: Session) -> None:
 def test_output_is_forwarded_immediately(session: Session) -> None:
     seen: list[float] = []
 
-    def sink(stream: Stream, data: bytes) -> None:
+    def sink(stream: StreamName, data: bytes) -> None:
         seen.append(time.monotonic())
 
     session.run(Command.shell("echo one; sleep 0.5; echo two"), sink)
@@ -83,7 +84,7 @@ def test_output_is_forwarded_immediately(session: Session) -> None:
 def test_slow_sink_loses_no_output(session: Session) -> None:
     count = 0
 
-    def sink(stream: Stream, data: bytes) -> None:
+    def sink(stream: StreamName, data: bytes) -> None:
         nonlocal count
         count += len(data)
         time.sleep(0.005)

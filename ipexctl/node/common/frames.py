@@ -24,11 +24,11 @@ _INFLATED = 1 << 20
 _COMPRESSED_TOGETHER = 1 << 18
 Frame = Tuple[bytes, bytes]
 """Kind and payload."""
-Stream = Literal["stdout", "stderr"]
-SUFFIXES: dict[Stream, str] = {"stdout": "out", "stderr": "err"}
-"""Stream → the suffix of its file, and its name in messages."""
-_KINDS: dict[Stream, bytes] = {"stdout": b"O", "stderr": b"E"}
-_STREAMS: dict[bytes, Stream] = {b"O": "stdout", b"E": "stderr"}
+StreamName = Literal["stdout", "stderr"]
+SUFFIXES: dict[StreamName, str] = {"stdout": "out", "stderr": "err"}
+"""StreamName → the suffix of its file, and its name in messages."""
+_KINDS: dict[StreamName, bytes] = {"stdout": b"O", "stderr": b"E"}
+_STREAMS: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 
 
 class FrameError(ValueError):
@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
     """A part of one rank's output, as bytes: a line may begin in one chunk and end in the next."""
 
     rank: int
-    stream: Stream
+    stream: StreamName
     data: bytes
     offset: int = 0
     """The position of its first byte in the stream."""

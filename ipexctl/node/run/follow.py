@@ -18,7 +18,7 @@ from typing import BinaryIO, Iterable, Iterator, Mapping, Sequence
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
 from ipexctl.node.common.files import RunReference, rundir_of
-from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk, encode_json
+from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, encode_json
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_times import OutputKey, TimesReader
@@ -73,7 +73,7 @@ class FollowRequest(RunReference):
 class FollowedFile:
     """One stream of one rank."""
 
-    def __init__(self, path: str, rank: int, stream: Stream, offset: int) -> None:
+    def __init__(self, path: str, rank: int, stream: StreamName, offset: int) -> None:
         self.path = path
         self.offset = offset
         self._rank, self._stream = rank, stream

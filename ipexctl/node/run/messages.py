@@ -145,7 +145,7 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
 
 def read_hello(fields: Json) -> Hello:
     """Raises a FrameError."""
-    return _read(Hello, fields)
+    return decode_fields(Hello, fields)
 
 
 def read_message(payload: bytes) -> Message:
@@ -154,10 +154,10 @@ def read_message(payload: bytes) -> Message:
     kind = MESSAGES.get(str(fields.get("t")))
     if kind is None:
         raise FrameError(f"an unknown message {str(fields.get('t'))[:40]!r}")
-    return _read(kind, fields)
+    return decode_fields(kind, fields)
 
 
-def _read(kind: Callable[..., Value], fields: Json) -> Value:
+def decode_fields(kind: Callable[..., Value], fields: Json) -> Value:
     try:
         return decode(kind, fields, "a message")
     except ValueError as error:

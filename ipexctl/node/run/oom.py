@@ -99,7 +99,7 @@ class OutOfMemoryWatch:
             while len(seen) > 1 and seen[1][0] < now - RECENT:
                 seen.pop(0)
 
-    def verdict(self) -> Json | None:
+    def find_kill(self) -> Json | None:
         """The out-of-memory report for a process that SIGKILL has ended, or None."""
         for cgroup in (*self._latest, *self._before):
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen[cgroup]

@@ -13,7 +13,7 @@ from collections import deque
 from typing import BinaryIO, Iterator
 
 from ipexctl.node.common.files import open_private, remove_file
-from ipexctl.node.common.frames import HEAD, Chunk, FrameError, Stream, decode_chunk, encode_chunk
+from ipexctl.node.common.frames import HEAD, Chunk, FrameError, StreamName, decode_chunk, encode_chunk
 
 MEMORY = 4 << 20
 MAX_UNACKNOWLEDGED = 2 << 20
@@ -26,7 +26,7 @@ _CHUNK_OVERHEAD = 128
 class OutputBuffer:
     """One stream. `end` is the offset after the last byte received."""
 
-    def __init__(self, spill: str, rank: int, stream: Stream, start: int = 0) -> None:
+    def __init__(self, spill: str, rank: int, stream: StreamName, start: int = 0) -> None:
         self.rank, self.stream = rank, stream
         self.end = start
         self._spill = spill

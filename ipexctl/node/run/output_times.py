@@ -11,7 +11,7 @@ import struct
 import time
 from typing import Iterator, NamedTuple, Tuple
 
-from ipexctl.node.common.frames import SUFFIXES, Stream
+from ipexctl.node.common.frames import SUFFIXES, StreamName
 
 WRITE_INTERVAL = 0.1
 """Seconds between two writes: output that arrives between them has one time."""
@@ -19,9 +19,9 @@ MAX_FRAMES = 50_000
 """More entries than this are read in longer steps: each entry becomes a frame to the follower."""
 ENTRIES_READ = 8192
 _ENTRY = struct.Struct("!dQIc")
-_KINDS: dict[Stream, bytes] = {stream: suffix[:1].encode() for stream, suffix in SUFFIXES.items()}
+_KINDS: dict[StreamName, bytes] = {stream: suffix[:1].encode() for stream, suffix in SUFFIXES.items()}
 _STREAMS = {kind: stream for stream, kind in _KINDS.items()}
-OutputKey = Tuple[int, "Stream"]
+OutputKey = Tuple[int, "StreamName"]
 
 
 class TimeEntry(NamedTuple):
@@ -39,7 +39,7 @@ class TimesWriter:
         self._grown: dict[OutputKey, int] = {}
         self._written_at = 0.0
 
-    def add(self, rank: int, stream: Stream, end: int) -> None:
+    def add(self, rank: int, stream: StreamName, end: int) -> None:
         self._grown[rank, stream] = end
 
     def seconds_left(self, now: float) -> float:
@@ -88,7 +88,7 @@ class TimesReader:
         """New entries, until the end of the file; of each file, the last one of each step."""
         step: dict[OutputKey, TimeEntry] = {}
         began = 0.0
-        while entries := self._read(self._offset, ENTRIES_READ):
+        while entries := self._read_entries(self._offset, ENTRIES_READ):
             for entry in entries:
                 self._offset += _ENTRY.size
                 self.last = entry.at
@@ -99,7 +99,7 @@ class TimesReader:
                 step[entry.key] = entry
         yield from step.values()
 
-    def _read(self, offset: int, count: int) -> list[TimeEntry]:
+    def _read_entries(self, offset: int, count: int) -> list[TimeEntry]:
         if self._number < 0:
             return []
         data = os.pread(self._number, count * _ENTRY.size, offset)
@@ -113,5 +113,5 @@ class TimesReader:
         count = os.fstat(self._number).st_size // _ENTRY.size if self.exists else 0
         if count <= MAX_FRAMES:
             return 0.0
-        first, last = self._read(0, 1)[0], self._read((count - 1) * _ENTRY.size, 1)[0]
+        first, last = self._read_entries(0, 1)[0], self._read_entries((count - 1) * _ENTRY.size, 1)[0]
         return max(0.0, (last.at - first.at) * files / MAX_FRAMES)

@@ -62,7 +62,7 @@ class Rank:
         self.identity: Json = {**process, "attempt": None}
         self.client = supervisor_client.SupervisorClient(addresses, job.token, self.identity, self.resume)
         self.welcome: Json = {}
-        self.streams: list[supervisor_client.Stream] = []
+        self.streams: list[supervisor_client.CommandStream] = []
         self.checkpoint: subprocess.Popen[bytes] | None = None
         """The exchange of checkpoints, in which the lowest rank of a store takes part."""
         self.checkpoint_problem = ""
@@ -223,12 +223,12 @@ class Rank:
         else:
             err.put(f"ipexctl: {self.plan.host}: {why}\n".encode())
             pipes = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
-        self.streams = [supervisor_client.Stream(pipe, buffer) for pipe, buffer in zip(pipes, (out, err))]
+        self.streams = [supervisor_client.CommandStream(pipe, buffer) for pipe, buffer in zip(pipes, (out, err))]
         if self.child is None:
             self.on_exit(code, None)
         self.resume({})
 
-    def output_buffer(self, stream: frames.Stream) -> output_buffer.OutputBuffer:
+    def output_buffer(self, stream: frames.StreamName) -> output_buffer.OutputBuffer:
         name = frames.SUFFIXES[stream]
         spill = os.path.join(self.job.rundir, "spill", f"{self.rank:04}.{name}")
         return output_buffer.OutputBuffer(spill, self.rank, stream, int(self.welcome.get(name) or 0))
@@ -281,7 +281,7 @@ class Rank:
         now = time.monotonic()
         for number in readable:
             if isinstance(number, int) and number in open_streams:
-                open_streams[number].read(now)
+                open_streams[number].read_output(now)
         for message in self.client.exchange(readable, writable):
             self.handle_message(message)
         self.handle_signals()
@@ -356,7 +356,7 @@ class Rank:
         for stream in self.streams:
             for _ in range(64):
                 if stream.open:
-                    stream.read(0.0)
+                    stream.read_output(0.0)
             stream.close()
         self.is_cleaned_up = True
         self.kill_at = self.drain_until = float("inf")
@@ -386,7 +386,7 @@ class Rank:
             code, by = self.stacks.stuck["code"], None
         self.exit_code = code
         is_own = not self.is_stopping or (by == signal.SIGKILL and not self.killed)
-        oom = self.oom.verdict() if self.oom is not None and is_own and by == signal.SIGKILL else None
+        oom = self.oom.find_kill() if self.oom is not None and is_own and by == signal.SIGKILL else None
         self.exit = {"code": code, "signal": by, "is_own": is_own, "oom": oom}
         self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)
         self.drain_until = time.monotonic() + (0.3 if self.is_stopping else DRAIN)

@@ -131,7 +131,7 @@ class RankConnections:
         """Handle readable connections; True when output has arrived."""
         for reader in readable:
             if isinstance(reader, Link) and reader in self._peers:
-                self._drop_on_error(reader, self._read)
+                self._drop_on_error(reader, self._receive)
         self.listener.handle_ready(readable)
         has_output = bool(self._with_new_output)
         if has_output:
@@ -244,7 +244,7 @@ class RankConnections:
                 peer.malformed += 1
                 self._on_message(peer, messages.Malformed(str(error)))
 
-    def _read(self, link: Link) -> None:
+    def _receive(self, link: Link) -> None:
         for kind, payload in link.receive():
             peer = self._peers[link]
             if kind == b"J":

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import Json, answer, emit_frames
 from ipexctl.node.common.files import RunReference, last_lines, read_json, rundir_of
-from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, Stream, encode_chunk, last_state
+from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, last_state
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
 from ipexctl.node.run.status_file import read_status_file
@@ -109,7 +109,7 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
     ranks = [rank.rank for rank in status.ranks]
     failed_ranks = set(ranks_to_inspect(status))
     bytes_per_rank = max(MIN_RANK_BYTES, min(RANK_BYTES, ALL_RANKS_BYTES // max(1, 2 * len(ranks))))
-    sent: dict[tuple[Stream, bytes], int] = {}
+    sent: dict[tuple[StreamName, bytes], int] = {}
     sent_as: Json = {str(rank): {} for rank in ranks}
     for rank in ranks:
         max_bytes, lines = (FAILED_RANK_BYTES, LINES) if rank in failed_ranks else (bytes_per_rank, FEW_LINES)
@@ -122,7 +122,7 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
     return sent_as
 
 
-def read(request: SnapshotRequest, _: object) -> Json:
+def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
     rundir, is_copy = rundir_of(request), request["copy"]
     status, document, written = read_status_file(rundir, is_copy=is_copy)
     stacks = os.path.join(rundir, "stacks")
@@ -143,4 +143,4 @@ def read(request: SnapshotRequest, _: object) -> Json:
 
 
 def main(action: str) -> int:
-    return answer({"read": read}[action])
+    return answer({"read": read_run_snapshot}[action])

@@ -70,7 +70,7 @@ class Supervisor:
         self.created_at = time.monotonic()
         self.checked_at = 0.0
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
-        self.verdict = verdict.Verdict(self.record, self.stop_all, by_mpirun=start.by_mpirun)
+        self.verdict = verdict.RunVerdict(self.record, self.stop_all, by_mpirun=start.by_mpirun)
         self.peers = RankConnections(request.token, listeners, self.on_message)
         self.peers.setup_time = BEGIN_TIME if start.setup else SILENT
         self.peers.welcome = lambda: {

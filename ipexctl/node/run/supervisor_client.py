@@ -191,7 +191,7 @@ class SupervisorClient:
         self._resume(received)
 
 
-class Stream:
+class CommandStream:
     """One of the command's two output streams: its pipe, until it ends, and its buffer."""
 
     def __init__(self, pipe: IO[bytes], buffer: OutputBuffer) -> None:
@@ -204,7 +204,7 @@ class Stream:
         self._pipe = pipe
         os.set_blocking(self.number, False)
 
-    def read(self, now: float) -> None:
+    def read_output(self, now: float) -> None:
         try:
             data = os.read(self.number, READ_SIZE)
         except (BlockingIOError, InterruptedError):

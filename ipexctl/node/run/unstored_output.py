@@ -16,14 +16,14 @@ import os
 import struct
 from typing import Iterator, NamedTuple
 
-from ipexctl.node.common.frames import SUFFIXES, Chunk, Stream
+from ipexctl.node.common.frames import SUFFIXES, Chunk, StreamName
 
 CAPACITY = 32 << 20
 """Bytes; what comes then waits in the ranks, as it does on a machine without such memory."""
 _NAME = "ipexctl-output"
 _HEADER = struct.Struct("!QQ")
 _RECORD = struct.Struct("!IcQI")
-_KINDS: dict[Stream, bytes] = {stream: suffix[:1].encode() for stream, suffix in SUFFIXES.items()}
+_KINDS: dict[StreamName, bytes] = {stream: suffix[:1].encode() for stream, suffix in SUFFIXES.items()}
 _STREAMS = {kind: stream for stream, kind in _KINDS.items()}
 
 
@@ -46,7 +46,7 @@ class UnstoredOutput:
             self.number = os.memfd_create(_NAME)
             self._write_header()
 
-    def put(self, rank: int, stream: Stream, offset: int, data: bytes) -> Held | None:
+    def put(self, rank: int, stream: StreamName, offset: int, data: bytes) -> Held | None:
         """Hold a chunk; None if there is no room for it."""
         if self.number is None or self._end + len(data) > CAPACITY:
             return None

@@ -61,7 +61,7 @@ class Ending(NamedTuple):
     """By the monotonic clock."""
 
 
-class Verdict:
+class RunVerdict:
     """`ending` is None while the run continues."""
 
     def __init__(self, recorder: Recorder, on_end: Callable[[], None], *, by_mpirun: bool = True) -> None:

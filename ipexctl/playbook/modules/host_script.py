@@ -20,8 +20,9 @@ from ipexctl.text import printable, variable_in_sh
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.playbook.play_context import PlayContext
-    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session import Session
 
 # `read` consumes single bytes, so the input after the line is left for the script; head and dd may read ahead.
 _READ_SCRIPT: Final = 'IFS= read -r _s && eval "$(printf %b "$_s")"'
@@ -91,10 +92,10 @@ def run_sh(
     if call.become is not None:
         command_line = _BECOME.format(user=shlex.quote(call.become), take=shlex.quote(_READ_SCRIPT))
     line = encode_for_printf(full_script).encode("latin-1") + b"\n"
-    kept: dict[Stream, list[bytes]] = {"stdout": [], "stderr": []}
-    sizes: dict[Stream, int] = {"stdout": 0, "stderr": 0}
+    kept: dict[StreamName, list[bytes]] = {"stdout": [], "stderr": []}
+    sizes: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
 
-    def sink(stream: Stream, data: bytes) -> None:
+    def sink(stream: StreamName, data: bytes) -> None:
         if sizes[stream] < MAX_OUTPUT:
             kept[stream].append(data[: MAX_OUTPUT - sizes[stream]])
         sizes[stream] += len(data)

@@ -15,7 +15,7 @@ from ipexctl.jobs.submit import pipeline
 from ipexctl.jobs.submit.project import ProjectLocation, locate_project
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_request, run_request
 from ipexctl.launch.request import CommandKind, Export
-from ipexctl.node.common.frames import Chunk, Stream
+from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.playbook.masks import masked
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path, script_argv
@@ -148,9 +148,9 @@ def _follow(context: PlayContext, call: Call, record: RunRecord) -> tuple[int, s
     """Follow the run to its end; cancelling the call stops it. Returns exit code, reason, and the ranks' output."""
     output: dict[str, list[str]] = {"stdout": [], "stderr": []}
     sizes = {"stdout": 0, "stderr": 0}
-    open_lines: dict[tuple[int, Stream], bytes] = {}
+    open_lines: dict[tuple[int, StreamName], bytes] = {}
 
-    def emit(rank: int, stream: Stream, lines: bytes) -> None:
+    def emit(rank: int, stream: StreamName, lines: bytes) -> None:
         text = lines.decode(errors="replace")
         if sizes[stream] < _MAX_KEPT:
             output[stream].append(text)

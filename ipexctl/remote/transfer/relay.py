@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.node.files.store import StoreFile, StoreRequest
     from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.session import Session, Stream
+    from ipexctl.remote.session import Session
     from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 
 _BUFFER: Final = 1 << 16
@@ -132,7 +133,7 @@ class Relay:
         received = run_in_background(lambda: self._receive(request["files"], read_end), "relay-receive")
         stderr = b""
 
-        def sink(stream: Stream, data: bytes) -> None:
+        def sink(stream: StreamName, data: bytes) -> None:
             nonlocal stderr
             if stream == "stderr":
                 stderr = (stderr + data)[-_STDERR_KEPT:]

@@ -74,7 +74,7 @@ class Figures:
         self._progress_from: int | None = None
         self._step_in_words = False
 
-    def read(self, rank: int, line: str, *, unfinished: bool = False, count: int = 1) -> None:
+    def read_line(self, rank: int, line: str, *, unfinished: bool = False, count: int = 1) -> None:
         """Read one line, which stands for `count` lines with a loss.
 
         A progress bar repeats its loss, so an `unfinished` line adds a point only if it changed.

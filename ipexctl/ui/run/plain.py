@@ -13,9 +13,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.follow import Event, RunEnded
+from ipexctl.jobs.follow import RunEnded, RunUpdate
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
-from ipexctl.node.common.frames import Chunk, Stream
+from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
 from ipexctl.ui.messages import notice_text, print_message
@@ -78,7 +78,7 @@ class PlainRun(OutputPipes):
         self._ranks = ranks
         self._quiet = quiet
         self._timestamps = timestamps
-        self.lines: dict[tuple[int, Stream], PrefixedLines] = {}
+        self.lines: dict[tuple[int, StreamName], PrefixedLines] = {}
         """Of the ranks that have printed something so far."""
         self._restarts: set[bytes] = set()
 
@@ -88,7 +88,7 @@ class PlainRun(OutputPipes):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: RunUpdate) -> None:
         if isinstance(event, Chunk):
             if event.rank in self._ranks:
                 key = event.rank, event.stream
@@ -117,7 +117,7 @@ class PlainRun(OutputPipes):
             if rest := lines.flush():
                 self._show(rank, stream, rest, lines.prefix)
 
-    def _show(self, rank: int, stream: Stream, lines: bytes, prefix: bytes) -> None:
+    def _show(self, rank: int, stream: StreamName, lines: bytes, prefix: bytes) -> None:
         """Print complete lines. Messages of the agent get no rank prefix; a restart is printed once for all ranks."""
         if b"ipexctl: " not in lines:
             self.write(stream, lines)
@@ -133,7 +133,7 @@ class PlainRun(OutputPipes):
             self._print_agent_message(rank, stream, match[1] or match[2])
         self.write(stream, b"".join(rank_lines))
 
-    def _print_agent_message(self, rank: int, stream: Stream, message: bytes) -> None:
+    def _print_agent_message(self, rank: int, stream: StreamName, message: bytes) -> None:
         text = printable(message.decode(errors="replace"))
         if not message.startswith((b"restart ", b"checkpoint ")):
             self._print(f"rank {rank}, {stream}: {text}")
@@ -141,7 +141,7 @@ class PlainRun(OutputPipes):
             self._restarts.add(message)
             self._print(text)
 
-    def _prefix(self, rank: int, stream: Stream) -> bytes:
+    def _prefix(self, rank: int, stream: StreamName) -> bytes:
         return self.prefix(stream, f"[{rank}]")
 
     def _print(self, text: str) -> None:
@@ -156,7 +156,7 @@ class JsonLog(OutputPipes):
         super().__init__(cancel)
         self.reason = ""
         self._hosts = record.ranks
-        self.lines: dict[tuple[int, Stream], tuple[PrefixedLines, float | None]] = {}
+        self.lines: dict[tuple[int, StreamName], tuple[PrefixedLines, float | None]] = {}
         self._separator = "\n    "
         self._write(f'{{\n  "schema": "ipexctl.logs/1",\n  "id": {json.dumps(record.id)},\n  "lines": [')
 
@@ -169,7 +169,7 @@ class JsonLog(OutputPipes):
         self._write(f'\n  ],\n  "reason": {json.dumps(printable(self.reason))}\n}}\n')
         self.close()
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: RunUpdate) -> None:
         if isinstance(event, Chunk):
             lines, _ = self.lines.get((event.rank, event.stream)) or (PrefixedLines(b""), None)
             self.lines[event.rank, event.stream] = lines, event.at
@@ -177,7 +177,7 @@ class JsonLog(OutputPipes):
         elif isinstance(event, Notice):
             print_message(printable(event.text))
 
-    def _write_lines(self, rank: int, stream: Stream, at: float | None, lines: bytes) -> None:
+    def _write_lines(self, rank: int, stream: StreamName, at: float | None, lines: bytes) -> None:
         host = self._hosts[rank] if rank < len(self._hosts) else ""
         for line in lines.removesuffix(b"\n").split(b"\n") if lines else ():
             text = line.decode(errors="replace")

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet, fold_ranks
-from ipexctl.node.common.frames import Chunk, Stream
+from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.progress import Notice
 from ipexctl.text import neutralise, without_colors
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rich.segment import Segment
 
-    from ipexctl.jobs.follow import Event, RunEnded
+    from ipexctl.jobs.follow import RunEnded, RunUpdate
 
 _LINES_PER_TICK: Final = 500
 """Lines that one tick processes, over all ranks. Nobody can read more, and rich would use too much time."""
@@ -41,7 +41,7 @@ class LogLine:
 
     __slots__ = ("number", "ranks", "rendered", "stream", "text", "when")
 
-    def __init__(self, number: int, text: str, stream: Stream | None, when: float) -> None:
+    def __init__(self, number: int, text: str, stream: StreamName | None, when: float) -> None:
         self.number = number
         self.text = text
         self.stream = stream
@@ -61,10 +61,10 @@ class FoldedLog:
     def __init__(self) -> None:
         self.entries: deque[LogLine] = deque(maxlen=_KEPT)
         self.added = 0
-        self._open: dict[tuple[Stream, str], list[LogLine]] = {}
+        self._open: dict[tuple[StreamName, str], list[LogLine]] = {}
         self._last: dict[int, int] = {}
 
-    def add(self, rank: int, stream: Stream, text: str, now: float) -> None:
+    def add(self, rank: int, stream: StreamName, text: str, now: float) -> None:
         last = self._last.get(rank, 0)
         candidates = self._open.setdefault((stream, text), [])
         entry = next((entry for entry in candidates if entry.number > last), None)
@@ -82,7 +82,7 @@ class FoldedLog:
             elif now - entries[0].when > _WINDOW:
                 self._open[key] = [entry for entry in entries if now - entry.when <= _WINDOW]
 
-    def append(self, text: str, stream: Stream | None, now: float) -> LogLine:
+    def append(self, text: str, stream: StreamName | None, now: float) -> LogLine:
         """Add the newest entry; one without a stream is a notice of ipexctl."""
         self.added += 1
         entry = LogLine(self.added, text, stream, now)
@@ -111,7 +111,7 @@ class Row:
         self.unfinished: tuple[str, float] | None = None
         """The text of an unfinished line, and the time it was seen."""
         self.rate = 0.0
-        self.streams: dict[Stream, NewestLines] = {"stdout": NewestLines(), "stderr": NewestLines()}
+        self.streams: dict[StreamName, NewestLines] = {"stdout": NewestLines(), "stderr": NewestLines()}
         self._counted = 0
 
     @property
@@ -143,7 +143,7 @@ class RunState:
         self.began: float | None = None
         self._last_event: float | None = None
         self._has_new_event = False
-        self._updated: dict[tuple[int, Stream], None] = {}
+        self._updated: dict[tuple[int, StreamName], None] = {}
         self._notices: list[str] = []
         self._measured: float | None = None
         self._paused_entries: list[LogLine] | None = None
@@ -157,7 +157,7 @@ class RunState:
     def rate(self) -> float:
         return sum(row.rate for row in self.rows.values())
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: RunUpdate) -> None:
         self.changed = self.changed or not isinstance(event, RunStatus) or _states(event) != _states(self.status)
         self._has_new_event = self._has_new_event or not isinstance(event, Notice)
         if isinstance(event, Chunk):
@@ -248,22 +248,22 @@ class RunState:
         if status.state in FINAL:
             self.controls.stopping = False
 
-    def _read_stream(self, rank: int, stream: Stream, limit: int, now: float) -> None:
+    def _read_stream(self, rank: int, stream: StreamName, limit: int, now: float) -> None:
         row = self.rows[rank]
         lines, dropped, unfinished = row.streams[stream].take(limit)
         is_bar = row.streams[stream].is_bar
         self.left_out += dropped
         for line, count in row.streams[stream].samples:
-            self.figures.read(rank, without_colors(colored(line)), count=count)
+            self.figures.read_line(rank, without_colors(colored(line)), count=count)
         row.streams[stream].samples.clear()
         text = ""
         for line in lines:
             text = colored(line)
             self.folded.add(rank, stream, text, now)
-            self.figures.read(rank, without_colors(text))
+            self.figures.read_line(rank, without_colors(text))
         newest = without_colors(colored(unfinished)).strip()
         if newest:
-            self.figures.read(rank, newest, unfinished=True)
+            self.figures.read_line(rank, newest, unfinished=True)
         row.unfinished = (newest, now) if newest and not is_bar else None
         row.last = (newest if is_bar else "") or without_colors(text).strip() or row.last
 

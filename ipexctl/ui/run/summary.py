@@ -16,14 +16,14 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for a successful run; otherwise also the first failed rank, lost output and the next command."""
-    lines = _verdict(status, exit_code)
+    lines = _end_sentences(status, exit_code)
     if (lost := status.output_lost) is not None:
         size, ranks, host = counted(lost.bytes, "byte"), describe_ranks(lost.ranks), printable(lost.host) or "node0"
         lines.append(f"  {size} of the output of {ranks} are not in the record: the disk of {host} was full")
     return lines
 
 
-def _verdict(status: RunStatus, exit_code: int) -> list[str]:
+def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     subject = f"run {printable(status.id)}"
     size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
     took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""

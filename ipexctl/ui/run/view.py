@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ipexctl.jobs.follow import Event
+    from ipexctl.jobs.follow import RunUpdate
     from ipexctl.node.common.records import RunStatus
 
 _TICK: Final = 0.1
@@ -58,7 +58,7 @@ class LiveRun:
         self._frame = Frame(self.state)
         self._on_stop = on_stop
         self._on_detach = on_detach
-        self._events: deque[Event] = deque()
+        self._events: deque[RunUpdate] = deque()
         self._bytes_received = self._bytes_processed = 0
         self._size = (0, 0)
         self._drained = threading.Event()
@@ -98,7 +98,7 @@ class LiveRun:
         if kind is None:
             self._print_end()
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: RunUpdate) -> None:
         if self._error is not None:
             raise self._error
         if not self._thread.is_alive():

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
     from ipexctl.doctor.network_check import NetworkReport
     from ipexctl.doctor.ports import Pair
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Stream
     from ipexctl.trust.host_state import HostState
 
 OK, REFUSED, SILENT = ConnectionResult("ok"), ConnectionResult("refused"), ConnectionResult("timeout")
@@ -335,7 +335,7 @@ class _LateToProbe(FakeSession):
         super().__init__(host)
         self.login = b"0 %d %s\n" % (code, output.hex().encode())
 
-    def run(self, command: Command, sink: Callable[[Stream, bytes], None], **more: Any) -> Ended:
+    def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> Ended:
         if command.label.startswith("log in to"):
             sink("stdout", self.login)
             return Ended(0)

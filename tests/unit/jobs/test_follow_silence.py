@@ -11,15 +11,15 @@ import pytest
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs import follow
-from ipexctl.jobs.follow import Event, Follower, RunEnded
+from ipexctl.jobs.follow import Follower, RunEnded, RunUpdate
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.node.common.frames import CompressedFrameWriter, encode_json
+from ipexctl.node.common.frames import CompressedFrameWriter, StreamName, encode_json
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.remote.session import Ended, Readable, Session, Stream
+from ipexctl.remote.session import Ended, Readable, Session
 
 SILENCE = 0.3
 HOST = Host("node1", "node1")
@@ -38,7 +38,7 @@ class Node0(Session):
         self.closed = threading.Event()
 
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         del command, stdin, deadline
 
@@ -70,10 +70,10 @@ def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "RETRY_INTERVALS", (0.01,))
 
 
-def follow_through(*sessions: Node0, blocked: float = 0, reconnect: float = 60) -> tuple[Follower, list[Event]]:
+def follow_through(*sessions: Node0, blocked: float = 0, reconnect: float = 60) -> tuple[Follower, list[RunUpdate]]:
     """After the last session, node0 can't be reached."""
     left = iter(sessions)
-    watched: list[Event] = []
+    watched: list[RunUpdate] = []
 
     def open_session(cancel: Cancel) -> Session:
         del cancel
@@ -81,7 +81,7 @@ def follow_through(*sessions: Node0, blocked: float = 0, reconnect: float = 60) 
             raise Unreachable("no route to host")
         return session
 
-    def watch(event: Event) -> None:
+    def watch(event: RunUpdate) -> None:
         time.sleep(blocked)
         watched.append(event)
 
@@ -98,7 +98,7 @@ def test_a_node0_that_sends_nothing_is_unreachable(junk: bytes) -> None:
     assert time.monotonic() - started < SILENCE + 2
 
 
-def warnings(watched: list[Event]) -> list[str]:
+def warnings(watched: list[RunUpdate]) -> list[str]:
     return [event.text for event in watched if isinstance(event, Notice) and event.warning]
 
 

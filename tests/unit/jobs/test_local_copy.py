@@ -13,7 +13,7 @@ import pytest
 
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.follow import Event, Follower, RunEnded, follow_copy
+from ipexctl.jobs.follow import Follower, RunEnded, RunUpdate, follow_copy
 from ipexctl.jobs.local_copy import LocalCopy, read_final_status, remove_copy
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.files import disk_usage
@@ -85,7 +85,7 @@ def test_rank_without_output_has_no_file(tmp_path: Path) -> None:
     copy = LocalCopy(runs / "r1")
     copy.write(Chunk(1, "stdout", b"hello\n", 0))
     copy.finish(document("ok"))
-    watched: list[Event] = []
+    watched: list[RunUpdate] = []
     follow_copy(RunRecord("r1", HOST, "/nowhere", "python3", world_size=2), runs, watched.append, Cancel())
     assert [event for event in watched if isinstance(event, Chunk)] == [Chunk(1, "stdout", b"hello\n")]
 
@@ -98,7 +98,7 @@ def test_copy_is_read_in_order_of_time(tmp_path: Path) -> None:
         for chunk in chunks[:upto]:
             copy.write(chunk)
         copy.finish(document("ok"))
-    watched: list[Event] = []
+    watched: list[RunUpdate] = []
     follow_copy(RunRecord("r1", HOST, "/nowhere", "python3", world_size=2), runs, watched.append, Cancel())
     assert [event for event in watched if isinstance(event, Chunk)] == chunks
 
@@ -124,7 +124,7 @@ def test_remove_copy_removes_one_copy_only(tmp_path: Path) -> None:
     assert kept(tmp_path / "r2") == b"x" * 5000
 
 
-def following(tmp_path: Path, *frames: bytes, last: dict[str, Any]) -> tuple[list[Event], Follower]:
+def following(tmp_path: Path, *frames: bytes, last: dict[str, Any]) -> tuple[list[RunUpdate], Follower]:
     said = bytearray(b'{"event": "frames"}\n')
     writer = CompressedFrameWriter(said.extend)
     for frame in frames:
@@ -134,8 +134,8 @@ def following(tmp_path: Path, *frames: bytes, last: dict[str, Any]) -> tuple[lis
     return followed(tmp_path, bytes(said) + json.dumps(last).encode() + b"\n")
 
 
-def followed(tmp_path: Path, output: bytes) -> tuple[list[Event], Follower]:
-    watched: list[Event] = []
+def followed(tmp_path: Path, output: bytes) -> tuple[list[RunUpdate], Follower]:
+    watched: list[RunUpdate] = []
     record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
     copy = LocalCopy(tmp_path / "r1")
     return watched, Follower(record, lambda _: FakeSession(HOST, output), watched.append, Cancel(), copy=copy)

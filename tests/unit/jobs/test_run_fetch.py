@@ -21,13 +21,14 @@ from ipexctl.jobs.fetch import destination
 from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run
 from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord
+from ipexctl.node.common.frames import StreamName
 from ipexctl.node.files.file_sender import SendRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.progress import Event
-from ipexctl.remote.session import Ended, Stream
+from ipexctl.remote.session import Ended
 from ipexctl.ui.fetch import as_json, show, show_other_hosts
 from message_data import missing
 
@@ -193,10 +194,10 @@ class UnstableConnection:
         cut = self
 
         class Session(LocalSession):
-            def run(self, command: Command, sink: Callable[[Stream, bytes], None], **more: Any) -> Ended:
+            def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> Ended:
                 left = limit
 
-                def counted(stream: Stream, data: bytes) -> None:
+                def counted(stream: StreamName, data: bytes) -> None:
                     nonlocal left
                     cut.moved += len(data)
                     if left is not None and len(data) > left:

@@ -46,11 +46,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
+    from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
     from ipexctl.remote.fanout import Outcome
-    from ipexctl.remote.session import Readable, Stream
+    from ipexctl.remote.session import Readable
 
 HOSTS = (Host("a", "a"), Host("b", "b"))
 REQUEST = RunRequest("script", ("train.py",), LaunchOptions())
@@ -81,7 +82,7 @@ class FakeNode(Session):
         return None
 
     def _run(
-        self, command: Command, sink: Callable[[Stream, bytes], None], stdin: Readable | None, deadline: Deadline
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
     ) -> Ended:
         del deadline
         self.scripts.append(command.script)

@@ -484,7 +484,7 @@ def supervisor_reasons() -> dict[str, str]:
     }
     for id_, (deed, given) in deeds.items():
         record: Any = SimpleNamespace(status=RunStatus("r", "running", node0="node1"), event=lambda *_, **__: None)
-        getattr(supervisors.Verdict(record, lambda: None), deed)(*given)
+        getattr(supervisors.RunVerdict(record, lambda: None), deed)(*given)
         said[id_] = record.status.reason
     return said
 

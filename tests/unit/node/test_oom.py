@@ -53,9 +53,9 @@ def test_cgroup_v2_oom_kill_counter_is_detected_with_the_lowest_parent_limit(tmp
     machine.put("cg/user.slice/job/memory.max", "max\n")
     machine.put("cg/user.slice/memory.max", f"{2 * GB}\n")
     watched = oom.OutOfMemoryWatch(PID, machine.proc)
-    assert watched.verdict() is None
+    assert watched.find_kill() is None
     machine.put("cg/user.slice/job/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\n")
-    assert watched.verdict() == {"by": "cgroup", "limit": 2 * GB}
+    assert watched.find_kill() == {"by": "cgroup", "limit": 2 * GB}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_counter_of_version_1_is_found_in_a_container_too_and_no_limit_is_no_n
     machine.put(f"cg/memory{inside}/memory.limit_in_bytes", f"{limit}\n")
     watched = oom.OutOfMemoryWatch(PID, machine.proc)
     machine.put(f"cg/memory{inside}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
-    assert watched.verdict() == {"by": "cgroup", "limit": expected}
+    assert watched.find_kill() == {"by": "cgroup", "limit": expected}
 
 
 def test_counters_of_the_new_cgroup_are_used_after_a_move(tmp_path: Path) -> None:
@@ -85,12 +85,12 @@ def test_counters_of_the_new_cgroup_are_used_after_a_move(tmp_path: Path) -> Non
     machine.put("cg/scope/memory.max", f"{GB}\n")
     machine.move("0::/scope\n")
     watched.update(1000.0)
-    assert watched.verdict() is None
+    assert watched.find_kill() is None
     machine.put("cg/scope/memory.events", "oom_kill 6\n")
     machine.put("cg/memory.events", "oom_kill 0\n")
     machine.move("0::/\n")  # the kernel shows this for a dead process
     watched.update(1001.0)
-    assert watched.verdict() == {"by": "cgroup", "limit": GB}
+    assert watched.find_kill() == {"by": "cgroup", "limit": GB}
 
 
 def test_oom_kills_of_long_ago_are_ignored(tmp_path: Path) -> None:
@@ -99,13 +99,13 @@ def test_oom_kills_of_long_ago_are_ignored(tmp_path: Path) -> None:
     machine.put("cg/user.slice/job/memory.events", "oom_kill 2\n")
     for at in (10_000.0, 10_030.0, 10_100.0):
         watched.update(at)
-    assert watched.verdict() is None
+    assert watched.find_kill() is None
 
 
 def test_verdict_is_none_without_readable_cgroups(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "0::/\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
-    assert oom.OutOfMemoryWatch(PID, machine.proc).verdict() is None
-    assert oom.OutOfMemoryWatch(PID, str(tmp_path / "nowhere")).verdict() is None
+    assert oom.OutOfMemoryWatch(PID, machine.proc).find_kill() is None
+    assert oom.OutOfMemoryWatch(PID, str(tmp_path / "nowhere")).find_kill() is None
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Record:
 
 def verdict() -> tuple[Any, Record]:
     record = Record()
-    return module.Verdict(record, record.end), record  # type: ignore[arg-type]
+    return module.RunVerdict(record, record.end), record  # type: ignore[arg-type]
 
 
 def first_failure_fields(record: Record) -> tuple[Any, ...]:

@@ -34,14 +34,14 @@ def test_loss_step_epoch_and_speed_are_parsed(
     speed: str,
 ) -> None:
     figures = Figures()
-    figures.read(0, line)
+    figures.read_line(0, line)
     assert (figures.loss, figures.step, figures.epoch, figures.speed) == (loss, step, epoch, speed)
 
 
 def test_nan_loss_is_kept_as_value_and_not_added_to_the_curve() -> None:
     figures = Figures()
-    figures.read(0, "loss 1.0")
-    figures.read(0, "loss nan")
+    figures.read_line(0, "loss 1.0")
+    figures.read_line(0, "loss nan")
     assert figures.loss is not None
     assert math.isnan(figures.loss)
     assert figures.curve.points == [1.0]
@@ -49,17 +49,17 @@ def test_nan_loss_is_kept_as_value_and_not_added_to_the_curve() -> None:
 
 def test_loss_of_the_lowest_rank_is_used() -> None:
     figures = Figures()
-    figures.read(3, "loss 9")
-    figures.read(1, "loss 2")
-    figures.read(3, "loss 9")
-    figures.read(1, "loss 1")
+    figures.read_line(3, "loss 9")
+    figures.read_line(1, "loss 2")
+    figures.read_line(3, "loss 9")
+    figures.read_line(1, "loss 1")
     assert figures.curve.points == [2.0, 1.0]
 
 
 def test_loss_repeated_by_a_progress_bar_is_added_once() -> None:
     figures = Figures()
     for text in ("loss=2", "loss=2", "loss=1", "loss=1"):
-        figures.read(0, text, unfinished=True)
+        figures.read_line(0, text, unfinished=True)
     assert figures.curve.points == [2.0, 1.0]
 
 
@@ -85,8 +85,8 @@ def test_sparkline_of_equal_values_is_flat() -> None:
 
 def test_step_count_of_the_script_overrides_the_progress_bar() -> None:
     figures = Figures()
-    figures.read(0, "epoch 1:  59%|#####     | 59/100 [00:05<00:05, 10.00it/s]", unfinished=True)
+    figures.read_line(0, "epoch 1:  59%|#####     | 59/100 [00:05<00:05, 10.00it/s]", unfinished=True)
     assert figures.step == (59, 100)
-    figures.read(0, "step 60/300 loss 1.84")
-    figures.read(0, "epoch 1:  61%|#####     | 61/100 [00:05<00:05, 10.00it/s]", unfinished=True)
+    figures.read_line(0, "step 60/300 loss 1.84")
+    figures.read_line(0, "epoch 1:  61%|#####     | 61/100 [00:05<00:05, 10.00it/s]", unfinished=True)
     assert figures.step == (60, 300)

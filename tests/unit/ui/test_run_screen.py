@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 
-from ipexctl.jobs.follow import Event, RunEnded
+from ipexctl.jobs.follow import RunEnded, RunUpdate
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus, State
@@ -284,7 +284,7 @@ def test_frame_fits_the_screen_and_leaves_space_for_lines(ranks: int, size: tupl
     assert "s  stop" in lines[-1]
 
 
-EVENTS: st.SearchStrategy[list[Event]] = st.lists(
+EVENTS: st.SearchStrategy[list[RunUpdate]] = st.lists(
     st.one_of(
         st.builds(
             Chunk,
@@ -303,7 +303,7 @@ KEYS = st.lists(st.sampled_from(["/", "1", "x", "enter", "escape", " ", "?", "s"
 @settings(deadline=None)
 @given(EVENTS, KEYS, st.integers(1, 200), st.integers(1, 60), st.booleans())
 def test_frame_has_the_size_of_the_screen_after_any_events_and_keys(
-    events: list[Event], keys: list[str], width: int, height: int, unicode: bool
+    events: list[RunUpdate], keys: list[str], width: int, height: int, unicode: bool
 ) -> None:
     screen = RunState(status(2))
     for event in events:
