@@ -133,10 +133,14 @@ def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer 
     root = directory if not base or base.startswith("+") else directory.parents[base.count("/") - 1]
     trust = f"{root}/*"  # one entry for the files of all directories of the project
     for name in names:
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError, NotRegularError):
+        with contextlib.suppress(*_ABSENT):
             text = _read(directory / name, trust).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
             files[str(directory / name)] = text.split("\n")
     return layer(base, files) if files else None
+
+
+_ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, NotRegularError)
+"""Errors for a file that has no patterns for us: git passes over it, too."""
 
 
 def _read(path: Path, trust: str) -> bytes:
@@ -160,9 +164,30 @@ def outer_layers(root: Path) -> tuple[Layer, ...]:
         return "+" + "".join(f"{part}/" for part in root.relative_to(directory).parts)
 
     above = [directory for directory in reversed(root.parents) if directory.is_relative_to(repository)]
-    layers = [layer_of(repository / ".git" / "info", base(repository), ("exclude",))]
+    layers = [layer_of(git_directory(repository) / "info", base(repository), ("exclude",))]
     layers += [layer_of(directory, base(directory)) for directory in above]
     return tuple(layer for layer in layers if layer is not None)
+
+
+def git_directory(repository: Path) -> Path:
+    """The directory with git's own files: `.git`, or what a file of that name leads to, as in a worktree or submodule.
+
+    Worktrees share the files of the repository that they belong to; `commondir` names it.
+    """
+    git = repository / ".git"
+    named = _line_of(git).removeprefix("gitdir:").strip()
+    if not named:
+        return git
+    own = repository / named
+    return own / _line_of(own / "commondir")
+
+
+def _line_of(path: Path) -> str:
+    """The first line of a file; empty if there is none, or no such file, or if it can't be a path."""
+    with contextlib.suppress(*_ABSENT):
+        line = os.fsdecode(_read(path, str(path.parent))).partition("\n")[0].strip()
+        return "" if "\0" in line else line
+    return ""
 
 
 class Ignored:

@@ -122,6 +122,41 @@ def test_ignore_rules_of_the_enclosing_repository_apply(tmp_path: Path) -> None:
     assert sent(tmp_path / "examples") == {"run.py", "sub"}
 
 
+def git(directory: Path, *arguments: str) -> None:
+    settings = ("-c", "user.name=me", "-c", "user.email=me@here", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *settings, *arguments], cwd=directory, check=True, capture_output=True)
+
+
+@needs_git
+def test_excludes_of_a_worktree_and_a_submodule_are_found_through_their_git_file(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    tree(whole, "train.py")
+    git(whole, "init")
+    git(whole, "add", ".")
+    git(whole, "commit", "-m", "first")
+    (whole / ".git/info/exclude").write_text("*.tmp\n")
+    git(whole, "worktree", "add", str(tmp_path / "beside"))
+    tree(tmp_path / "beside", "big.tmp")
+    assert sent(tmp_path / "beside") == {"train.py"}
+
+    outer = tmp_path / "outer"
+    tree(outer, "x")
+    git(outer, "init")
+    git(outer, "submodule", "add", str(whole), "part")
+    (outer / ".git/modules/part/info/exclude").write_text("*.log\n")
+    tree(outer / "part", "a.log", "b.tmp")
+    assert sent(outer / "part") == {"train.py", "b.tmp"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"gitdir: ", b"gitdir: nowhere", b"gitdir: \0", b"gitdir: ../../../etc/passwd", b"\xff"]
+)
+def test_git_file_that_leads_nowhere_has_no_excludes(tmp_path: Path, content: bytes) -> None:
+    tree(tmp_path, "train.py")
+    (tmp_path / ".git").write_bytes(content)
+    assert sent(tmp_path) == {"train.py"}
+
+
 def test_caches_repositories_and_virtual_environments_stay_behind(tmp_path: Path) -> None:
     tree(
         tmp_path, "train.py", ".git/config", ".hg/x", ".svn/x", "a/__pycache__/x.pyc", "x.pyc", "node_modules/x", "e/f"
