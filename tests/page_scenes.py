@@ -93,8 +93,7 @@ LACKS = "ipexctl exec --shell 'cd .ipexctl/envs/default/lib/python3.*/site-packa
 
 # Playbooks last: they install on two of the four hosts.
 SCENES = (
-    Scene("README.md", CLUSTER, frozenset({0}), before={0: (TRAIN,)}),
-    Scene("README.md", REAL_HERE, frozenset({2}), before={2: (SHORT,)}),
+    Scene("README.md", CLUSTER, frozenset({2}), before={2: (TRAIN,)}),
     Scene("CONTRIBUTING.md", PACKAGE),
     Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
     Scene("docs/config.md", CLUSTER, hosts=4, take={"ipexctl.toml": ("toml", 0)}, before={1: ("rm ipexctl.toml",)}),

@@ -58,7 +58,7 @@ def books(lab: Lab, house: Path, tmp_path: Path, request: pytest.FixtureRequest)
     return Books(lab, tmp_path, f"/home/{lab.hosts[0].user}/{request.node.name[5:25]}")
 
 
-README = Path(__file__).parents[2] / "README.md"
+COMMANDS = Path(__file__).parents[2] / "docs" / "commands.md"
 OFFLINE = ("-e", "wheelhouse=house", "-e", "offline=true")
 
 
@@ -87,8 +87,8 @@ def test_train_runs_and_fetches_the_checkpoint(books: Books) -> None:
     assert "failed=0" in ran.out
 
 
-def test_readme_playbook_works_on_new_hosts_and_is_idempotent(books: Books) -> None:
-    found = re.search(r"## Playbooks.*?```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+def test_playbook_of_the_commands_works_on_new_hosts_and_is_idempotent(books: Books) -> None:
+    found = re.search(r"```yaml\n(.*?)```", COMMANDS.read_text(), re.DOTALL)
     assert found is not None
     text = found[1]
     brought = books.directory.parent / f"{books.directory.name}-brought"

@@ -28,7 +28,10 @@ from tiny_wheels import write_stack, write_wheel
 
 ALL = [block for page in PAGES for block in blocks(page) if block.commands()]
 PLAYS = [
-    block for page in ("README.md", "docs/playbooks.md") for block in blocks(ROOT / page) if block.language == "yaml"
+    block
+    for page in ("docs/commands.md", "docs/playbooks.md")
+    for block in blocks(ROOT / page)
+    if block.language == "yaml"
 ]
 ACCOUNT_SETUP = """\
 mkdir -p .config/pip

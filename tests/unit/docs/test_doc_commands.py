@@ -116,9 +116,22 @@ def test_invalid_commands_are_detected(line: str) -> None:
     assert call_error(words, whole=True)
 
 
-def test_every_command_is_in_the_readme() -> None:
-    told = {span.split()[1] for _, span in spans(ROOT / "README.md") if re.match(r"ipexctl \w", span)}
+def test_every_command_is_on_the_page_of_commands() -> None:
+    told = {span.split()[1] for _, span in spans(ROOT / "docs/commands.md") if re.match(r"ipexctl \w", span)}
     assert set(COMMANDS) <= told, sorted(set(COMMANDS) - told)
+
+
+def test_readme_is_read_in_a_few_minutes() -> None:
+    assert 400 < len((ROOT / "README.md").read_text().split()) <= 900
+
+
+def test_readme_and_first_page_of_the_site_have_the_same_lines_of_daily_use() -> None:
+    daily = [
+        next(block.text for block in blocks(ROOT / page) if "$ ipexctl run train.py" in block.text)
+        for page in ("README.md", "docs/index.md")
+    ]
+    assert daily[0] == daily[1]
+    assert len(daily[0].splitlines()) == 5
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
