@@ -18,10 +18,13 @@ from ipexctl.stack.catalog.user_table import rows_digest
 from ipexctl.stack.env.record import DEFAULT, find_existing, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.lock.wheels import split_requirement
+from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
-from ipexctl.stack.resolve.resolver import IPEX, ONECCL, TORCH, projects, resolve, resolve_by_table
+from ipexctl.stack.resolve.projects import IPEX, ONECCL, TORCH
+from ipexctl.stack.resolve.reasons import InstalledReason, NoStack, ResolvedReason
+from ipexctl.stack.resolve.resolver import projects, resolve, resolve_by_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,9 +44,15 @@ _PARTS = (TORCH, IPEX, ONECCL, "impi-rt", "intel-openmp")
 
 def check_stack_request(request: StackRequest, rows: Sequence[StackSpec]) -> None:
     """Raise a UserError for a stack or version that does not exist, before any host is contacted."""
+    wrong = _wrong_call(request, rows)
+    if wrong is not None:
+        raise UserError(wrong.reason, fix=wrong.fix)
+
+
+def _wrong_call(request: StackRequest, rows: Sequence[StackSpec]) -> Refusal | None:
+    """The refusal of a request for something that the version table does not have, whatever the hosts are."""
     decided = resolve(request, {}, None, rows=rows)
-    if isinstance(decided, Refusal) and decided.exit_code == 2:
-        raise UserError(decided.reason, fix=decided.fix)
+    return explanations.refusal(decided) if isinstance(decided, NoStack) and decided.is_wrong_call else None
 
 
 def choose_stack(
@@ -57,17 +66,25 @@ def choose_stack(
     """The stack of the installed environment, else by the last answer of the indexes, else what is known without it."""
     if (record := installed_record(request, env, hosts, rows)) is not None:
         return installed_plan(record, hosts, rows)
+    decided = _decide(request, hosts, rows, cache or IndexCache(os.environ))
+    return explanations.refusal(decided) if isinstance(decided, NoStack) else decided
+
+
+def _decide(
+    request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
+) -> StackPlan | Undecided | NoStack:
+    """The stack by the last answer of the indexes, else by the table alone."""
     by_table = resolve_by_table(request, hosts, rows)
-    if isinstance(by_table, Refusal) and (by_table.exit_code == 2 or by_table.hosts):
-        return by_table
-    answer = _last_answer(request, hosts, rows, cache or IndexCache(os.environ))
+    if isinstance(by_table, NoStack) and (by_table.is_wrong_call or by_table.hosts):
+        return by_table  # no answer of an index changes that
+    answer = _last_answer(request, hosts, rows, cache)
     if answer is None:
         return by_table
     chosen = resolve(request, hosts, answer.availability, rows=rows)
-    if isinstance(chosen, Refusal):
+    if isinstance(chosen, NoStack) or not isinstance(chosen.reason, ResolvedReason):
         return chosen
     clock = time.strftime("%H:%M", time.localtime(answer.at))
-    return replace(chosen, why=f"{chosen.why} (the indexes were queried at {clock})")
+    return replace(chosen, reason=replace(chosen.reason, queried_at=clock))
 
 
 def installed_record(
@@ -113,7 +130,7 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
         constraints=row.constraints,
         backend="ccl" if record.backend == "ccl" else "gloo",
         glibc=row.glibc,
-        why=f"installed on {fold(names)} as {record.name}",
+        reason=InstalledReason(fold(names), record.name),
         bundled_mpi=None if "impi-rt" in packages else record.mpi,
     )
 
@@ -163,8 +180,8 @@ def versions_for(
     from ipexctl.facts.gather import gather_facts
 
     began = time.monotonic()
-    wrong = resolve(request, {}, None, rows=rows)
-    if isinstance(wrong, Refusal) and wrong.exit_code == 2:
+    wrong = _wrong_call(request, rows)
+    if wrong is not None:
         return VersionsReport(tuple(rows), wrong)
     answers = {answer.host.name: answer for answer in gather_facts(hosts, pool, home=home, timeout=timeout)}
     ordered = tuple(answers[host.name] for host in hosts if host.name in answers)

@@ -22,6 +22,7 @@ from ipexctl.stack.install_context import (
     summary_of,
 )
 from ipexctl.stack.lock.pipeline import LockedStack, announce_stack, lock_stack
+from ipexctl.stack.resolve import explanations
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def download(
         locked = lock_stack(context, node0_may=False)
         if isinstance(locked, Refusal):
             return replace(context.report(), refusal=locked)  # the hosts were only inspected, and have no result
-        context.notes += locked.plan.notes
+        context.notes += explanations.notes(locked.plan)
         announce_stack(context, locked, by="the control machine downloads them")
         if not request.dry_run:
             _fetch(context, locked, directory)

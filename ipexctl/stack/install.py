@@ -37,6 +37,7 @@ from ipexctl.stack.install_context import (
     summary_of,
 )
 from ipexctl.stack.lock.lock import Lock, Wheel
+from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, StackRequest
@@ -156,7 +157,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     from ipexctl.stack.lock.pipeline import announce_stack
 
     plan, lock = locked.plan, locked.lock
-    context.notes += plan.notes
+    context.notes += explanations.notes(plan)
     name = env_directory(plan.row.name, lock.digest)
     summary = summary_of(plan, lock)
     fetches = f"{context.first.name} downloads them"
@@ -191,7 +192,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             module=plan.row.module if plan.oneccl else None,
             retired=plan.row.retired,
             mpi=summary.mpi,
-            why=plan.why,
+            why=explanations.why(plan),
             installer=dict(locked.installer.to_json()),
         ),
         interpreters=plan.interpreters,

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.refusal import Refusal
-from ipexctl.stack.resolve.compatibility import span
+from ipexctl.stack.resolve.explanations import notes, span, why
 from ipexctl.stack.resolve.model import StackPlan, Undecided
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
@@ -35,7 +35,7 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
     if isinstance(outcome, StackPlan):
         print_lines(_choice_lines(outcome, None if quiet else options))
     elif not isinstance(outcome, Refusal):
-        print_lines(_wrapped(f"which one: {outcome.why}"))
+        print_lines(_wrapped(f"which one: {why(outcome)}"))
     show_failures(host for host in report.hosts if host.facts is None)
     if isinstance(outcome, Refusal):
         label = paint("error:", "31", on=wants_color(sys.stderr, no_color=no_color))
@@ -53,9 +53,9 @@ def as_json(report: VersionsReport) -> dict[str, Any]:
         ],
         "choice": _choice_json(outcome) if isinstance(outcome, StackPlan) else None,
         "candidates": [_choice_json(plan) for plan in _candidates(outcome)],
-        "why": outcome.reason if isinstance(outcome, Refusal) else outcome.why,
+        "why": outcome.reason if isinstance(outcome, Refusal) else why(outcome),
         "fix": outcome.fix if isinstance(outcome, Refusal) else "",
-        "notes": list(outcome.notes) if isinstance(outcome, StackPlan) else [],
+        "notes": list(notes(outcome)) if isinstance(outcome, StackPlan) else [],
         "at_fault": list(outcome.hosts) if isinstance(outcome, Refusal) else [],
         "refused": refused,
         "hosts": [
@@ -104,8 +104,8 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
         f"backend {plan.backend}",
     ]
     lines = _wrapped(f"* {plan.row.name}: {', '.join(part for part in parts if part)}")
-    lines += _wrapped(f"  why: {plan.why}")
-    for note in plan.notes:
+    lines += _wrapped(f"  why: {why(plan)}")
+    for note in notes(plan):
         lines += _wrapped(f"  note: {note}")
     if options is not None:
         lines.append(f"  next: ipexctl install{options}")
@@ -117,5 +117,5 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _choice_json(plan: StackPlan) -> dict[str, Any]:
-    fields = value_json(plan, without=("row", "why", "bundled_mpi", "torch_wheel", "notes"))
+    fields = value_json(plan, without=("row", "reason", "bundled_mpi", "torch_wheel", "notes"))
     return {"name": plan.row.name, **fields, "mpi": plan.mpi, "retired": plan.row.retired}

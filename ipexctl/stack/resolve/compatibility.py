@@ -1,6 +1,10 @@
-"""Checks whether a stack runs on given hosts, and with which Python. Pure.
+"""Match a row with hosts: whether it runs there, and with which Python. Pure.
 
-Unknown facts of a host are no reason against it.
+In come a row of the version table and the facts of the hosts, grouped to profiles; out go the Pythons that run the row
+on all of them, or the reason why there are none (`reasons.py`), which names the hosts at fault and the Python to add.
+
+Unknown facts are no reason against a host: a probe that was cut short must not refuse an install that would work, and
+one that does not work fails its verification.
 """
 
 from __future__ import annotations
@@ -9,18 +13,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import TIERS, X86, Tier
-from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import Isa, StackSpec, minor, version_key
+from ipexctl.stack.resolve.reasons import (
+    BuiltForOldPythons,
+    HostProblem,
+    HostProblems,
+    Incompatibility,
+    MissingInstructions,
+    MissingPython,
+    MuslInsteadOfGlibc,
+    NoCommonPython,
+    NoPython,
+    OldGlibc,
+    OtherPythons,
+    UnusablePythons,
+    WrongProcessor,
+    WrongSystem,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Python
 
 OLDEST_PYTHON: Final = "3.8"
 """The oldest Python that runs the agent."""
-_VERBS: Final = {"has": "have", "is": "are", "runs": "run", "lacks": "lack"}
+_EXAMPLES: Final = 4
+"""The largest number of groups of hosts whose Pythons are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +56,6 @@ class HostProfile:
     """Usable minor versions; None if the probe did not look for them or was cut short."""
     others: tuple[str, ...] = ()
     """Minor versions that cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Incompatibility:
-    """The reason why a row does not run on these hosts."""
-
-    reason: str
-    """A clause: `node3 has glibc 2.17; IPEX 2.8 needs 2.28`."""
-    hosts: tuple[str, ...] = ()
-    fix: str = ""
-    brief: str = ""
-    """The reason without the queried indexes, if it has them."""
 
 
 def profile(facts: Facts) -> HostProfile:
@@ -86,55 +94,38 @@ def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
     return {kind: tuple(names) for kind, names in found.items()}
 
 
-def incompatibility(row: StackSpec, facts: Facts) -> str | None:
-    """The predicate that says why a host cannot run this row, not even over gloo; None if it can."""
+def incompatibility(row: StackSpec, facts: Facts) -> HostProblem | None:
+    """Why a host cannot run this row, not even over gloo; None if it can."""
     kind = profile(facts)
-    problem = _machine(row, kind)
-    return problem[0] if problem else _pythons(row.title, kind, row.without_oneccl().pythons)
+    return _machine_problem(row, kind) or _python_problem(row.title, kind, row.without_oneccl().pythons)
 
 
-def _machine(row: StackSpec, host: HostProfile) -> tuple[str, str] | None:
-    """The problem with the machine, and the fix."""
+def _machine_problem(row: StackSpec, host: HostProfile) -> HostProblem | None:
     if host.kernel not in (None, "Linux"):
-        return f"runs {host.kernel}; the wheels are for Linux", ""
+        return WrongSystem(host.kernel)
     if host.arch is not None and host.arch not in X86:
-        return f"is {host.arch}; the wheels are for x86_64", ""
+        return WrongProcessor(host.arch)
     if host.libc == "musl":
-        return "has musl instead of glibc", "a system with glibc, such as Debian, Ubuntu or Rocky Linux"
+        return MuslInsteadOfGlibc()
     if row.isa and not has_isa(host.tier, row.isa):
         # Of 1.12, one version needs more than the others.
         alone = row.isa == "avx512" and len(row.ipex_builds) == 1
-        needing = f"IPEX {row.ipex}" if alone else row.title
-        return f"has no {'AVX-512' if row.isa == 'avx512' else 'AVX2'}, which {needing} needs", ""
+        return MissingInstructions(row.isa, f"IPEX {row.ipex}" if alone else row.title)
     if host.glibc and version_key(host.glibc) < version_key(row.glibc):
-        newer = "a newer system, such as RHEL 8, Ubuntu 20.04 or Debian 10"
-        return f"has glibc {host.glibc}; {row.title} needs {row.glibc}", newer
+        return OldGlibc(host.glibc, row.glibc, row.title)
     return None
 
 
-def _pythons(title: str, host: HostProfile, pythons: Sequence[str]) -> str | None:
+def _python_problem(part: str, host: HostProfile, pythons: Sequence[str]) -> HostProblem | None:
     if host.pythons is None or host.pythons & set(pythons):
         return None
-    if not host.pythons:
-        return _no_python(host)
-    return f"has {_only(host.pythons)}; {title} is built for {_built_for(pythons)}"
+    if host.pythons:
+        return OtherPythons(_sorted(host.pythons), part, tuple(_supported(pythons) or pythons))
+    return UnusablePythons(host.others, not _supported(host.others)) if host.others else NoPython()
 
 
-def _no_python(host: HostProfile) -> str:
-    if not host.others:
-        return "has no Python 3 that runs"
-    if not _supported(host.others):
-        return f"has only Python {' and '.join(host.others)}; ipexctl needs {OLDEST_PYTHON} or newer on a node"
-    return f"has only Python {' and '.join(host.others)}, and not for x86_64 with glibc"
-
-
-def _only(pythons: Collection[str]) -> str:
-    found = sorted(pythons, key=version_key)
-    return f"only Python {found[0]}" if len(found) == 1 else f"Python {', '.join(found)}"
-
-
-def _built_for(pythons: Sequence[str]) -> str:
-    return span(_supported(pythons) or pythons)
+def _sorted(pythons: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(pythons, key=version_key))
 
 
 def _supported(pythons: Sequence[str]) -> list[str]:
@@ -142,52 +133,43 @@ def _supported(pythons: Sequence[str]) -> list[str]:
     return [python for python in pythons if version_key(python) >= version_key(OLDEST_PYTHON)]
 
 
-def span(pythons: Sequence[str]) -> str:
-    return "no Python" if not pythons else pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
-
-
 def has_isa(tier: Tier | None, isa: Isa) -> bool:
     """An unknown CPU counts as the best."""
     return tier is None or TIERS.index(tier) >= TIERS.index(isa)
 
 
-def incompatibilities(
-    row: StackSpec, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], title: str = ""
-) -> tuple[Incompatibility | None, tuple[str, ...]]:
-    """The reason why this row does not run on all hosts, or the Pythons that do, newest first.
+def common_pythons(
+    row: StackSpec, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], part: str
+) -> tuple[str, ...] | Incompatibility:
+    """The Pythons that run this row on all hosts, newest first, or why there are none.
 
-    `title` is the part of the row that is built for these Pythons alone.
+    `part` is the part of the row that is built for these Pythons alone.
     """
-    title = title or row.title
-    problem = _grouped({names: _machine(row, kind) for kind, names in host_groups.items()})
-    if problem is None:
-        fix = f"install Python {_best_to_add(host_groups, pythons)} there"
-        lacking = {names: _pythons(title, kind, pythons) for kind, names in host_groups.items()}
-        problem = _grouped({names: (why, fix) if why else None for names, why in lacking.items()})
-    if problem is not None:
-        return problem, ()
+    best = _best_to_add(host_groups, pythons)
+    problems = _grouped({names: _machine_problem(row, kind) for kind, names in host_groups.items()}, best)
+    if problems is None:
+        problems = _grouped({names: _python_problem(part, kind, pythons) for kind, names in host_groups.items()}, best)
+    if problems is not None:
+        return problems
     common = set(_supported(pythons))
     for kind in host_groups:
         if kind.pythons is not None:
             common &= kind.pythons
     if not common:
-        return _none_common(title, host_groups, pythons), ()
-    return None, tuple(sorted(common, key=version_key, reverse=True))
+        return _none_common(part, host_groups, pythons)
+    return _sorted(common)[::-1]
 
 
-def _grouped(problems: Mapping[tuple[str, ...], tuple[str, str] | None]) -> Incompatibility | None:
-    """One incompatibility for all hosts, grouped by reason; at most three reasons."""
-    groups: dict[tuple[str, str], list[str]] = {}
+def _grouped(problems: Mapping[tuple[str, ...], HostProblem | None], python: str) -> HostProblems | None:
+    """The problems of all hosts, each once."""
+    groups: dict[HostProblem, list[str]] = {}
     for names, problem in problems.items():
-        if problem:
+        if problem is not None:
             groups.setdefault(problem, []).extend(names)
     if not groups:
         return None
-    reasons = [f"{join_names(names)} {_agreeing(why, len(names))}" for (why, _), names in list(groups.items())[:3]]
-    fixes = dict.fromkeys(fix for _, fix in groups if fix)
-    return Incompatibility(
-        "; ".join(reasons), tuple(name for names in groups.values() for name in names), ", and ".join(fixes)
-    )
+    hosts = tuple(name for names in groups.values() for name in names)
+    return HostProblems(tuple((problem, tuple(names)) for problem, names in groups.items()), python, hosts=hosts)
 
 
 def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> str:
@@ -202,12 +184,11 @@ def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Se
 
 
 def _none_common(
-    title: str, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]
-) -> Incompatibility:
-    if not _supported(pythons):
-        return Incompatibility(
-            f"{title} is built for Python {span(pythons)}; ipexctl needs {OLDEST_PYTHON} or newer on a node"
-        )
+    part: str, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]
+) -> BuiltForOldPythons | NoCommonPython:
+    supported = tuple(_supported(pythons))
+    if not supported:
+        return BuiltForOldPythons(part, tuple(pythons))
     wanted = _best_to_add(host_groups, pythons)
     lacking = tuple(
         name
@@ -215,33 +196,22 @@ def _none_common(
         if kind.pythons is not None and wanted not in kind.pythons
         for name in names
     )
-    has = "; ".join(
-        f"{join_names(names)} {_agreeing(f'has {_only(kind.pythons)}', len(names))}"
-        for kind, names in list(host_groups.items())[:4]
-        if kind.pythons
+    found = tuple(
+        (names, _sorted(kind.pythons)) for kind, names in list(host_groups.items())[:_EXAMPLES] if kind.pythons
     )
-    return Incompatibility(
-        f"no Python that {title} is built for ({_built_for(pythons)}) is on all hosts: {has}",
-        lacking,
-        f"install Python {wanted} on {join_names(lacking)}",
-    )
+    return NoCommonPython(part, supported, found, wanted, hosts=lacking)
 
 
-def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> Refusal | None:
-    """Refuse a requested Python that some hosts lack."""
+def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> MissingPython | None:
+    """The hosts that lack a requested Python."""
     lacking = {
         kind: names for kind, names in host_groups.items() if kind.pythons is not None and python not in kind.pythons
     }
     if not lacking:
         return None
-    kind, names = next(iter(lacking.items()))
-    everyone = tuple(name for each in lacking.values() for name in each)
-    has = f"Python {', '.join(sorted(kind.pythons or (), key=version_key))}" if kind.pythons else "no usable Python"
-    return Refusal(
-        f"there is no Python {python} on {join_names(everyone)} ({join_names(names)}: {has})",
-        f"install it there, or remove --python {python}",
-        everyone,
-    )
+    kind, example = next(iter(lacking.items()))
+    everyone = tuple(name for names in lacking.values() for name in names)
+    return MissingPython(python, everyone, example, _sorted(kind.pythons or ()))
 
 
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:
@@ -274,16 +244,3 @@ def _ranked(python: str, facts: Facts) -> list[str]:
     good = [each for each in usable_pythons(facts) if minor(each.version or "") == python]
     good.sort(key=lambda each: (each.libc != "glibc", each.arch is None, each.venv is False))
     return list(dict.fromkeys(each.path for each in good))
-
-
-def join_names(names: Sequence[str], most: int = 5) -> str:
-    """`node1, node2 and 3 more`."""
-    if len(names) > most:
-        return f"{', '.join(names[:most])} and {len(names) - most} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
-
-
-def _agreeing(predicate: str, count: int) -> str:
-    """Agree the verb: `has glibc 2.17` for one host, `have glibc 2.17` for several."""
-    verb, blank, rest = predicate.partition(" ")
-    return predicate if count == 1 else f"{_VERBS.get(verb, verb)}{blank}{rest}"

@@ -1,6 +1,10 @@
-"""The candidate rows of a request, in order, or a refusal. Pure.
+"""The candidate rows of a request, in the order in which the resolver tries them. Pure.
 
-A version that the table does not have is a wrong call (exit code 2); versions that exclude each other are a refusal.
+In come a request and the version table; out go `Constraints`, or why no host can have that: a version that the table
+does not have is a wrong call (exit code 2, `UnknownName`), versions that exclude each other are a `Contradiction`.
+
+The order is a promise of docs/versions.md: IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo, since IPEX
+is retired and most of it is part of PyTorch. A request that names versions or a row is never widened to others.
 """
 
 from __future__ import annotations
@@ -10,10 +14,28 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
-from ipexctl.hosts.names import quoted
-from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import IpexBuild, OnecclBuild, StackSpec, minor, version_key
-from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON, span
+from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON
+from ipexctl.stack.resolve.reasons import (
+    Contradiction,
+    IpexForOtherTorch,
+    NoBindings,
+    NoIpexForTorch,
+    NoStack,
+    NotBuiltForPython,
+    OnecclForOtherTorch,
+    PythonTooOld,
+    PythonWithPatch,
+    StackHasOtherTorch,
+    StackWithoutIpex,
+    StackWithoutOneccl,
+    StockWithRequiredOneccl,
+    UnknownName,
+    UnknownPatch,
+    UnknownPython,
+    UnknownStack,
+    UnknownVersion,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,7 +43,7 @@ if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import StackRequest
 
 
-Kind = Literal["any", "ipex", "torch"]
+StackKind = Literal["any", "ipex", "torch"]
 KINDS: Final = ("ipex", "torch")
 
 
@@ -30,7 +52,7 @@ class Constraints:
     """The candidate rows, best first, and their limits; a row without its bindings is for gloo."""
 
     rows: tuple[StackSpec, ...]
-    kind: Kind
+    kind: StackKind
     named: bool
     """Whether the request names a row, not only a kind."""
     python: str | None
@@ -43,12 +65,12 @@ class Constraints:
         return self.kind == "any" and not self.named and not self.require_oneccl
 
 
-def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Refusal:
-    """Read the constraints of a request, or the refusal that needs no host."""
+def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | NoStack:
+    """Read the constraints of a request, or why it cannot be met on any host."""
     try:
-        return _Reader(request, tuple(table)).read()
+        return _ConstraintReader(request, tuple(table)).constraints()
     except _Refused as refused:
-        return refused.refusal
+        return NoStack(refused.reason)
 
 
 def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
@@ -63,19 +85,19 @@ def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
 class _Refused(Exception):
     """The request is refused."""
 
-    def __init__(self, reason: str, fix: str, exit_code: int = 1) -> None:
+    def __init__(self, reason: UnknownName | Contradiction) -> None:
         super().__init__(reason)
-        self.refusal = Refusal(reason, fix, exit_code=exit_code)
+        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ConstraintReader:
     """Checks a request against the version table, and narrows the table to its rows. Raises _Refused."""
 
     request: StackRequest
     table: tuple[StackSpec, ...]
 
-    def read(self) -> Constraints:
+    def constraints(self) -> Constraints:
         request, table = self.request, self.table
         self._check_stack()
         self._check_torch()
@@ -85,31 +107,24 @@ class _Reader:
         chosen = table if request.stack is None or request.stack in KINDS else (stacks(table)[request.stack],)
         for narrow in (self._narrow_torch, self._narrow_ipex, self._narrow_oneccl, self._narrow_kind):
             chosen = narrow(chosen)
-        kind: Kind = "any" if request.stack is None else "torch" if not any(row.ipex for row in chosen) else "ipex"
+        kind: StackKind = "any" if request.stack is None else "torch" if not any(row.ipex for row in chosen) else "ipex"
         named = bool(request.torch or request.ipex or request.oneccl or (request.stack and request.stack not in KINDS))
         must = request.require_oneccl or request.oneccl is not None
         rows = _ordered(chosen, must=must, named=named, kind=kind)
         if not rows:
             having = [row for row in table if row.oneccl]
             last = next((row for row in having if row.line == chosen[0].line), having[0] if having else None)
-            raise _Refused(
-                f"there are no oneCCL bindings for {chosen[0].title}",
-                (f"--stack {last.name} has them; or " if last else "") + "remove --require-oneccl to use gloo",
-            )
+            raise _Refused(NoBindings(chosen[0].title, last.name if last else None))
         if request.python is not None and not any(request.python in row.pythons for row in rows):
             row = next((row for row in rows if not row.oneccl_builds), rows[0])
-            raise _Refused(
-                f"{row.title} is built for Python {span(row.pythons)}, not for {request.python}",
-                "remove --python, or choose another row: ipexctl versions --python " + request.python,
-            )
+            raise _Refused(NotBuiltForPython(row.title, row.pythons, request.python))
         return Constraints(rows, kind, named, request.python, must, request.oneccl)
 
     def _check_stack(self) -> None:
         stack, known = self.request.stack, [*KINDS, *stacks(self.table)]
         if stack is not None and stack not in known:
-            near = get_close_matches(stack.lower(), known, n=2)
-            there_are = f"`ipexctl versions` lists them: {known[2]} to {self.table[-1].name}, ipex, torch"
-            raise _unknown(f"there is no stack called {quoted(stack)}", near, there_are)
+            near = tuple(get_close_matches(stack.lower(), known, n=2))
+            raise _Refused(UnknownStack(stack, known[2], self.table[-1].name, near=near))
 
     def _check_torch(self) -> None:
         if self.request.torch is None:
@@ -119,31 +134,24 @@ class _Reader:
         patches = {patch for row in self.table for patch in row.torch_patches}
         if requested in lines or requested in patches:
             return
-        reason = f"the version table has no torch {quoted(self.request.torch)}"
-        if minor(requested) in lines:
-            have = sorted((patch for patch in patches if minor(patch) == minor(requested)), key=version_key)
-            reason += f"; of torch {minor(requested)} there is {', '.join(have)}"
-            raise _unknown(reason, (), f"--torch {have[-1]}")
-        there_are = f"it has {self.table[-1].line} to {self.table[0].line}: ipexctl versions"
-        raise _unknown(reason, _near(requested, lines), there_are)
+        if (line := minor(requested)) in lines:
+            of_line = _oldest_first(patch for patch in patches if minor(patch) == line)
+            raise _Refused(UnknownPatch(self.request.torch, line, of_line))
+        known = tuple(dict.fromkeys(row.line for row in reversed(self.table)))
+        raise _Refused(UnknownVersion(self.request.torch, "torch", known, near=_near(requested, lines)))
 
     def _check_python(self) -> None:
         python = self.request.python
         if python is None:
             return
-        known = sorted({python for row in self.table for python in row.torch_pythons}, key=version_key)
+        known = _oldest_first({python for row in self.table for python in row.torch_pythons})
         if python in known:
             if version_key(python) < version_key(OLDEST_PYTHON):
-                raise _Refused(
-                    f"Python {python} is too old: ipexctl needs {OLDEST_PYTHON} or newer on a host",
-                    f"use --python {OLDEST_PYTHON}, or remove it",
-                )
+                raise _Refused(PythonTooOld(python))
             return
         if re.fullmatch(r"\d+\.\d+\.\d+\S*", python) and minor(python) in known:
-            reason = f"--python takes the first two numbers of a version, not {quoted(python)}"
-            raise _unknown(reason, [minor(python)], "")
-        reason = f"no row of the version table is for Python {quoted(python)}"
-        raise _unknown(reason, _near(python, known), f"there are {span(known)}")
+            raise _Refused(PythonWithPatch(python, near=(minor(python),)))
+        raise _Refused(UnknownPython(python, known, near=_near(python, known)))
 
     def _narrow_torch(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
         if self.request.torch is None:
@@ -157,9 +165,8 @@ class _Reader:
                 found.append(row)
         if found:
             return tuple(found)
-        other = next((row.name for row in self.table if row.line == minor(requested)), None)
-        reason = f"the stack {rows[0].name} has torch {rows[0].line}, not {requested}"
-        raise _Refused(reason, f"--stack {other}" if other else "")
+        matching = next((row.name for row in self.table if row.line == minor(requested)), None)
+        raise _Refused(StackHasOtherTorch(rows[0].name, rows[0].line, requested, matching))
 
     def _narrow_ipex(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
         ipex, stack = self.request.ipex, self.request.stack
@@ -174,63 +181,67 @@ class _Reader:
             return tuple(found)
         home = next(row for row in self.table if any(_is(ipex, build.version) for build in row.ipex_builds))
         if stack is not None and stack in ("torch", rows[0].name) and not rows[0].ipex_builds:
-            raise _Refused(f"the stack {stack} is PyTorch without IPEX", f"--stack {home.name}")
-        has, fits = self.request.torch or rows[0].line, next((row.ipex for row in rows if row.ipex), None)
-        raise _Refused(
-            f"IPEX {ipex} does not work with torch {has}: it is built for torch {home.line}",
-            f"--torch {home.line}" + (f", or --ipex {fits} for torch {has}" if fits else ""),
-        )
+            raise _Refused(StackWithoutIpex(stack, home.name))
+        fitting = next((row.ipex for row in rows if row.ipex), None)
+        raise _Refused(IpexForOtherTorch(ipex, self.request.torch or rows[0].line, home.line, fitting))
 
     def _narrow_oneccl(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
-        oneccl, stack = self.request.oneccl, self.request.stack
-        if oneccl is None:
+        """The rows with the requested bindings, and of each row the patches of torch that work with them."""
+        if self.request.oneccl is None:
             return rows
-        found = []
-        for row in rows:
-            good = tuple(b for b in row.oneccl_builds if _is(oneccl, b.version) and _works(b, row))
-            if good and row.ipex:
-                patches = tuple(p for p in row.torch_patches if any(p in build.works_with for build in good))
-                torch = row.torch if row.torch in patches else patches[-1]
-                found.append(replace(row, oneccl_builds=good, torch=torch, torch_patches=patches))
-        if found and stack != "torch":
-            return tuple(found)
+        if self.request.stack != "torch":
+            found = [_with_bindings(row, self.request.oneccl) for row in rows]
+            if good := tuple(row for row in found if row is not None):
+                return good
+        raise _Refused(self._explain_oneccl(self.request.oneccl, rows))
+
+    def _explain_oneccl(self, oneccl: str, rows: tuple[StackSpec, ...]) -> StackWithoutOneccl | OnecclForOtherTorch:
+        """Why none of these rows has these bindings, which the table has for another torch."""
+        stack = self.request.stack
         home = next(row for row in self.table if any(_is(oneccl, build.version) for build in row.oneccl_builds))
         if stack == "torch" or (stack is not None and not any(row.oneccl_builds for row in rows)):
-            raise _Refused(f"the stack {stack} has no oneCCL bindings", f"--stack {home.name}")
-        reason = f"oneccl_bind_pt {oneccl} does not work with torch {self.request.torch or rows[0].torch}"
-        fits = next(build.works_with[0] for build in home.oneccl_builds if _is(oneccl, build.version))
-        fix = f"--torch {fits} with --oneccl {oneccl}"
-        better = next((build for row in rows for build in row.oneccl_builds if _works(build, row)), None)
-        if better and better.cpu_wheel == "published":
-            raise _Refused(f"{reason}; {better.version} does", f"--oneccl {better.version}, or {fix}")
-        raise _Refused(reason, fix)
+            return StackWithoutOneccl(stack, home.name)
+        works_with = next(build.works_with[0] for build in home.oneccl_builds if _is(oneccl, build.version))
+        fitting = next((build for row in rows for build in row.oneccl_builds if _works(build, row)), None)
+        return OnecclForOtherTorch(
+            oneccl,
+            self.request.torch or rows[0].torch,
+            works_with,
+            fitting.version if fitting and fitting.cpu_wheel == "published" else None,
+        )
 
     def _narrow_kind(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
         if self.request.stack == "torch":
             if self.request.require_oneccl:
-                raise _Refused(
-                    "stock PyTorch has no oneCCL bindings: --stack torch and --require-oneccl contradict each other",
-                    "remove one of them",
-                )
+                raise _Refused(StockWithRequiredOneccl())
             return tuple(row.stock() for row in rows)
         if self.request.stack != "ipex":
             return rows
         found = tuple(row for row in rows if row.ipex)
         if found:
             return found
-        last = next((row for row in self.table if row.ipex), None)
-        raise _Refused(
-            f"there is no IPEX for torch {self.request.torch}"
-            + (f"; the last IPEX is for torch {last.line}" if last else ""),
-            f"--stack {rows[0].name}" + (f", or --torch {last.line}" if last else ""),
-        )
+        last = next((row.line for row in self.table if row.ipex), None)
+        raise _Refused(NoIpexForTorch(str(self.request.torch), last, rows[0].name))
+
+
+def _with_bindings(row: StackSpec, oneccl: str) -> StackSpec | None:
+    """The row with no bindings but these, and the patches of torch that work with them; None if there are none.
+
+    A row without IPEX never counts, as the resolver takes oneCCL only beside IPEX.
+    """
+    builds = tuple(build for build in row.oneccl_builds if _is(oneccl, build.version) and _works(build, row))
+    if not builds or not row.ipex:
+        return None
+    patches = tuple(patch for patch in row.torch_patches if any(patch in build.works_with for build in builds))
+    torch = row.torch if row.torch in patches else patches[-1]
+    return replace(row, oneccl_builds=builds, torch=torch, torch_patches=patches)
 
 
 def _works(build: IpexBuild | OnecclBuild, row: StackSpec) -> bool:
     return bool(set(build.works_with) & set(row.torch_patches))
 
 
-def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: Kind) -> tuple[StackSpec, ...]:
+def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: StackKind) -> tuple[StackSpec, ...]:
     """IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo, then the rest, each newest first."""
     ccl = [row for row in rows if row.ipex and row.oneccl_builds]
     if must:
@@ -245,14 +256,11 @@ def _ordered(rows: Sequence[StackSpec], *, must: bool, named: bool, kind: Kind) 
     return (*ccl, *maintained, *gloo, *old, *alone)
 
 
-def _check_version(what: str, requested: str | None, known: Sequence[str]) -> None:
+def _check_version(part: str, requested: str | None, known: Sequence[str]) -> None:
     if requested is None or any(_is(requested, version) for version in known):
         return
-    ordered = sorted(set(known), key=version_key)
-    there_are = f"it has {ordered[0]} to {ordered[-1]}: ipexctl versions" if ordered else ""
-    raise _unknown(
-        f"the version table has no {what} {quoted(requested)}", _near(_public(requested), ordered), there_are
-    )
+    ordered = _oldest_first(set(known))
+    raise _Refused(UnknownVersion(requested, part, ordered, near=_near(_public(requested), ordered)))
 
 
 def _is(requested: str, version: str) -> bool:
@@ -265,21 +273,20 @@ def _public(version: str) -> str:
     return version.strip().removesuffix("+cpu")
 
 
-def _near(requested: str, known: Iterable[str]) -> list[str]:
+def _oldest_first(versions: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(versions, key=version_key))
+
+
+def _near(requested: str, known: Iterable[str]) -> tuple[str, ...]:
     """The nearest version; for other texts those with a similar spelling."""
     ordered = sorted(known, key=version_key, reverse=True)
     if re.fullmatch(r"\d+(\.\d+)+", requested) and ordered:
         wanted = _weight(requested)
-        return [min(ordered, key=lambda version: abs(_weight(version) - wanted))]
-    return get_close_matches(requested, ordered, n=2, cutoff=0.6)
+        return (min(ordered, key=lambda version: abs(_weight(version) - wanted)),)
+    return tuple(get_close_matches(requested, ordered, n=2, cutoff=0.6))
 
 
 def _weight(version: str) -> int:
     """A number whose distance is the distance of versions."""
     major, second, third, *_ = (*version_key(version), 0, 0, 0)
     return (major * 1000 + min(second, 999)) * 1000 + min(third, 999)
-
-
-def _unknown(reason: str, near: Sequence[str], there_are: str) -> _Refused:
-    guess = f"did you mean {' or '.join(near)}?" if near else ""
-    return _Refused(reason, " ".join(part for part in (guess, there_are) if part), exit_code=2)

@@ -1,4 +1,10 @@
-"""The values of stack resolution: the request, and the plan or the refusal."""
+"""The values that go in and out of the resolver: what is requested, and the one stack for all hosts.
+
+A `StackRequest` comes from options, `--stack` and its kin; with the packages of `--with` and requirements files it is
+an `EnvRequest`, which env.json records, so that an equal request finds its environment again; records of older
+versions lack fields. Out come a `StackPlan`, `Undecided` between two plans, or `NoStack` (`reasons.py`). A plan
+carries its reasons as values and no sentence; `explanations.py` words them where they are printed or recorded.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ if TYPE_CHECKING:
 
     from ipexctl.node.env.replies import Candidate
     from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.resolve.reasons import ChoiceReason, StackNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +104,14 @@ class StackPlan:
     backend: Backend
     glibc: str
     """The oldest of the hosts, else the minimum of the row; wheels must run on it."""
-    why: str
-    """One sentence: the reason for this stack."""
+    reason: ChoiceReason
+    """Why it is this stack."""
     bundled_mpi: str | None = None
     """The version of the Intel MPI inside the bindings, which starts the ranks; None if there is none."""
     torch_wheel: Candidate | None = None
     """None if no index was queried."""
-    notes: tuple[str, ...] = ()
-    """Sentences for the user: IPEX is retired, gloo instead of ccl, a yanked wheel."""
+    notes: tuple[StackNote, ...] = ()
+    """What the user should know: IPEX is retired, gloo instead of ccl, a yanked wheel."""
 
     @property
     def mpi(self) -> str | None:
@@ -118,12 +125,3 @@ class Undecided:
 
     candidates: tuple[StackPlan, ...]
     """Best first; the last one needs the least of the indexes."""
-
-    @property
-    def why(self) -> str:
-        first, last = self.candidates[0], self.candidates[-1]
-        torch = "" if last.ipex else " and a build of torch for CPUs"
-        return (
-            f"depends on what the indexes have: {first.row.name} if they have its oneCCL bindings{torch}, "
-            f"else {last.row.name}; `ipexctl install --dry-run` queries them"
-        )

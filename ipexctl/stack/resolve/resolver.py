@@ -1,44 +1,52 @@
-"""The resolver: from a request, the facts of hosts and the available wheels to a StackPlan or a Refusal. Pure.
+"""The resolver: one stack for all hosts. Pure.
 
-`constraints` reads the request, `compatibility` matches hosts, `lock/wheels` matches platforms, `explanations` has the
-sentences.
+In come a request, the facts of the hosts, the version table and, if indexes were queried, the available wheels; out
+goes a `StackPlan` with its reason and notes, or `NoStack`. `constraints.py` orders the candidate rows, and the first
+row that runs on every host (`compatibility.py`) and whose wheels are available (`lock/wheels.py`) is the stack. All
+reasons are values of `reasons.py`; who prints a plan words them with `explanations.py`.
+
+One stack for all hosts, as ranks with different versions of torch or MPI do not work together. Without an answer of
+indexes every published wheel counts as available, so a plan by the table alone may still change at the install.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build, split_requirement
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import (
     HostProfile,
-    Incompatibility,
+    common_pythons,
     has_isa,
-    incompatibilities,
     interpreters_for,
     profiles,
-    span,
     without_python,
 )
 from ipexctl.stack.resolve.constraints import Constraints, read_constraints
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.plan_notes import builds_notes, choice_reason, gloo_notes, missing_mpi, retirement_notes
+from ipexctl.stack.resolve.projects import IPEX, ONECCL, OPTIONAL, TORCH, UV
+from ipexctl.stack.resolve.reasons import (
+    BuiltForOtherPythons,
+    Incompatibility,
+    LeftOut,
+    MissingRequirement,
+    NoIntelMpi,
+    NoStack,
+    NothingFits,
+    OnlyCudaBuild,
+    StackNote,
+)
+from ipexctl.stack.resolve.rejection import easiest_problem, missing_wheels, queried_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.node.env.replies import Candidate
-
-TORCH: Final = "torch"
-IPEX: Final = "intel-extension-for-pytorch"
-ONECCL: Final = "oneccl-bind-pt"
-UV: Final = "uv"
-OPTIONAL: Final = ("intel-openmp", "numpy")
-"""Packages that a stack can do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,31 +84,31 @@ def resolve(
     availability: Availability | None,
     *,
     rows: Sequence[StackSpec] | None = None,
-) -> StackPlan | Refusal:
+) -> StackPlan | NoStack:
     """Choose the stack for these hosts. Without `availability` the table alone decides."""
     table = packaged_rows() if rows is None else tuple(rows)
     constraints = read_constraints(request, table)
-    if isinstance(constraints, Refusal):
+    if isinstance(constraints, NoStack):
         return constraints
     host_groups = profiles(hosts)
     if constraints.python is not None and (lacking := without_python(constraints.python, host_groups)):
-        return lacking
+        return NoStack(lacking)
     return _Search(request, table, hosts, host_groups, availability or NOT_QUERIED).first_fit(constraints)
 
 
 def resolve_by_table(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
-) -> StackPlan | Undecided | Refusal:
+) -> StackPlan | Undecided | NoStack:
     """Choose without an answer of indexes, or the stacks among which they decide: with oneCCL bindings and without."""
     plan = resolve(request, hosts, None, rows=rows)
     constraints = read_constraints(request, rows)
-    if isinstance(plan, Refusal) or isinstance(constraints, Refusal) or plan.oneccl is None:
+    if isinstance(plan, NoStack) or isinstance(constraints, NoStack) or plan.oneccl is None:
         return plan
     without = replace(constraints, rows=tuple(row for row in constraints.rows if not row.oneccl_builds))
     if constraints.named or not without.rows:
         return plan
     other = _Search(request, rows, hosts, profiles(hosts), NOT_QUERIED).first_fit(without)
-    if isinstance(other, Refusal) or other.row.name == plan.row.name:
+    if isinstance(other, NoStack) or other.row.name == plan.row.name:
         return plan
     return Undecided((plan, other))
 
@@ -129,7 +137,7 @@ def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> t
 
 def _candidates(request: StackRequest, rows: Sequence[StackSpec] | None) -> tuple[StackSpec, ...]:
     constraints = read_constraints(request, packaged_rows() if rows is None else rows)
-    return () if isinstance(constraints, Refusal) else constraints.rows
+    return () if isinstance(constraints, NoStack) else constraints.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +150,13 @@ class _Search:
     host_groups: Mapping[HostProfile, tuple[str, ...]]
     wheels: Availability
 
-    def first_fit(self, constraints: Constraints) -> StackPlan | Refusal:
+    def first_fit(self, constraints: Constraints) -> StackPlan | NoStack:
         tried: list[tuple[StackSpec, Incompatibility]] = []
         for row in constraints.rows:
             found = self._fit(row, constraints)
             if isinstance(found, Pick):
                 if better := self._for_cpus(found, constraints):
-                    tried.append((row, Incompatibility("only its CUDA build is available")))
+                    tried.append((row, OnlyCudaBuild()))
                 return self._plan(better or found, tried, constraints)
             tried.append((row, found))
         return self._refuse(tried, constraints)
@@ -156,31 +164,30 @@ class _Search:
     def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Incompatibility:
         pythons = row.pythons
         narrower = row.oneccl and pythons != row.without_oneccl().pythons
-        title = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
+        part = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
         if constraints.python is not None:
             if constraints.python not in pythons:
-                return Incompatibility(f"{title} is built for Python {span(pythons)}, not for {constraints.python}")
+                return BuiltForOtherPythons(part, pythons, constraints.python)
             pythons = (constraints.python,)
-        problem, common = incompatibilities(row, self.host_groups, pythons, title)
-        if problem is not None:
-            return problem
+        common = common_pythons(row, self.host_groups, pythons, part)
+        if isinstance(common, Incompatibility):
+            return common
         glibc = min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=row.glibc)
         targets = [Target(python, glibc) for python in common]
         picks = [pick for target in targets if (pick := next(self._picks(row, constraints, target), None))]
         if not picks:
-            return explanations.missing_wheels(row, targets, self.wheels)
+            return missing_wheels(row, targets, self.wheels)
         if constraints.is_default and row.oneccl_builds and self.wheels.queried:
             picks = [pick for pick in picks if pick.is_for_cpus]
             if not picks:
-                return Incompatibility(f"only the CUDA build of torch {row.line} is available")
+                return OnlyCudaBuild(row.line)
         # A build for CPUs on an older Python is better than gigabytes of CUDA.
         pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
         for requirement in row.requires:
             if split_requirement(requirement)[0] not in OPTIONAL and not self.wheels.can_satisfy(
                 requirement, pick.target
             ):
-                missing = explanations.not_available(self.wheels, "it")
-                return Incompatibility(f"{row.name} needs {requirement}, and {missing}")
+                return MissingRequirement(row.name, requirement, queried_indexes(self.wheels))
         return pick
 
     def _for_cpus(self, found: Pick, constraints: Constraints) -> Pick | None:
@@ -236,20 +243,20 @@ class _Search:
         torch = pick.pin(TORCH, pick.torch)
         ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
         oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
-        mpi, mpi_note = self._mpi(row, pick)
+        mpi = self._mpi(row, pick)
         extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
-        notes = [
-            *explanations.instead_of_what(row, tried, constraints, wheels),
-            *explanations.retired(row, *self._maintained(constraints)),
-            *explanations.withdrawn(pick),
-            *explanations.made_by_hand(row, pick),
-            *explanations.known_bad(row, pick),
-            *([mpi_note] if mpi_note else []),
-            *explanations.left_out(row, [each for each in row.requires if each not in extras], wheels),
+        notes: list[StackNote] = [
+            *gloo_notes(row, tried, constraints, wheels),
+            *retirement_notes(row, *self._maintained(constraints)),
+            *builds_notes(row, pick),
         ]
+        if isinstance(mpi, NoIntelMpi):
+            notes.append(mpi)
+        indexes = queried_indexes(wheels)
+        notes += [LeftOut(each, row.title, indexes) for each in row.requires if each not in extras]
         pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
         # The indexes, which were not queried, may lack the bindings of the requested stack.
-        otherwise = not wheels.queried and oneccl is not None and constraints.named and not constraints.require_oneccl
+        or_gloo = not wheels.queried and oneccl is not None and constraints.named and not constraints.require_oneccl
         return StackPlan(
             row=row,
             torch=torch,
@@ -259,42 +266,40 @@ class _Search:
             interpreters=interpreters_for(pick.target.python, self.hosts),
             requirements=(
                 *(f"{project}=={pin}" for project, pin in pins.items() if pin),
-                *([mpi] if mpi else []),
+                *([mpi] if isinstance(mpi, str) else []),
                 *extras,
             ),
             constraints=row.constraints,
             backend="ccl" if oneccl else "gloo",
             glibc=pick.target.glibc,
-            why=explanations.why(row, tried, constraints, any_hosts=bool(self.hosts), otherwise=otherwise),
+            reason=choice_reason(row, tried, constraints, any_hosts=bool(self.hosts), or_gloo=or_gloo),
             bundled_mpi=pick.bundled_mpi,
             torch_wheel=pick.wheels.get(TORCH),
             notes=tuple(dict.fromkeys(notes)),
         )
 
-    def _mpi(self, row: StackSpec, pick: Pick) -> tuple[str | None, str]:
-        """The requirement for Intel MPI, or the note that it is not available."""
+    def _mpi(self, row: StackSpec, pick: Pick) -> str | NoIntelMpi | None:
+        """The requirement for Intel MPI, None where none is needed, or the note that it is not available."""
         if pick.bundled_mpi or not row.mpi:
-            return None, ""
+            return None
         fitting = [each for floor, each in row.mpi if version_key(floor) <= version_key(pick.target.glibc)]
         found = next((each for each in fitting if self.wheels.can_satisfy(each, pick.target)), None)
-        if found:
-            return found, ""
-        return None, explanations.no_mpi([each for _, each in row.mpi][-1:], self.hosts, self.wheels)
+        return found or missing_mpi(row.mpi[-1][1], self.hosts, self.wheels)
 
-    def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, str]:
+    def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, Incompatibility | None]:
         """The newest maintained PyTorch that these hosts can have, or the reason why there is none."""
-        why_not = ""
+        first_problem = None
         maintained = tuple(row for row in self.table if not (row.ipex or row.retired))
         of_torch = replace(constraints, rows=maintained, kind="torch", named=False, python=None)
         for row in maintained:
             found = self._fit(row, of_torch)
             if isinstance(found, Pick):
-                return (self._for_cpus(found, of_torch) or found).row, ""
-            why_not = why_not or found.reason
-        return None, why_not
+                return (self._for_cpus(found, of_torch) or found).row, None
+            first_problem = first_problem or found
+        return None, first_problem
 
-    def _refuse(self, tried: Sequence[tuple[StackSpec, Incompatibility]], constraints: Constraints) -> Refusal:
-        row, problem = explanations.simplest_refusal(tried, self.host_groups, self.wheels)
+    def _refuse(self, tried: Sequence[tuple[StackSpec, Incompatibility]], constraints: Constraints) -> NoStack:
+        row, problem = easiest_problem(tried, self.host_groups, self.wheels)
         must = constraints.require_oneccl
 
         def first_fitting(rows: Iterable[StackSpec]) -> StackSpec | None:
@@ -314,13 +319,16 @@ class _Search:
             stock = first_fitting(other.stock() for other in (*same_torch, *self.table))
         if must:
             gloo = first_fitting(other.without_oneccl() for other in self.table if other.ipex)
-        return explanations.refusal(
-            problem,
-            row,
-            fits=fits,
-            stock=stock,
-            gloo=gloo,
-            constraints=constraints,
-            count=len(self.hosts),
-            queried=self.wheels.queried,
+        return NoStack(
+            NothingFits(
+                row,
+                problem,
+                total_hosts=len(self.hosts),
+                queried=self.wheels.queried,
+                is_named=constraints.named,
+                required_oneccl=constraints.oneccl,
+                fits=fits,
+                stock=stock,
+                gloo=gloo,
+            )
         )

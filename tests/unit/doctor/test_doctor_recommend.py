@@ -12,13 +12,20 @@ from ipexctl.facts.software import Python
 from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import StackSpec, rows
 from ipexctl.stack.catalog.user_table import merged
-from ipexctl.stack.resolve.model import StackRequest
+from ipexctl.stack.resolve import explanations
+from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.reasons import NoStack
 from ipexctl.stack.resolve.resolver import resolve_by_table
 
 
 def with_pythons(*versions: str) -> Facts:
     pythons = tuple(Python(f"/usr/bin/python{v}", f"{v}.1", "x86_64", "glibc", True) for v in versions)
     return amended(healthy(), software={"pythons": pythons})
+
+
+def _choice(request: StackRequest, facts: Facts, table: tuple[StackSpec, ...]) -> StackPlan | Undecided | Refusal:
+    chosen = resolve_by_table(request, {"n1": facts}, table)
+    return explanations.refusal(chosen) if isinstance(chosen, NoStack) else chosen
 
 
 @pytest.mark.parametrize(
@@ -32,11 +39,11 @@ def with_pythons(*versions: str) -> Facts:
 def test_the_recommendation_is_for_the_chosen_stack(
     facts: Facts, stack: str | None, candidates: tuple[str, ...], backend: str | None
 ) -> None:
-    chosen = resolve_by_table(StackRequest(), {"n1": facts}, rows())
+    chosen = _choice(StackRequest(), facts, rows())
     advice = recommend({"n1": facts}, {}, chosen)
     assert advice is not None
     assert (advice.stack, advice.candidates, advice.backend) == (stack, candidates, backend)
-    reason = chosen.reason if isinstance(chosen, Refusal) else chosen.why
+    reason = chosen.reason if isinstance(chosen, Refusal) else explanations.why(chosen)
     assert advice.why["stack"].startswith(reason)
 
 
@@ -44,7 +51,7 @@ def test_recommendation_uses_rows_of_the_user() -> None:
     text = '[{"name": "ipex-2.9", "torch": "2.9.1", "torch_pythons": ["3.11"], "ipex": [{"version": "2.9.0"}], '
     table = merged(text + '"oneccl": [{"version": "2.9.0", "mpi": "2021.15"}]}]', "rows.json")
     request = StackRequest(require_oneccl=True)
-    advice = recommend({"n1": healthy()}, {}, resolve_by_table(request, {"n1": healthy()}, table))
+    advice = recommend({"n1": healthy()}, {}, _choice(request, healthy(), table))
     assert advice is not None
     assert (advice.stack, advice.backend) == ("ipex-2.9", "ccl")
 

@@ -12,7 +12,9 @@ from ipexctl.facts.system import Disk, HomeDirectory, System
 from ipexctl.node.env.replies import Candidate, SourceFailure
 from ipexctl.refusal import Refusal
 from ipexctl.stack.lock.wheels import Availability
+from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
+from ipexctl.stack.resolve.reasons import NoStack
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})
@@ -59,12 +61,15 @@ def index(*files: str, source: str = "pypi.org", failures: tuple[str, ...] = ())
     )
 
 
-def planned(outcome: StackPlan | Undecided | Refusal) -> StackPlan:
+def planned(outcome: StackPlan | Undecided | NoStack | Refusal) -> StackPlan:
     assert isinstance(outcome, StackPlan), outcome
     return outcome
 
 
-def refused(outcome: StackPlan | Undecided | Refusal) -> Refusal:
+def refused(outcome: StackPlan | Undecided | NoStack | Refusal) -> Refusal:
+    """The refusal as the user sees it."""
+    if isinstance(outcome, NoStack):
+        return explanations.refusal(outcome)
     assert isinstance(outcome, Refusal), outcome
     return outcome
 

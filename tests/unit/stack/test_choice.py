@@ -27,6 +27,7 @@ from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.wheels import Availability
+from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.resolver import projects
 
@@ -76,7 +77,7 @@ def test_installed_environment_takes_precedence(cache: IndexCache) -> None:
     cache.save(CONTROL_MACHINE, _answer_for_all_projects(index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
     plan = planned(_chosen({"n1": with_env(host(), "torch-2.13"), "n2": host()}, cache))
     assert (plan.row.name, plan.torch, plan.ipex, plan.backend) == ("torch-2.13", "2.13.0+cpu", None, "gloo")
-    assert "n1" in plan.why
+    assert "n1" in explanations.why(plan)
 
 
 @pytest.mark.parametrize(

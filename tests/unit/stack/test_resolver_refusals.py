@@ -10,6 +10,7 @@ from stack_helpers import AVX, AVX2, AVX512, NEWEST, PYPI, PYPI_INDEX, host, ind
 from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog.table import minor, rows, version_key
 from ipexctl.stack.lock.wheels import Availability
+from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import incompatibility, usable_pythons
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
@@ -211,10 +212,13 @@ def test_any_request_gives_a_plan_for_all_hosts_or_a_refusal_with_a_reason(
 ) -> None:
     outcome = resolve(request, hosts, availability)
     if not isinstance(outcome, StackPlan):
-        assert outcome.reason
-        assert set(outcome.hosts) <= set(hosts)
-        assert all(name in outcome.reason or "more" in outcome.reason for name in outcome.hosts[:1])
-        assert (projects(request) == ()) >= (outcome.exit_code == 2)
+        why = refused(outcome)
+        assert why.reason
+        assert why.hosts == outcome.hosts
+        assert set(why.hosts) <= set(hosts)
+        assert all(name in why.reason or "more" in why.reason for name in why.hosts[:1])
+        assert outcome.is_wrong_call == (why.exit_code == 2)
+        assert (projects(request) == ()) >= outcome.is_wrong_call
         return
     for name, facts in hosts.items():
         assert incompatibility(outcome.row, facts) is None
@@ -225,7 +229,8 @@ def test_any_request_gives_a_plan_for_all_hosts_or_a_refusal_with_a_reason(
     assert outcome.python in outcome.row.without_oneccl().pythons
     assert (outcome.backend == "ccl") == bool(outcome.oneccl)
     assert outcome.requirements[0] == f"torch=={outcome.torch}"
-    assert outcome.why
+    assert explanations.why(outcome)
+    assert all(explanations.notes(outcome))
     assert set(projects(request)) >= {"torch", "uv"}
     assert indexes(request)
     if outcome.ipex:
