@@ -1,10 +1,18 @@
-"""`ipexctl play`: runs a playbook on the hosts."""
+"""`ipexctl play`: run a playbook on the hosts, in three steps.
+
+`play_command` reads the options. `_prepare` reads and checks everything that no host has to be asked for: playbook,
+variables, templates, tags, hosts, projects. `_run` opens the sessions and starts the engine. Out go the lines of the
+tasks while they run, the report at the end, and the exit code of the worst host.
+
+The rule: a mistake in the playbook is an error before any host is touched, and all mistakes are told at once. With
+--list-tasks and --syntax-check no host is touched at all, and a playbook can be checked where its hosts are not known.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +26,14 @@ from ipexctl.text import expanded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.cli.interrupt import Interrupt
+    from ipexctl.hosts.host import Host
+    from ipexctl.playbook.play_context import Options
+    from ipexctl.playbook.prepare import Prepared, TaskSelection
+    from ipexctl.playbook.report import PlayReport
     from ipexctl.playbook.templater import Templater
+    from ipexctl.playbook.variables import VarsDirs
+    from ipexctl.ui.play import PlayView
 
 
 @command(no_args_is_help=True)
@@ -50,77 +65,132 @@ def play_command(
     \b
     Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, current_directory, session_pool
-    from ipexctl.playbook.playbook_file import templates_in
-    from ipexctl.playbook.prepare import TaskSelection, check_facts, check_projects, prepare, read, unknown_tags
+    from ipexctl.cli.hosts import check_home
+    from ipexctl.playbook.play_context import Options
+    from ipexctl.playbook.prepare import TaskSelection
     from ipexctl.playbook.templater import Templater
-    from ipexctl.playbook.variables import read_vars_dirs
     from ipexctl.ui import play as view
-    from ipexctl.ui.messages import print_with_fix
 
     targets = _with_inventory(targets, inventory)
     home_dir = check_home(home)
-    choice = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
+    selection = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
     if step and not sys.stdin.isatty():
         raise UserError("--step asks before each task, and stdin is no terminal", fix="take --step out")
-    cwd = current_directory()
+    is_listing = syntax_check or list_tasks
     with Templater() as templater:
         templater.start()
-        playbook_model = read(playbook, cwd, templater)
-        variables = _extra_variables(extra or (), cwd, templater)
-        is_listing = syntax_check or list_tasks
-        if is_listing:
-            found = choose_hosts(targets)  # listing needs no hosts, but named ones must be valid
-            all_hosts = limited = found if targets.names_hosts or len(found) > 1 else ()
-        else:
-            limited = choose_hosts(targets)
-            all_hosts = choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited
-        vars_dirs = read_vars_dirs(_vars_directories(targets, playbook_model.path, cwd), all_hosts)
-        # They may be those of other playbooks, for Ansible: a lookup counts when a task uses its variable.
-        errors = templater.check(templates_in(list(vars_dirs.values())), lookups=False)
-        of_files = [values for files in vars_dirs.values() for values in files]
-        layers = (*variables, *of_files, *(host.vars for host in all_hosts))
-        errors += check_facts(playbook_model, templater, {name for values in layers for name in values})
-        for tag, fix in unknown_tags(playbook_model, choice):
-            print_with_fix(f"warning: no task has the tag {tag!r}", fix)
-        ready, host_errors = prepare(playbook_model, choice, all_hosts, limited, local=local)
-        project_errors = [] if is_listing else check_projects(ready, cwd)
-        raise_all([*errors, *host_errors, *project_errors], playbook_model.shown)
-        if tags and not ready.chosen:
+        play = _prepare(playbook, selection, targets, extra or (), templater, local=local, is_listing=is_listing)
+        if tags and not play.ready.chosen:
             raise UserError(f"--tags {','.join(tags)} leaves no task", fix="--list-tasks shows their tags")
         if is_listing:
-            view.show_tasks(ready, as_json=output.json, quiet=syntax_check and not list_tasks)
+            view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
             raise typer.Exit(0)
-        from ipexctl.playbook.report import write_retry_file
-
+        options = Options(
+            home=home_dir,
+            iface=home.iface,
+            timeout=targets.timeout,
+            check=check,
+            diff=diff,
+            verbose=output.verbose,
+            local=local,
+            extra=play.extra,
+            vars_dirs=play.vars_dirs,
+        )
         play_view = view.PlayView(
             json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
         )
-        with session_pool(targets) as (pool, interrupt):
-            used = {host.name for of_play in ready.hosts.values() for host in of_play}
-            pool.warm([host for host in limited if host.name in used])
-            from ipexctl.playbook.engine import Engine  # imported while the hosts answer
-            from ipexctl.playbook.play_context import Options, PlayContext
-
-            options = Options(
-                home=home_dir,
-                iface=home.iface,
-                timeout=targets.timeout,
-                check=check,
-                diff=diff,
-                verbose=output.verbose,
-                local=local,
-                extra=variables,
-                vars_dirs=vars_dirs,
-            )
-            context = PlayContext(pool, templater, options, play_view.watch, limited, all_hosts, cwd)
-            ask_user = (lambda task: play_view.ask(task.called)) if step else None
-            report = Engine(ready, context, ask_user).run()
-        if not check:
-            report = replace(report, retry_file=write_retry_file(ready.playbook.path, report))
+        report, interrupt = _run(play, options, targets, templater, play_view, step=step)
     play_view.end(report, interrupted=interrupt.code is not None)
     sys.stdout.flush()
     raise interrupt.or_exit(report.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedPlay:
+    """A playbook that was checked completely, and what its tasks get."""
+
+    ready: Prepared
+    all_hosts: tuple[Host, ...]
+    """Those that templates may name; --limit leaves them out of the plays only."""
+    limited: tuple[Host, ...]
+    extra: list[dict[str, Any]]
+    """The variables of -e, which override all others."""
+    vars_dirs: VarsDirs
+    cwd: Path
+
+
+def _prepare(
+    playbook: str,
+    selection: TaskSelection,
+    targets: Targets,
+    extra: Sequence[str],
+    templater: Templater,
+    *,
+    local: bool,
+    is_listing: bool,
+) -> _PreparedPlay:
+    """Read and check everything that no host has to be asked for; all errors of the playbook are raised at once."""
+    from ipexctl.cli.hosts import current_directory
+    from ipexctl.playbook.playbook_file import templates_in
+    from ipexctl.playbook.prepare import check_facts, check_projects, load_playbook, prepare, unknown_tags
+    from ipexctl.playbook.variables import read_vars_dirs
+    from ipexctl.ui.messages import print_with_fix
+
+    cwd = current_directory()
+    model = load_playbook(playbook, cwd, templater)
+    variables = _extra_variables(extra, cwd, templater)
+    all_hosts, limited = _choose_hosts(targets, is_listing=is_listing)
+    vars_dirs = read_vars_dirs(_vars_directories(targets, model.path, cwd), all_hosts)
+    # They may be those of other playbooks, for Ansible: a lookup counts when a task uses its variable.
+    errors = templater.check(templates_in(list(vars_dirs.values())), lookups=False)
+    of_files = [values for files in vars_dirs.values() for values in files]
+    layers = (*variables, *of_files, *(host.vars for host in all_hosts))
+    errors += check_facts(model, templater, {name for values in layers for name in values})
+    for tag, fix in unknown_tags(model, selection):
+        print_with_fix(f"warning: no task has the tag {tag!r}", fix)
+    ready, host_errors = prepare(model, selection, all_hosts, limited, local=local)
+    project_errors = [] if is_listing else check_projects(ready, cwd)
+    raise_all([*errors, *host_errors, *project_errors], model.shown)
+    return _PreparedPlay(ready, all_hosts, limited, variables, vars_dirs, cwd)
+
+
+def _choose_hosts(targets: Targets, *, is_listing: bool) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
+    """All hosts, and those that --limit leaves. A listing needs no hosts, but those that are named must be valid."""
+    from ipexctl.cli.hosts import choose_hosts
+
+    limited = choose_hosts(targets)
+    if is_listing:
+        shown = limited if targets.names_hosts or len(limited) > 1 else ()
+        return shown, shown
+    return choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited, limited
+
+
+def _run(
+    play: _PreparedPlay,
+    options: Options,
+    targets: Targets,
+    templater: Templater,
+    play_view: PlayView,
+    *,
+    step: bool,
+) -> tuple[PlayReport, Interrupt]:
+    """Run the tasks on the hosts; the report names the file of failed hosts, if there are any."""
+    from ipexctl.cli.hosts import session_pool
+    from ipexctl.playbook.play_context import PlayContext
+
+    with session_pool(targets) as (pool, interrupt):
+        used = {host.name for of_play in play.ready.hosts.values() for host in of_play}
+        pool.warm([host for host in play.limited if host.name in used])
+        from ipexctl.playbook.engine import Engine  # imported while the hosts answer
+
+        context = PlayContext(pool, templater, options, play_view.watch, play.limited, play.all_hosts, play.cwd)
+        ask_user = (lambda task: play_view.ask(task.called)) if step else None
+        report = Engine(play.ready, context, ask_user).run()
+    if options.check:
+        return report, interrupt
+    from ipexctl.playbook.report import write_retry_file
+
+    return replace(report, retry_file=write_retry_file(play.ready.playbook.path, report)), interrupt
 
 
 def _with_inventory(targets: Targets, inventory: str | None) -> Targets:

@@ -42,7 +42,7 @@ class Prepared:
     """Number of selected tasks, without handlers."""
 
 
-def read(name: str, cwd: Path, templater: Templater) -> Playbook:
+def load_playbook(name: str, cwd: Path, templater: Templater) -> Playbook:
     """Read the playbook and check the syntax of every template. Raises all errors at once."""
     path, shown = find_playbook(name, cwd)
     playbook, errors = read_playbook(path, shown)

@@ -16,7 +16,7 @@ from ipexctl.playbook.modules import MODULES, runner
 from ipexctl.playbook.options import filled
 from ipexctl.playbook.play_context import Options, PlayContext
 from ipexctl.playbook.playbook_file import Position, Templated
-from ipexctl.playbook.prepare import TaskSelection, prepare, read
+from ipexctl.playbook.prepare import TaskSelection, load_playbook, prepare
 from ipexctl.playbook.result import Call, Result
 from ipexctl.playbook.templater import Filled, Job, Templater
 from ipexctl.remote.cancel import Cancel
@@ -41,7 +41,7 @@ def play_of(tasks: str, head: str = "") -> str:
 def book(directory: Path, text: str, name: str = "site.yml") -> Playbook:
     (directory / name).write_text(text)
     with Templater() as templater:
-        return read(name, directory, templater)
+        return load_playbook(name, directory, templater)
 
 
 def tasks_in(directory: Path, text: str) -> list[Task]:
@@ -93,7 +93,7 @@ def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport
     nobody: Any = None
     limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
     with Templater() as templater:
-        playbook = read("site.yml", directory, templater)
+        playbook = load_playbook("site.yml", directory, templater)
         ready, errors = prepare(playbook, TaskSelection(), every, limited)
         assert errors == []
         told = Options(**options)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from ipexctl.cli.app import app
 from ipexctl.errors import FileError, raise_all
-from ipexctl.playbook.prepare import TaskSelection, check_projects, prepare, read
+from ipexctl.playbook.prepare import TaskSelection, check_projects, load_playbook, prepare
 from ipexctl.playbook.templater import Templater
 from playbook_helpers import HOSTS, play_of
 
@@ -31,7 +31,7 @@ def check(directory: Path, word: str, *, cwd: Path | None = None, tags: frozense
 
 def errors_of(directory: Path, word: str, cwd: Path, tags: frozenset[str] = frozenset()) -> list[FileError]:
     with Templater() as templater:
-        ready, _ = prepare(read(word, directory, templater), TaskSelection(tags), HOSTS, HOSTS)
+        ready, _ = prepare(load_playbook(word, directory, templater), TaskSelection(tags), HOSTS, HOSTS)
         return list(check_projects(ready, cwd))
 
 

@@ -14,7 +14,7 @@ from hosts_helpers import PIECES as HOST_PIECES
 from ipexctl.errors import FileError, UserError
 from ipexctl.playbook.model import Block
 from ipexctl.playbook.playbook_file import Templated, find_playbook, shipped
-from ipexctl.playbook.prepare import read
+from ipexctl.playbook.prepare import load_playbook
 from ipexctl.playbook.read import read_playbook
 from ipexctl.playbook.templater import Templater
 from message_data import missing
@@ -256,7 +256,7 @@ def test_every_bundled_playbook_is_valid(tmp_path: Path) -> None:
     assert set(names) >= {"bootstrap", "train", "preflight", "upgrade-stack", "tune-xeon", "migrate-off-ipex"}
     with Templater() as templater:
         for name in names:
-            assert read(name, tmp_path, templater).plays
+            assert load_playbook(name, tmp_path, templater).plays
 
 
 def test_unknown_playbook_name_suggests_a_bundled_one(tmp_path: Path) -> None:
