@@ -1,30 +1,30 @@
-"""Turns an open socket into an authenticated ssh connection: algorithms, host key, login, error messages."""
+"""From an open socket to an authenticated ssh connection: algorithms, host key, login, error messages.
+
+In come the socket, the endpoint that `ssh -G` has given, the known host keys, the keys of the call and a deadline that
+has been running since the connect; out goes a fabric connection, or a HostError with a fix. `transport.py` has what is
+changed of paramiko's connection itself, `auth.py` the login.
+
+The deadline alone bounds the handshake: paramiko's timeouts know neither Ctrl-C nor the pauses in which a user types a
+passphrase, so they are set to expire later. All that paramiko raises becomes an error that says which of the two sides
+to look at.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import socket
-import threading
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import fabric
 import paramiko
-from paramiko.common import (
-    MSG_CHANNEL_CLOSE,
-    MSG_CHANNEL_DATA,
-    MSG_CHANNEL_EOF,
-    MSG_CHANNEL_EXTENDED_DATA,
-    MSG_CHANNEL_REQUEST,
-    MSG_CHANNEL_WINDOW_ADJUST,
-)
-from paramiko.packet import Packetizer
 
 from ipexctl.remote.algorithms import apply_algorithms
 from ipexctl.remote.auth import Login
 from ipexctl.remote.outcome import Cancelled, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.ssh_config import manual_command
+from ipexctl.remote.transport import Transport
 
 if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
@@ -35,20 +35,6 @@ if TYPE_CHECKING:
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 logging.getLogger("paramiko").propagate = False
-
-
-_LONG_WAIT: Final = 5.0
-"""Seconds between two looks whether a connection is still active; its end wakes those that wait for an answer."""
-_CHANNEL_MESSAGES: Final = frozenset(
-    {
-        MSG_CHANNEL_WINDOW_ADJUST,
-        MSG_CHANNEL_DATA,
-        MSG_CHANNEL_EXTENDED_DATA,
-        MSG_CHANNEL_EOF,
-        MSG_CHANNEL_CLOSE,
-        MSG_CHANNEL_REQUEST,
-    }
-)
 
 
 class Handshake(NamedTuple):
@@ -92,7 +78,7 @@ def connect(handshake: Handshake) -> fabric.Connection:
 
 def _connection(handshake: Handshake, login: Login) -> fabric.Connection:
     def transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
-        made = _Transport(sock, **options)
+        made = Transport(sock, **options)
         endpoint = handshake.endpoint
         apply_algorithms(made, endpoint.algorithms, handshake.host_keys.preferred_types(endpoint))
         return made
@@ -138,78 +124,6 @@ class _NoSSHConfig(paramiko.SSHConfig):
 _CONFIG: Final = fabric.Config(ssh_config=_NoSSHConfig(), lazy=True)
 """Reads neither fabric.yaml nor ssh_config: the endpoint has everything that a connection needs."""
 _CONFIG._set(_root=_CONFIG, _keypath=())  # invoke searches for them in vain at each of ten accesses a host
-
-
-def _record_exit_signal(channel: paramiko.Channel, message: paramiko.Message) -> None:
-    start = message.packet.tell()
-    if message.get_text() == "exit-signal":
-        message.get_boolean()
-        channel.ended_by = message.get_text()  # type: ignore[attr-defined]
-    message.packet.seek(start)
-    paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
-    wake = getattr(channel, "wake", None)
-    if wake is not None:
-        wake.set()
-
-
-class _Packetizer(Packetizer):
-    def start_handshake(self, timeout: float) -> None:
-        """Start no timer, which is a thread: the deadline covers the handshake, and may be later than these 15 s."""
-
-
-class _Transport(paramiko.Transport):
-    """Records the signal that ended a command, which paramiko drops, and wakes the thread that waits for the end.
-
-    Sends nothing to a channel after its close: the thread that feeds stdin may be late, and sshd closes the whole
-    connection when it gets a message for a channel it no longer knows.
-    """
-
-    _channel_handler_table: ClassVar[dict[int, Any]] = {
-        **paramiko.Transport._channel_handler_table,  # type: ignore[attr-defined]
-        MSG_CHANNEL_REQUEST: _record_exit_signal,
-    }
-
-    _active_check_timeout = 1.0
-    """Seconds between two checks whether it was closed. paramiko's 0.1 s are a tenth of a core with 128 idle hosts."""
-
-    def __init__(self, sock: socket.socket, **options: Any) -> None:
-        self._closed_channels: set[int] = set()
-        super().__init__(sock, packetizer_class=_Packetizer, **options)
-
-    def start_client(self, event: threading.Event | None = None, timeout: float | None = None) -> None:
-        """Wait for the end of the negotiation. paramiko itself looks ten times a second whether it has come."""
-        del event, timeout
-        negotiated = threading.Event()
-        super().start_client(negotiated)
-        while not negotiated.wait(_LONG_WAIT) and self.is_active():
-            pass
-        if not self.is_active():
-            raise self.get_exception() or paramiko.SSHException("Negotiation failed.")
-
-    def _send_message(self, data: paramiko.Message) -> None:
-        """Never called by two threads at once: paramiko holds a lock, except during key exchange."""
-        with data.packet.getbuffer() as packed:
-            kind, number = packed[0], int.from_bytes(packed[1:5], "big")
-        if kind in _CHANNEL_MESSAGES:
-            if number in self._closed_channels:
-                return
-            if kind == MSG_CHANNEL_CLOSE:
-                self._closed_channels.add(number)
-        super()._send_message(data)  # type: ignore[misc]
-
-    def _parse_channel_open_success(self, message: paramiko.Message) -> None:
-        """Allow the channel's number again: sshd reuses numbers that are free."""
-        start = message.packet.tell()
-        message.get_int()
-        self._closed_channels.discard(message.get_int())
-        message.packet.seek(start)
-        super()._parse_channel_open_success(message)  # type: ignore[misc]
-
-    def _log(self, level: int, msg: str | list[str], *args: object) -> None:
-        """Write no log: nobody reads it, and paramiko formats 35 messages for each connection."""
-
-    def _parse_debug(self, message: paramiko.Message) -> None:
-        """Ignore sshd's debug messages: paramiko formats them byte by byte for a log that is off."""
 
 
 class _CheckHostKey(paramiko.MissingHostKeyPolicy):

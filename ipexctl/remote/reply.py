@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from ipexctl.node.common.json_records import decode, reader_of
+from ipexctl.node.common.json_records import decode, decoder_of
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
@@ -76,7 +76,7 @@ class Reply(dict[str, Any]):
 
     def _read(self, key: str, kind: type[Value], type_: str = "") -> Value:
         try:
-            value: Value = reader_of(type_ or kind.__name__)(self.get(key), key)
+            value: Value = decoder_of(type_ or kind.__name__)(self.get(key), key)
         except ValueError as error:
             raise self.error(str(error)) from None
         return value

@@ -1,17 +1,27 @@
 """Records as JSON and back: what is valid for a field is the type that its class writes.
 
-A record is a named tuple, or on the control machine a dataclass. Its fields may be records, optional, and tuples or
-mappings of these. A module with types of its own has a dict `READERS` with the function that reads each.
+In comes JSON that another program wrote, perhaps another version of it; out goes a record of which
+every value has its type, or a ValueError that names the field. `decode` is for requests and answers, where anything
+invalid is an error. `decode_valid` is for files: it leaves out what is invalid, since one damaged value must not hide
+the rest of a run's record.
+
+A record is a named tuple, or on the control machine a dataclass. The type of a field, as its class writes it, is
+
+    TYPE    a basic type, a record of the same module, or one of the module's own types
+            TYPE | None
+            tuple[TYPE, ...]    dict[str, TYPE]    Mapping[str, TYPE]    (or int as the key)
+
+A module with types of its own has a dict `FIELD_DECODERS` with the function that decodes each.
 """
 
 from __future__ import annotations
 
 import sys
 from functools import lru_cache, partial
-from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, TypeVar
 
 Value = TypeVar("Value")
-Reader = Callable[[Any, str], Any]
+FieldDecoder = Callable[[Any, str], Any]
 """The value and the name of a field → the value to have; raises a ValueError for an invalid one."""
 _LARGEST = 1 << 63
 _EMPTY = {"bool": False, "float": 0.0, "int": 0, "str": "", "tuple": (), "dict": {}, "Mapping": {}}
@@ -30,14 +40,14 @@ def as_json(value: Any) -> Any:
 def decode(kind: Callable[..., Value], document: object, name: str, given: Mapping[str, object] | None = None) -> Value:
     """A record; raises a ValueError for an invalid one. A field that is missing or null has its default, if any.
 
-    `given` has the fields that are not read.
+    `given` has the fields that are not taken from the document.
     """
     values = dict(given or {})
     document = check_type(dict, document, name)
     for field, type_, has_default in _fields(kind):
         value = document.get(field)
         if field not in values and not (value is None and has_default):
-            values[field] = reader_of(type_, kind.__module__)(value, field)
+            values[field] = decoder_of(type_, kind.__module__)(value, field)
     return kind(**values)
 
 
@@ -47,7 +57,7 @@ def decode_valid(kind: Callable[..., Value], document: object) -> Value:
     values = {}
     for field, type_, _ in _fields(kind):
         try:
-            values[field] = reader_of(type_, kind.__module__, lenient=True)(document.get(field), field)
+            values[field] = decoder_of(type_, kind.__module__, lenient=True)(document.get(field), field)
         except ValueError:
             values[field] = _empty(type_, kind.__module__)
     return kind(**values)
@@ -59,23 +69,47 @@ def check_type(kind: type[Value], value: object, field: str) -> Value:
     raise ValueError(f"{field} is missing" if value is None else f"{field} is not of type {kind.__name__}")
 
 
+class _TypeShape(NamedTuple):
+    """A type as it is written, taken apart by one level."""
+
+    container: str
+    """`optional`, `tuple`, `mapping`, or nothing for a type without items."""
+    item: str
+    """The type of the items; that of the value if there are none."""
+    key: str = ""
+
+
+def _shape_of(type_: str) -> _TypeShape:
+    if type_.endswith(" | None"):
+        return _TypeShape("optional", type_[: -len(" | None")])
+    outer, bracket, rest = type_.partition("[")
+    if not bracket:
+        return _TypeShape("", type_)
+    inner = rest[:-1]
+    if outer == "tuple":
+        return _TypeShape("tuple", inner[: -len(", ...")])
+    key, _, item = inner.partition(", ")
+    return _TypeShape("mapping", item, key)
+
+
 @lru_cache(maxsize=None)
-def reader_of(type_: str, module: str = __name__, lenient: bool = False) -> Reader:
-    """The reader of a type as a record of that module writes it. A lenient one drops what is invalid in a value."""
+def decoder_of(type_: str, module: str = __name__, lenient: bool = False) -> FieldDecoder:
+    """The decoder of a type as a record of that module writes it. A lenient one drops what is invalid in a value."""
     names = vars(sys.modules[module])
-    own: Reader | None = names.get("READERS", _READERS).get(type_) or _READERS.get(type_)
+    # A module's own decoder is first: it may decode a basic type in a stricter way, or `X | None` as a whole.
+    own: FieldDecoder | None = names.get("FIELD_DECODERS", {}).get(type_) or _BASIC_DECODERS.get(type_)
     if own is not None:
         return own
-    if type_.endswith(" | None"):
-        return partial(_optional, reader_of(type_[: -len(" | None")], module, lenient))
-    outer, _, inner = type_[:-1].partition("[")
-    if outer == "tuple":
-        return partial(_tuple, reader_of(inner[: -len(", ...")], module, lenient), lenient)
-    if outer in ("dict", "Mapping"):
-        key, _, item = inner.partition(", ")
-        return partial(_mapping, int if key == "int" else str, reader_of(item, module, lenient), lenient)
-    kind: Callable[..., Any] = names[type_]
-    return partial(_lenient_record, kind) if lenient else partial(decode, kind)
+    shape = _shape_of(type_)
+    if not shape.container:
+        kind: Callable[..., Any] = names[type_]
+        return partial(_lenient_record, kind) if lenient else partial(decode, kind)
+    decode_item = decoder_of(shape.item, module, lenient)
+    if shape.container == "optional":
+        return partial(_optional, decode_item)
+    if shape.container == "tuple":
+        return partial(_tuple, decode_item, lenient)
+    return partial(_mapping, int if shape.key == "int" else str, decode_item, lenient)
 
 
 @lru_cache(maxsize=None)
@@ -100,27 +134,29 @@ def _lenient_record(kind: Callable[..., Value], value: object, field: str) -> Va
     return decode_valid(kind, check_type(dict, value, field))
 
 
-def _optional(read: Reader, value: object, field: str) -> object:
-    return None if value is None else read(value, field)
+def _optional(decode_value: FieldDecoder, value: object, field: str) -> object:
+    return None if value is None else decode_value(value, field)
 
 
-def _tuple(read: Reader, lenient: bool, value: object, field: str) -> tuple[Any, ...]:
+def _tuple(decode_item: FieldDecoder, lenient: bool, value: object, field: str) -> tuple[Any, ...]:
     items = check_type(list, value, field)
-    return tuple(item for _, item in _read_items(read, lenient, enumerate(items), field))
+    return tuple(item for _, item in _decode_items(decode_item, lenient, enumerate(items), field))
 
 
-def _mapping(key: Callable[[str], object], read: Reader, lenient: bool, value: object, field: str) -> dict[Any, Any]:
+def _mapping(
+    key: Callable[[str], object], decode_item: FieldDecoder, lenient: bool, value: object, field: str
+) -> dict[Any, Any]:
     items = check_type(dict, value, field).items()
-    return dict(_read_items(read, lenient, ((key(name), item) for name, item in items), field))
+    return dict(_decode_items(decode_item, lenient, ((key(name), item) for name, item in items), field))
 
 
-def _read_items(
-    read: Reader, lenient: bool, items: Iterable[tuple[object, object]], field: str
+def _decode_items(
+    decode_item: FieldDecoder, lenient: bool, items: Iterable[tuple[object, object]], field: str
 ) -> Iterator[tuple[object, Any]]:
     field = f"an item of {field}"
     for name, item in items:
         try:
-            yield name, read(item, field)
+            yield name, decode_item(item, field)
         except ValueError:
             if not lenient:
                 raise
@@ -140,7 +176,7 @@ def _float(value: object, field: str) -> float:
     return float(number)
 
 
-_READERS: dict[str, Reader] = {
+_BASIC_DECODERS: dict[str, FieldDecoder] = {
     "bool": partial(check_type, bool),
     "float": _float,
     "int": _integer,
@@ -149,13 +185,13 @@ _READERS: dict[str, Reader] = {
 }
 
 
-def _not_negative(read: Reader, value: object, field: str) -> Any:
-    number = read(value, field)
+def _not_negative(decode_number: FieldDecoder, value: object, field: str) -> Any:
+    number = decode_number(value, field)
     if number < 0:
         raise ValueError(f"{field} is out of range")
     return number
 
 
-read_natural = partial(_not_negative, _integer)
-NATURAL: Mapping[str, Reader] = {"int": read_natural, "float": partial(_not_negative, _float)}
-"""For `READERS` of a module whose numbers are never negative."""
+decode_natural = partial(_not_negative, _integer)
+NATURAL: Mapping[str, FieldDecoder] = {"int": decode_natural, "float": partial(_not_negative, _float)}
+"""For `FIELD_DECODERS` of a module whose numbers are never negative."""

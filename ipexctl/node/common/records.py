@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.json_records import Reader, as_json, check_type, decode_valid
+from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode_valid
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _silence(value: object, _field: str) -> Silence | None:
     return silence if silence.since else None
 
 
-READERS: dict[str, Reader] = {"State": _state, "RankStatus": _rank, "Silence | None": _silence}
+FIELD_DECODERS: dict[str, FieldDecoder] = {"State": _state, "RankStatus": _rank, "Silence | None": _silence}
 
 
 def as_dict(value: object) -> Json:

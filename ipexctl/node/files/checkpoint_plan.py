@@ -20,7 +20,7 @@ _MAX_NAME = 4096
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
 
-READERS = NATURAL
+FIELD_DECODERS = NATURAL
 
 
 class Copy(NamedTuple):

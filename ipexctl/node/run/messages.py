@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, Union
 
 from ipexctl.node.common.frames import FrameError, decode_json
-from ipexctl.node.common.json_records import NATURAL, Reader, check_type, decode, read_natural
+from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
 from ipexctl.node.common.records import OutOfMemory  # noqa: TC001  # `decode` looks it up
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _signal(value: object, field: str) -> int:
 
 def _ends(value: object, field: str) -> Ends:
     ends = check_type(dict, value, field)
-    return {name: read_natural(ends.get(name, 0), name) for name in ("out", "err")}
+    return {name: decode_natural(ends.get(name, 0), name) for name in ("out", "err")}
 
 
-READERS: dict[str, Reader] = {**NATURAL, "str": _text, "Signal": _signal, "Ends": _ends}
+FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "str": _text, "Signal": _signal, "Ends": _ends}

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import paramiko
@@ -16,11 +17,12 @@ from ipexctl.hosts.host import Host
 from ipexctl.remote.algorithms import Algorithms, allowed, apply_algorithms
 from ipexctl.remote.auth import KeyRing, Login
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.handshake import Handshake, _connection, _Transport
+from ipexctl.remote.handshake import Handshake, _connection
 from ipexctl.remote.host_keys import HostKeys
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.ssh_config import Endpoint
 from ipexctl.remote.tcp import TunedSocket
+from ipexctl.remote.transport import ClosedChannels, Transport
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def test_closed_channel_gets_no_messages_until_its_number_is_reused() -> None:
 
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        transport: Any = _Transport(ours)
+        transport: Any = Transport(ours)
         sent: list[tuple[int, int]] = []
         transport.packetizer.send_message = lambda said: sent.append((said.asbytes()[0], said.asbytes()[4]))
         for kind, number in [(94, 1), (97, 1), (96, 1), (94, 2), (98, 1), (90, 1), (96, 2)]:
@@ -128,6 +130,31 @@ def test_closed_channel_gets_no_messages_until_its_number_is_reused() -> None:
         transport._parse_channel_open_success(opened)
         transport._send_message(message(94, 1))
         assert sent[-1] == (94, 1)
+
+
+def test_only_messages_of_closed_channels_are_held_back() -> None:
+    channels = ClosedChannels()
+    data, close, open_ = 94, 97, 90
+    assert channels.may_send(close, 1)
+    assert [channels.may_send(kind, 1) for kind in (data, close, open_)] == [False, False, True]
+    assert channels.may_send(data, 2)
+    channels.on_opened(1)
+    assert channels.may_send(data, 1)
+
+
+@pytest.mark.parametrize(("request_name", "ended_by"), [("exit-signal", "KILL"), ("exit-status", None)])
+def test_signal_that_ended_a_command_is_recorded_and_wakes_the_reader(request_name: str, ended_by: str | None) -> None:
+    message = paramiko.Message()
+    message.add_string(request_name)
+    message.add_boolean(False)
+    message.add_string("KILL") if ended_by else message.add_int(3)
+    channel: Any = paramiko.Channel(1)
+    channel.wake = threading.Event()
+    channel.transport = SimpleNamespace(server_object=None)
+    Transport._channel_handler_table[98](channel, paramiko.Message(message.asbytes()))
+    assert getattr(channel, "ended_by", None) == ended_by
+    assert channel.exit_status == (-1 if ended_by else 3)
+    assert channel.wake.is_set()
 
 
 # The socket of an ssh connection: read-ahead, timeouts, and close() during a read
