@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.plan import HostPlan, LaunchPlan, Setting
 
-_STARTED: Final = {
-    "intel": "started by Intel MPI",
-    "openmpi": "started by Open MPI",
-    "mpich": "started by MPICH",
-    "none": "started directly",
+_STARTER: Final = {
+    "intel": "Intel MPI",
+    "openmpi": "Open MPI",
+    "mpich": "MPICH",
+    "none": "ipexctl itself",
 }
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
 
@@ -59,7 +59,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
     yield "Variables that differ from host to host", _by_host(differing, width)
     yield "Variables that differ from rank to rank", _by_rank([s for s in plan.settings if s.rank is not None], width)
     yield "Variables taken away", _removed([setting for setting in plan.settings if setting.value is None], width)
-    yield f"What node0 starts ({_STARTED[plan.flavor].removeprefix('started by ')})", _command(plan.argv, width)
+    yield f"What node0 starts ({_STARTER[plan.flavor]})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
     yield "What each rank executes", (*wrapped(f"in {plan.cwd}", width, "  "), *_command(plan.command, width))
     yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrapped(note, width, "  - ", "    "))
@@ -67,7 +67,8 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
 
 def _summary(plan: LaunchPlan) -> str:
     size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-    method = f"over {plan.backend}, {_STARTED[plan.flavor]}"
+    started = "started directly" if plan.flavor == "none" else f"started by {_STARTER[plan.flavor]}"
+    method = f"over {plan.backend}, {started}"
     return f"{size} {method}; {plan.dtype_hint} suits these CPUs"
 
 

@@ -1,0 +1,479 @@
+"""The costs of understanding and changing this project, computed from its code: `python -m tests.measures [-v]`.
+
+Each row is a function below `@row`, in the order of the table. It returns the places it found: their number is the
+value, and `-v` prints them. `wanted` is the goal. A row with `held` fails in `tests/unit/test_measures.py` as soon as
+there are more places than that: lower the number when you have removed some, and never raise it. What no program can
+count, as the files that a new option touches, has no row.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "ipexctl"
+STORY_LINES = 120
+"""Modules of this length or more open with their story."""
+STORY_WORDS = 30
+"""An opening with fewer words can't say what a module decides, what comes in and goes out, and which rule it keeps."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measure: its text, the function that finds its places, the goal, and the number that fails if it grows."""
+
+    text: str
+    find: Callable[[], list[str]]
+    wanted: int
+    held: int | None
+
+
+ROWS: list[Row] = []
+
+
+def row(text: str, *, wanted: int, held: int | None = None) -> Callable[[Callable[[], list[str]]], Any]:
+    def add(find: Callable[[], list[str]]) -> Callable[[], list[str]]:
+        ROWS.append(Row(text, find, wanted, held))
+        return find
+
+    return add
+
+
+# The code, read once
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Path below the project → its syntax tree."""
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def length(path: str) -> int:
+    return (ROOT / path).read_text().count("\n")
+
+
+def module_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == name:
+            yield node
+
+
+def docstrings(tree: ast.AST) -> set[int]:
+    """The ids of the constants that are docstrings: those of attributes, too."""
+    return {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+# Sentences of ours that are read back
+
+_WORDS = re.compile(r"[A-Za-z']{2,} [A-Za-z']{2,}")
+_RUN_TEXTS = ("ipexctl/node/", "ipexctl/jobs/", "ipexctl/trust/")
+_OF_RE = {"compile", "search", "match", "fullmatch", "findall", "finditer", "sub", "split"}
+_OF_OTHERS: dict[str, str] = {
+    "CPU implementer": "the kernel's, in /proc/cpuinfo",
+    "glibc|GLIBC|GNU libc|GNU C Library": "of ldd",
+    "pip install": "of a user's script",
+    "timed out": "of OpenSSL",
+    r"No space left|os error 28\)": "of uv",
+    "Open MPI": "of mpirun",
+    "ended by": "the name of a column",
+    "[Tt]imed out|[Ww]ait timeout|Socket Timeout": "of gloo and torch",
+    "Connection (?:closed by peer|was likely closed|reset by peer|refused)|Broken pipe": "of gloo and torch",
+}
+"""A text or a pattern that also matches a sentence of ours → whose text it looks for."""
+
+
+def rendered(node: ast.expr) -> list[str]:
+    """A string as it may look when it is printed: its fields are a number, or a word."""
+    if isinstance(node, ast.Constant):
+        value = node.value
+        return (
+            [value] if isinstance(value, str) else [value.decode(errors="replace")] if isinstance(value, bytes) else []
+        )
+    if isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else None for part in node.values]
+        return ["".join(filler if part is None else str(part) for part in parts) for filler in ("1", "a-word")]
+    return []
+
+
+def compared_texts(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """Literals that a program looks for in another text, with the kind of the search."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            operands = [node.left, *node.comparators]
+            for operator, left, right in zip(node.ops, operands, operands[1:], strict=False):
+                if isinstance(operator, ast.In | ast.NotIn):
+                    yield left, "text"
+                elif isinstance(operator, ast.Eq | ast.NotEq):
+                    yield left, "text"
+                    yield right, "text"
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "find"}:
+                for argument in node.args[:1]:
+                    for text in argument.elts if isinstance(argument, ast.Tuple) else [argument]:
+                        yield text, "text"
+            elif name in _OF_RE and node.args and getattr(getattr(node.func, "value", None), "id", "") == "re":
+                yield node.args[0], "pattern"
+
+
+@cache
+def own_sentences() -> dict[str, str]:
+    """Each sentence that our programs print → where. Patterns, docstrings and texts that are compared are none."""
+    found: dict[str, str] = {}
+    for path, tree in modules().items():
+        if path.startswith("ipexctl/lab/"):
+            continue
+        left_out = docstrings(tree) | {id(part) for text, _ in compared_texts(tree) for part in ast.walk(text)}
+        left_out |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in left_out:
+                for text in rendered(node):
+                    if _WORDS.search(text):
+                        found.setdefault(text, f"{path}:{node.lineno}")
+    return found
+
+
+@row("* our own sentences matched as data", wanted=0, held=12)
+def sentences_matched_as_data() -> list[str]:
+    found = []
+    for path, tree in modules().items():
+        for node, kind in compared_texts(tree):
+            for text in rendered(node)[:1]:
+                if not _WORDS.search(text) or text in _OF_OTHERS:
+                    continue
+                where = _where_printed(text, kind)
+                where = where or ("with our name" if kind == "pattern" and "ipexctl: " in text else "")
+                if where:
+                    found.append(f"{path}:{node.lineno}: {text!r} is printed {where}")
+    table = yaml.safe_load((PACKAGE / "known_errors" / "table.yaml").read_text())
+    for known in (known for section in table.values() for known in section):
+        texts = known.get("text", ())
+        for text in (texts,) if isinstance(texts, str) else texts:
+            where = _where_printed(text, "pattern", _RUN_TEXTS) or ("with our name" if "ipexctl" in text else "")
+            if where and text not in _OF_OTHERS:
+                found.append(f"known_errors/table.yaml: {known['id']}: {text!r} is printed {where}")
+    return found
+
+
+def _where_printed(text: str, kind: str, below: tuple[str, ...] = ("ipexctl/",)) -> str:
+    """The place of a sentence of ours in which a program would find that text."""
+    search = re.compile(text).search if kind == "pattern" else (lambda sentence: text in sentence)
+    for sentence, where in own_sentences().items():
+        if where.startswith(below) and search(sentence):
+            return f"at {where}"
+    return ""
+
+
+@row("* places where the default of --hang-after is written", wanted=1, held=4)
+def places_of_a_default() -> list[str]:
+    """The place of the name is the evidence: other numbers may be 600, too."""
+    found = []
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value in (600, 600.0) and type(node.value) in (int, float):
+                line = (ROOT / path).read_text().splitlines()[node.lineno - 1]
+                if "hang" in line.lower():
+                    found.append(f"{path}:{node.lineno}: {line.strip()}")
+    return found
+
+
+# Stories
+
+
+@row(f"* modules of >= {STORY_LINES} lines whose opening has < {STORY_WORDS} words", wanted=0, held=169)
+def modules_without_a_story() -> list[str]:
+    return [
+        f"{path}: {words} words"
+        for path, tree in modules().items()
+        if length(path) >= STORY_LINES and (words := len((ast.get_docstring(tree) or "").split())) < STORY_WORDS
+    ]
+
+
+# Failures
+
+
+def exception_classes() -> dict[str, tuple[str, ...]]:
+    """Class → its bases, for our exceptions of the control side."""
+    bases = {
+        node.name: tuple(ast.unparse(base) for base in node.bases)
+        for path, tree in modules().items()
+        if not path.startswith("ipexctl/node/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def is_exception(name: str) -> bool:
+        if name in bases:
+            return any(is_exception(base.rpartition(".")[2]) for base in bases[name])
+        return name.endswith(("Error", "Exception", "Interrupt")) or name == "RuntimeError"
+
+    return {name: of for name, of in bases.items() if is_exception(name)}
+
+
+@row("failures of the control side that are both raised and returned", wanted=0)
+def raised_and_returned() -> list[str]:
+    classes, found = exception_classes(), []
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.returns is not None:
+                names = set(re.findall(r"\w+", ast.unparse(node.returns))) & set(classes)
+                found += [f"{path}:{node.lineno}: {node.name} returns {name}" for name in sorted(names)]
+    return found
+
+
+@row("exception classes of the control side that nothing tells apart from their base", wanted=0)
+def classes_nobody_distinguishes() -> list[str]:
+    used: set[str] = set()
+    for tree in modules().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ExceptHandler) and node.type is not None:
+                used.update(re.findall(r"\w+", ast.unparse(node.type)))
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in {
+                "isinstance",
+                "suppress",
+            }:
+                used.update(word for argument in node.args for word in re.findall(r"\w+", ast.unparse(argument)))
+            elif isinstance(node, ast.match_case):
+                used.update(re.findall(r"\w+", ast.unparse(node.pattern)))
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Tuple):
+                used.update(re.findall(r"\w+", ast.unparse(node.value)))  # a tuple of classes to catch
+    return [name for name in exception_classes() if name not in used]
+
+
+# Views, liveness, limits
+
+
+@row("isinstance(view, …) in cli/watch.py", wanted=0)
+def views_told_apart() -> list[str]:
+    tree = modules()["ipexctl/cli/watch.py"]
+    return [
+        f"cli/watch.py:{call.lineno}"
+        for call in calls(tree, "isinstance")
+        if ast.unparse(call.args[0]).endswith("view")
+    ]
+
+
+@row("modules besides node/common/liveness.py that decide whether a run is alive or over", wanted=0)
+def answers_about_liveness() -> list[str]:
+    found = []
+    for path, tree in modules().items():
+        if path == "ipexctl/node/common/liveness.py":
+            continue
+        read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        if read & {"is_of_this_machine", "is_here"} or ("is_alive" in read and "supervisor" in read):
+            found.append(path)
+    return found
+
+
+_SECONDS = re.compile(r"\b(?:[Ss]econds|[Mm]inutes)\b")
+
+
+@row("time constants of modules that are not in the limits file of their side", wanted=40)
+def time_constants() -> list[str]:
+    """A constant at the top of a module with a number, and a comment or a name that says that it is a time."""
+    found = []
+    for path, tree in modules().items():
+        if path.endswith("limits.py"):
+            continue
+        for node, after in zip(tree.body, [*tree.body[1:], None], strict=False):
+            target = (
+                node.target
+                if isinstance(node, ast.AnnAssign)
+                else node.targets[0]
+                if isinstance(node, ast.Assign)
+                else None
+            )
+            value = getattr(node, "value", None)
+            is_number = isinstance(value, ast.Constant) and type(value.value) in (int, float)
+            if not isinstance(target, ast.Name) or not is_number:
+                continue
+            is_note = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            note = str(after.value.value) if is_note else ""  # type: ignore[union-attr]
+            is_time = re.search(r"TIME|WAIT|LIMIT|PATIENCE|INTERVAL|GRACE|TIMEOUT|SECONDS|AGE", target.id)
+            if _SECONDS.search(note) or (is_time and isinstance(value.value, float)):  # type: ignore[union-attr]
+                found.append(f"{path}:{node.lineno}: {target.id} = {ast.unparse(value)}")  # type: ignore[arg-type]
+    return found
+
+
+# Names
+
+
+@row("functions and methods named read or _read", wanted=0)
+def functions_named_read() -> list[str]:
+    return [
+        f"{path}:{node.lineno}"
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name in {"read", "_read"}
+    ]
+
+
+@row("class names used for several things", wanted=0)
+def classes_with_one_name() -> list[str]:
+    where = defaultdict(list)
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                where[node.name].append(f"{path}:{node.lineno}")
+    return [f"{name}: {', '.join(places)}" for name, places in sorted(where.items()) if len(places) > 1]
+
+
+# Imports
+
+
+@cache
+def imports(path: str) -> tuple[tuple[str, int, bool], ...]:
+    """The modules of ours that a module imports while it runs, their lines, and whether a function does it."""
+    found: list[tuple[str, int, bool]] = []
+
+    def visit(node: ast.AST, *, inside: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            if isinstance(child, ast.Import):
+                found.extend((name.name, child.lineno, inside) for name in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                base = child.module or ""
+                for name in child.names:
+                    whole = f"{base}.{name.name}"
+                    found.append((whole if whole in known_modules() else base, child.lineno, inside))
+            visit(child, inside=inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    visit(modules()[path], inside=False)
+    return tuple(found)
+
+
+@cache
+def known_modules() -> frozenset[str]:
+    return frozenset(map(module_name, modules()))
+
+
+@row("imports inside functions (each group has its reason in docs/architecture.md)", wanted=390)
+def imports_inside_functions() -> list[str]:
+    lines = {f"{path}:{line}": None for path in modules() for _, line, inside in imports(path) if inside}
+    return list(lines)
+
+
+@row("import circles inside rooms", wanted=0)
+def import_circles() -> list[str]:
+    """Two modules of one package that import one another, directly or over others."""
+    graph = {module_name(path): {name for name, _, _ in imports(path) if name in known_modules()} for path in modules()}
+    return [", ".join(circle) for circle in strongly_connected(graph) if len({_room(name) for name in circle}) == 1]
+
+
+def _room(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of more than one node that reach one another (Tarjan)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in number:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], number[other])
+        if low[node] == number[node]:
+            at = stack.index(node)
+            if len(stack) - at > 1:
+                found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for node in sorted(graph):
+        if node not in number:
+            visit(node)
+    return found
+
+
+@row("files of < 60 lines with one importer", wanted=0)
+def small_files_with_one_importer() -> list[str]:
+    importers = defaultdict(set)
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                for name in node.names:
+                    whole = f"{node.module}.{name.name}"
+                    importers[whole if whole in known_modules() else str(node.module)].add(path)
+    return [
+        f"{path} (by {next(iter(importers[module_name(path)]))})"
+        for path in modules()
+        if length(path) < 60 and not path.endswith("__init__.py") and len(importers[module_name(path)]) == 1
+    ]
+
+
+# The hardest
+
+
+def lines_of(path: str, name: str) -> int:
+    """Lines of a class or a function; 0 if there is none of that name any more."""
+    for node in ast.walk(modules()[path]):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return (node.end_lineno or node.lineno) - node.lineno + 1
+    return 0
+
+
+@row("functions of more than 50 lines", wanted=0)
+def long_functions() -> list[str]:
+    return [
+        f"{path}:{node.lineno}: {node.name}, {size} lines"
+        for path, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and (size := (node.end_lineno or 0) - node.lineno + 1) > 50
+    ]
+
+
+@row("attributes of the class with the most, beyond 20", wanted=0)
+def attributes_of_the_largest_class() -> list[str]:
+    counts: Counter[str] = Counter()
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                stored = {
+                    part.attr
+                    for part in ast.walk(node)
+                    if isinstance(part, ast.Attribute)
+                    and isinstance(part.ctx, ast.Store)
+                    and ast.unparse(part.value) == "self"
+                }
+                counts[f"{path}: {node.name}"] = len(stored)
+    (name, most), *_ = counts.most_common(1)
+    return [f"{name}: {most}"] * max(0, most - 20)
+
+
+def table(rows: Iterable[Row] = ROWS, *, verbose: bool = False) -> str:
+    lines = [f"{'measure':<90} {'value':>6} {'wanted':>7} {'held':>6}"]
+    for entry in rows:
+        places = entry.find()
+        held = "" if entry.held is None else str(entry.held)
+        lines.append(f"{entry.text:<90} {len(places):>6} {entry.wanted:>7} {held:>6}")
+        lines += [f"    {place}" for place in places] if verbose else []
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(verbose="-v" in sys.argv[1:]))

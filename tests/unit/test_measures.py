@@ -1,0 +1,50 @@
+"""Rows of `tests/measures.py` that hold: their numbers fall, and never grow again."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+import measures
+from measures import ROWS, Row, compared_texts, rendered, strongly_connected
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.held is not None], ids=lambda row: str(row.text))
+def test_a_measure_does_not_grow(row: Row) -> None:
+    assert row.held is not None
+    places = row.find()
+    assert len(places) <= row.held, "\n".join(places)
+
+
+@pytest.mark.parametrize(
+    ("code", "texts"),
+    [
+        ('" was killed" in status.reason', [" was killed"]),
+        ('reason.startswith(("it ended", "it was lost"))', ["it ended", "it was lost"]),
+        ('re.compile("did not begin")', ["did not begin"]),
+        ('status.kind == "lost"', ["lost"]),
+        ('print("the run ended")', []),
+    ],
+)
+def test_a_text_that_is_looked_for_is_found(code: str, texts: list[str]) -> None:
+    found = [text for node, _ in compared_texts(ast.parse(code)) for text in rendered(node)]
+    assert found == texts
+
+
+def test_a_sentence_with_fields_is_rendered_as_a_number_and_as_a_word() -> None:
+    (sentence,) = (node for node in ast.walk(ast.parse('f"rank {rank} ended"')) if isinstance(node, ast.JoinedStr))
+    assert rendered(sentence) == ["rank 1 ended", "rank a-word ended"]
+
+
+def test_circles_are_found_also_over_others() -> None:
+    assert strongly_connected({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+def test_the_table_has_a_line_for_each_row() -> None:
+    row = Row("a measure", lambda: ["here", "there"], wanted=1, held=2)
+    assert measures.table([row], verbose=True).splitlines()[1:] == [
+        f"{'a measure':<90} {2:>6} {1:>7} {2:>6}",
+        "    here",
+        "    there",
+    ]
