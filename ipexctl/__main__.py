@@ -15,7 +15,7 @@ def main() -> None:
             code = _run()
         except KeyboardInterrupt:
             code = 130
-            _print_interrupted()
+            _print_interrupted(code)
         _end(code)
     except KeyboardInterrupt:  # once more
         code = 130
@@ -77,7 +77,7 @@ def _run() -> int:
         print_json_error(error.message, fix=error.fix, error=error)
         return 2
     except Interrupted as error:
-        _print_interrupted()
+        _print_interrupted(error.code)
         return error.code
     except OutputError as error:
         return _cannot_write(error.cause)
@@ -92,10 +92,10 @@ def _run() -> int:
     return 0
 
 
-def _print_interrupted() -> None:
+def _print_interrupted(code: int) -> None:
     from ipexctl.ui.errors import print_json_error
 
-    print_json_error("interrupted", fix="the same call again", status="interrupted")
+    print_json_error("interrupted", fix="the same call again", status="interrupted", exit_code=code)
 
 
 def _open_what_was_closed() -> None:
@@ -130,7 +130,7 @@ def _unexpected(error: Exception) -> int:
     from ipexctl.ui.errors import print_json_error, report_crash
 
     report_crash(error)
-    print_json_error(f"{type(error).__name__}: {error}", fix="stderr names a log file that has more")
+    print_json_error(f"{type(error).__name__}: {error}", fix="stderr names a log file that has more", exit_code=1)
     return 1
 
 

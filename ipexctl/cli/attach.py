@@ -29,4 +29,10 @@ def attach_command(
         raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")
     record = RunRegistry().find_named(run, "attach")
     chosen = parse_ranks(ranks).within(record.world_size)
-    raise typer.Exit(watch_run(record, view, chosen, output))
+    events = None
+    if view.events:
+        from ipexctl.remote.cancel import Cancel
+        from ipexctl.ui.run.events import EventsView
+
+        events = EventsView(Cancel(), ranks=chosen, quiet=output.quiet)
+    raise typer.Exit(watch_run(record, view, chosen, output, events=events))

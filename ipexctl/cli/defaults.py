@@ -64,7 +64,7 @@ _ALTERNATIVES: Final = (
     {"torch", "stack"},
     {"torch", "stack", "ipex", "oneccl"},
     {"env", "python", "setup"},
-    {"plain", "live"},
+    {"plain", "live", "events"},
     {"detach", "summary"},
     {"rank", "host"},
 )

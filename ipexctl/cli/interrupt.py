@@ -15,6 +15,7 @@ import typer
 
 from ipexctl.errors import Interrupted
 from ipexctl.remote.outcome import Cancelled
+from ipexctl.ui.messages import STOPPING, write_to_terminal
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -47,7 +48,7 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
         if interrupt.code is None:
             interrupt.code = 128 + number
             cancel.throw()
-            write_to_terminal("stopping on every host (press Ctrl-C again to leave at once)\n")
+            write_to_terminal(STOPPING)
         else:
             leave("exited without waiting: processes may still be running on the hosts\n")
 
@@ -88,20 +89,6 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         _restore(terminal)
-
-
-def write_to_terminal(text: str) -> None:
-    """Write to stderr's descriptor: a signal handler can interrupt code that holds the lock of the stderr buffer.
-
-    The write does not block, so that a blocked reader cannot delay the handler.
-    """
-    with contextlib.suppress(OSError, ValueError):
-        blocking = os.get_blocking(2)
-        os.set_blocking(2, False)
-        try:
-            os.write(2, text.encode())
-        finally:
-            os.set_blocking(2, blocking)
 
 
 def _terminal_state() -> list[Any] | None:

@@ -38,7 +38,10 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     "Ranks and cores": ("n", "ppn", "bind", "omp", "ccl_workers"),
     "Communication": ("backend", "mpi", "iface", "master_port"),
     "Project files": ("cwd", "sync", "exclude", "include", "data", "allow_big"),
-    "Watching": ("ranks", "plain", "live", "reconnect", "detach", "summary", "json", "quiet", "verbose", "no_color"),
+    "Watching": (
+        *("ranks", "plain", "live", "events", "reconnect", "detach", "summary"),
+        *("json", "quiet", "verbose", "no_color"),
+    ),
     "Ending": ("time_limit", "max_restarts", "checkpoint", "hang_after", "on_hang"),
     "Connection": (
         "forks", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys", "connect_timeout", "timeout",

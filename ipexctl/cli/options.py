@@ -239,11 +239,13 @@ class ViewOptions:
 
     plain: bool = flag("--plain", "Print lines prefixed with their rank, also on a terminal.")
     live: bool = flag("--live", "Show the live view; an error without a terminal.")
+    events: bool = flag("--events", "Print the run as events, one JSON object a line.")
     reconnect: float = RECONNECT
 
     def __post_init__(self) -> None:
-        if self.plain and self.live:
-            raise UserError("--plain and --live exclude each other", fix="use one of them")
+        chosen = [f"--{name}" for name in ("plain", "live", "events") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise UserError(f"{' and '.join(chosen)} exclude each other", fix="use one of them")
         if self.live:
             from ipexctl.ui.run.plain import check_terminal
 

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.facts.gather import HostFacts
+    from ipexctl.jobs.ranks import RankSet
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
+    from ipexctl.ui.run.events import EventsView
 
 
 NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
@@ -74,8 +76,9 @@ def run_command(
     install = install or bool(packages or requirements)
     if line.launch.python is not None and (packages or requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
-    _refuse_ignored_options(line, install=install, detach=detach, dry_run=dry_run, summary=summary)
+    _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
+    called.begin_events(view, launch_call.request.ranks, quiet=output.quiet)
     hosts, request = launch_call.hosts, launch_call.request
     notes = StartNotes(output)
     for note in launch_call.notes:
@@ -133,7 +136,9 @@ def run_command(
         size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
         output.print_note(f"{run}: {size}, over {plan.backend}")
         started = (session, submitted.launch.follow) if session is not None else None
-        code = watch_run(submitted.record, view, request.ranks, output, started=started, interrupt=interrupt)
+        code = watch_run(
+            submitted.record, view, request.ranks, output, started=started, interrupt=interrupt, events=called.events
+        )
     if code not in NO_CLEANUP:
         with session_pool(targets) as (pool, _):
             pipeline.remove_job_files(hosts, submitted.record, pool)
@@ -169,11 +174,21 @@ class RunCall:
     needs_note: bool
     summary: Path | None
     reason: str = ""
+    events: EventsView | None = None
+    """The view of `--events`."""
     _start_time: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._start_time
+
+    def begin_events(self, view: ViewOptions, ranks: RankSet, *, quiet: bool) -> None:
+        """With --events, the failure of the start is an event, too."""
+        if view.events:
+            from ipexctl.remote.cancel import Cancel
+            from ipexctl.ui.run.events import EventsView
+
+            self.events = EventsView(Cancel(), ranks=ranks, quiet=quiet)
 
     def not_started(self, failure: StartFailure, interrupt: Interrupt) -> typer.Exit:
         """Print why the run was not started, unless the user interrupted it."""
@@ -184,11 +199,15 @@ class RunCall:
         else:
             print_message("interrupted before the run was started: nothing runs")
         self.needs_note = not failure.is_unsure
-        return self.ended(failure.reason, failure.exit_code if interrupt.code is None else interrupt.code)
+        code = failure.exit_code if interrupt.code is None else interrupt.code
+        return self.ended(failure.reason, code, failure.fix)
 
-    def ended(self, reason: str, code: int) -> typer.Exit:
+    def ended(self, reason: str, code: int, fix: str = "") -> typer.Exit:
         """The end of a call that started no run."""
         self.reason = reason
+        if self.events is not None:
+            self.events.fail("not-started", reason or "interrupted", fix)
+            self.events.finish(code, None)
         if self.summary is not None:
             _write_summary(self.summary, None, code, self.seconds)
         return typer.Exit(code)
@@ -208,10 +227,15 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
 
 
 def _refuse_ignored_options(
-    line: LaunchLine, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
+    line: LaunchLine, view: ViewOptions, *, install: bool, detach: bool, dry_run: bool, summary: Path | None
 ) -> None:
     if line.output.json and not dry_run:
         raise UserError("run has no --json", fix="--summary FILE gets the outcome; --dry-run --json shows the plan")
+    if view.events and (detach or dry_run):
+        raise UserError(
+            "--events follows the run, so it cannot be used with --detach or --dry-run",
+            fix="--dry-run --json shows the plan; ipexctl attach RUN --events follows a detached run",
+        )
     if summary is not None and detach:
         raise UserError(
             "--summary is written at the end of the run, so it cannot be used with --detach",
@@ -243,19 +267,10 @@ def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: flo
     from ipexctl.jobs.local_copy import read_final_status
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.ui.messages import print_message
+    from ipexctl.ui.run.summary import summary_fields
 
     status = None if record is None else read_final_status(RunRegistry().directory / record.id)
-    state = "unknown" if status is None else status.state  # as in `ps`: it was not followed to its end
-    document = {
-        "schema": "ipexctl.run/1",
-        "id": record.id if record is not None else None,
-        "state": None if record is None else state,
-        "exit_code": code,
-        "world_size": record.world_size if record is not None else 0,
-        "hosts": list(record.hosts) if record is not None else [],
-        "seconds": round(seconds, 3),
-        "output_lost": lost._asdict() if (lost := status and status.output_lost) else None,
-    }
+    document = {"schema": "ipexctl.run/1", **summary_fields(record, status, code, seconds)}
     try:
         path.write_text(json.dumps(document, indent=2) + "\n")
     except OSError as error:

@@ -1,4 +1,10 @@
-"""Follows a run for `run` and `attach`, live or plain: Ctrl-C stops the run, SIGHUP and `q` detach."""
+"""Follows a run for `run` and `attach`: what a signal, a key, a lost node0 and the end of the run mean for the call.
+
+In come the record of a run, the options of its view, and for `run` the session that has started it. `jobs/follow.py`
+brings the updates, a `RunView` shows them, and the exit code of the call comes out. The rules it keeps: Ctrl-C and
+SIGTERM stop the run once and leave at the second time; SIGHUP and `q` only detach; a reader that is slow or has left
+never holds up a signal; a node0 that is gone is replaced by the local copy if the run had ended.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +14,11 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals, write_to_terminal
+from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals
 from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
 from ipexctl.jobs.follow import FollowCall, Follower, RunEnded, RunUpdate, follow_copy
-from ipexctl.jobs.local_copy import LocalCopy, read_copy
+from ipexctl.jobs.local_copy import LocalCopy, read_copy, read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
@@ -20,20 +26,21 @@ from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.messages import print_message, write_to_terminal
 from ipexctl.ui.run.plain import PlainRun, wants_live
 from ipexctl.ui.run.summary import left_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ipexctl.cli.options import Output, ViewOptions
     from ipexctl.jobs.ranks import RankSet
     from ipexctl.remote.session import Session
-    from ipexctl.ui.run.view import LiveRun
+    from ipexctl.ui.run.events import EventsView
+    from ipexctl.ui.run.run_view import RunView
 
 _PATIENCE: Final = 8.0
 """Seconds without an event after which a stopped run is no longer followed, even if its last lines are missing."""
-_PLAIN_FIGURES_SECONDS: Final = 10.0
-"""Seconds between two updates of CPU and memory figures in plain output, which does not show them."""
 
 
 def watch_run(
@@ -44,19 +51,43 @@ def watch_run(
     *,
     started: tuple[Session, FollowCall] | None = None,
     interrupt: Interrupt | None = None,
+    events: EventsView | None = None,
 ) -> int:
     """Show the run until it ends or the user detaches; returns the exit code of the call.
 
     `started` is the session to node0 that has started the run, which this call closes, and the first call over it.
-    `interrupt` holds a signal that already arrived.
+    `interrupt` holds a signal that already arrived. `events` is the view of `--events`, which also shows a start.
     """
+    if events is not None:
+        events.record = record
     with connector_of(record) as connector:
-        watching = _Watching(record, connector, view, ranks, output, started)
+        watching = _Watching(record, connector, view, ranks, output, started, events)
+        reason = fix = ""
         try:
-            return watching.run(interrupt)
+            code = watching.run(interrupt)
         except HostError as error:
-            code = report_host_error(record, error)
-            return code if watching.code is None else watching.code
+            code, reason, fix = report_host_error(record, error), f"{record.node0.name}: {error.reason}", error.advice
+            code = code if watching.code is None else watching.code
+        watching.finish(code, reason, fix)
+        return code
+
+
+def open_view(
+    record: RunRecord,
+    options: ViewOptions,
+    ranks: RankSet,
+    output: Output,
+    cancel: Cancel,
+    stop: Callable[[], None],
+) -> RunView:
+    """The view that the options choose. `stop` is called to stop the run, and `cancel` is thrown to detach."""
+    if not wants_live(plain=options.plain):
+        return PlainRun(cancel, ranks=ranks, no_color=output.no_color, quiet=output.quiet)
+    from ipexctl.ui.run.view import LiveRun  # rich's layout is costly to import, and plain output needs none
+
+    nodes = len(record.hosts) or 1
+    first = RunStatus(record.id, "starting", record.script, record.env, nodes, record.world_size, record.started)
+    return LiveRun(first, stop, cancel.throw, ranks=ranks, no_color=output.no_color)
 
 
 class _Watching:
@@ -70,35 +101,20 @@ class _Watching:
         ranks: RankSet,
         output: Output,
         started: tuple[Session, FollowCall] | None,
+        events: EventsView | None,
     ) -> None:
         self.code: int | None = None
         self._record = record
         self._connector = connector
         self._session = started[0] if started is not None else None
-        self._cancel = Cancel()
+        self._cancel = events.cancel if events is not None else Cancel()
         self._stop_requested = threading.Event()
         self._number = int(signal.SIGINT)
         self._over = threading.Event()
         self._last_event_at = time.monotonic()
         self._not_stopped = ""
-        self._view: LiveRun | PlainRun
-        if wants_live(plain=view.plain):
-            from ipexctl.ui.run.view import LiveRun  # rich's layout is costly to import, and plain output needs none
-
-            first = RunStatus(
-                record.id,
-                "starting",
-                record.script,
-                record.env,
-                len(record.hosts) or 1,
-                record.world_size,
-                record.started,
-            )
-            self._view = LiveRun(
-                first, self._stop_requested.set, self._cancel.throw, ranks=ranks, no_color=output.no_color
-            )
-        else:
-            self._view = PlainRun(self._cancel, ranks=ranks, no_color=output.no_color, quiet=output.quiet)
+        self._view: RunView = events or open_view(record, view, ranks, output, self._cancel, self._stop_requested.set)
+        self._ended: RunEnded | None = None
         self._run_dir = RunRegistry().directory / record.id
         self._follower = Follower(
             record,
@@ -108,7 +124,7 @@ class _Watching:
             # The copy has all ranks, also those not shown: fetching them afterwards would delay the end.
             copy=LocalCopy(self._run_dir),
             first_call=started[1] if started is not None else None,
-            figures=_PLAIN_FIGURES_SECONDS if isinstance(self._view, PlainRun) else 0.5,
+            figures=self._view.figures_interval,
             reconnect=view.reconnect,
         )
 
@@ -117,7 +133,7 @@ class _Watching:
         with handling_signals(self._handle_signal), self._view:
             if interrupt is not None and interrupt.code is not None:
                 self._handle_signal(interrupt.code - 128, write_to_terminal)
-            ended = self._follow()
+            self._ended = ended = self._follow()
             if self.code is not None:  # a blocked reader of stdout must not delay the exit after a signal
                 last = threading.Timer(_PATIENCE, self._cancel.throw)
                 last.daemon = True
@@ -145,12 +161,12 @@ class _Watching:
 
     def _print_end(self, ended: RunEnded | None) -> int:
         run = self._record.id
-        is_cut_short = isinstance(self._view, PlainRun) and self._cancel.thrown
+        is_cut_short = self._view.drops_output and self._cancel.thrown
         if ended is None and self._not_stopped:
             print_message(f"{printable(self._not_stopped)}\nrun {run} may still be running: ipexctl stop {run}")
         elif self.code not in (None, 128 + signal.SIGHUP) and (ended is None or is_cut_short):
             print_message(f"run {run} is over; not all of its output was shown: ipexctl logs {run}")
-        elif ended is None and (isinstance(self._view, PlainRun) or not self._view.detached):
+        elif ended is None and not self._view.detached:
             print_message(left_text(run))
         if self.code is not None:
             return self.code
@@ -160,9 +176,19 @@ class _Watching:
 
             cause = cause_from_copy(self._record, self._run_dir.parent)
             print_message("\n".join(cause_lines(run, cause)))
-        if isinstance(self._view, PlainRun) and self._view.broken:
-            raise OutputError(self._view.broken)
+        self._check_output()
         return 0 if ended is None else ended.exit_code
+
+    def finish(self, code: int, reason: str, fix: str) -> None:
+        """Tell the view how the call ends."""
+        status = self._ended.status if self._ended is not None else read_final_status(self._run_dir)
+        self._view.finish(code, status, reason, fix)
+        if self.code is None:
+            self._check_output()
+
+    def _check_output(self) -> None:
+        if self._view.broken is not None:
+            raise OutputError(self._view.broken)
 
     def _on_event(self, event: RunUpdate) -> None:
         self._view.watch(event)
@@ -181,13 +207,9 @@ class _Watching:
                 return
             self._number = number
             self._stop_requested.set()
-            if not isinstance(self._view, PlainRun):
-                self._view.stopping()
-            else:
-                write_to_terminal("stopping on every host (press Ctrl-C again to leave at once)\n")
+            self._view.stopping()
         elif number != signal.SIGHUP:  # a terminal closed during the stop is ignored
-            if not isinstance(self._view, PlainRun):
-                self._view.abandon()
+            self._view.abandon()
             run = self._record.id
             exit_message = f"exited without waiting; run {run} may still be running: ipexctl stop {run}\n"
             leave("left before all was shown\n" if self._over.is_set() else exit_message)
@@ -220,5 +242,4 @@ class _Watching:
             self._cancel.throw()
         else:
             self._on_event(Notice(f"it could not be stopped: {reason}", True))
-            if not isinstance(self._view, PlainRun):
-                self._view.not_stopping()
+            self._view.not_stopping()

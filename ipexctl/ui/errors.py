@@ -1,4 +1,6 @@
-"""Errors that end a call: a JSON document with reason and fix for `--json`, a log file for an unexpected one."""
+"""Errors that end a call: a JSON document with reason and fix for `--json`, events for `--events`, a log file for an
+unexpected one.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,43 @@ if TYPE_CHECKING:
 
 
 def requested_schema(argv: Sequence[str]) -> str | None:
-    """The schema of the command in `argv` if it has --json; arguments after a script belong to the script."""
-    command: list[str] = []
-    has_json = False
-    for before, word in zip(("", *argv), argv, strict=False):
-        if word == "--" or before in ("-m", "--module"):
-            break
-        has_json = has_json or word == "--json"
-        if not word.startswith("-") and len(command) < 2:
-            command.append(word)
-        if word.endswith(".py") and command[:1] in (["run"], ["export"]):
-            break
+    """The schema of the command in `argv` if it has --json."""
+    command, has_json = _command_of(argv, "--json")
     if not has_json or not command:
         return None
     return f"ipexctl.{'-'.join(command if command[0] == 'lab' else command[:1])}/1"
 
 
-def print_json_error(reason: str, *, fix: str = "", status: str = "failed", error: UserError | None = None) -> None:
-    """Print the document; nothing if the call has no --json."""
+def requests_events(argv: Sequence[str]) -> bool:
+    command, has_events = _command_of(argv, "--events")
+    return has_events and command[:1] in (["run"], ["attach"])
+
+
+def _command_of(argv: Sequence[str], flag: str) -> tuple[list[str], bool]:
+    """The words of the command, and whether it has the flag; arguments after a script belong to the script."""
+    command: list[str] = []
+    has_flag = False
+    for before, word in zip(("", *argv), argv, strict=False):
+        if word == "--" or before in ("-m", "--module"):
+            break
+        has_flag = has_flag or word == flag
+        if not word.startswith("-") and len(command) < 2:
+            command.append(word)
+        if word.endswith(".py") and command[:1] in (["run"], ["export"]):
+            break
+    return command, has_flag
+
+
+def print_json_error(
+    reason: str, *, fix: str = "", status: str = "failed", error: UserError | None = None, exit_code: int = 2
+) -> None:
+    """Print the document of --json, or the events of --events; nothing if the call has neither."""
     schema = requested_schema(sys.argv[1:])
+    if schema is None and requests_events(sys.argv[1:]):
+        from ipexctl.ui.run.events import print_failed_call
+
+        with contextlib.suppress(OSError):
+            print_failed_call(reason, fix, exit_code)
     if schema is None:
         return
     document: dict[str, Any] = {"schema": schema, "status": status}

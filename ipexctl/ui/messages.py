@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.progress import Notice
 
 _LOCK = threading.Lock()
+STOPPING = "stopping on every host (press Ctrl-C again to leave at once)\n"
+"""The answer to the first signal."""
 
 
 def wants_color(stream: TextIO, *, no_color: bool = False) -> bool:
@@ -53,6 +55,20 @@ def print_message(text: str, patience: float | None = None) -> None:
                 rest = rest[os.write(descriptor, rest) :]
     finally:
         _LOCK.release()
+
+
+def write_to_terminal(text: str) -> None:
+    """Write to stderr's descriptor: a signal handler can interrupt code that holds the lock of the stderr buffer.
+
+    The write does not block, so that a blocked reader cannot delay the handler.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        blocking = os.get_blocking(2)
+        os.set_blocking(2, False)
+        try:
+            os.write(2, text.encode())
+        finally:
+            os.set_blocking(2, blocking)
 
 
 def notice_text(notice: Notice) -> str:

@@ -12,105 +12,19 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import pytest
-from run_helpers import Run
+from attach_helpers import COUNT_SCRIPT, IGNORE_TERM_SCRIPT, IPEXCTL, Attached
 
 from agent_helpers import wait_until
 from ipexctl.jobs.local_copy import read_final_status
-from ipexctl.jobs.registry import RunRegistry
 from message_data import missing
-from terminals import TerminalProgram
 
-pytest_plugins = ["run_fixtures"]
-IPEXCTL = (sys.executable, "-m", "ipexctl")
-COUNT_SCRIPT = "import time\nfor i in range({}):\n    print('number', i, flush=True)\n    time.sleep({})"
-IGNORE_TERM_SCRIPT = """\
-import signal, time
-signal.signal(signal.SIGTERM, lambda *_: print('told to go', flush=True))
-print('here', flush=True)
-while True:
-    time.sleep(0.2)
-    print('still here', flush=True)
-"""
-
-
-@dataclass
-class Attached:
-    """A recorded run, and the calls that follow it."""
-
-    run: Run
-    state: Path
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    shown: list[TerminalProgram] = field(default_factory=list)
-
-    @property
-    def env(self) -> dict[str, str]:
-        ours = {"XDG_STATE_HOME": str(self.state), "PYTHONPATH": os.pathsep.join(sys.path)}
-        return {**os.environ, "TERM": "xterm-256color", **ours}
-
-    @property
-    def copies(self) -> Path:
-        return self.state / "ipexctl" / "runs"
-
-    def call(self, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run([*IPEXCTL, *words], env=self.env, capture_output=True, timeout=timeout, check=False)
-
-    def begin(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([*IPEXCTL, *words], env=self.env, stdout=stdout, stderr=subprocess.PIPE)
-        self.processes.append(process)
-        return process
-
-    def begin_and_read(self, *words: str) -> subprocess.Popen[bytes]:
-        """Begin it, and wait for its first line."""
-        process = self.begin(*words)
-        assert process.stdout is not None
-        process.stdout.readline()
-        return process
-
-    def show(self) -> TerminalProgram:
-        self.shown.append(TerminalProgram([*IPEXCTL, "attach", "last"], self.env))
-        return self.shown[-1]
-
-    def show_shell(self) -> TerminalProgram:
-        """A shell with job control, to type calls into."""
-        self.shown.append(TerminalProgram(["bash", "--norc", "-i"], self.env))
-        return self.shown[-1]
-
-    def close(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-        for shown in self.shown:
-            shown.close()
-        self.run.close()
-
-
-@pytest.fixture
-def attach(tmp_path: Path) -> Iterator[Callable[..., Attached]]:
-    made: list[Attached] = []
-
-    def make(command: str, size: int = 2, ranks_in: Path | None = None, **more: Any) -> Attached:
-        run = Run(tmp_path / "home", command, size, **more)
-        run.listen()
-        run.write_job()
-        if ranks_in is not None:  # a disk of its own for the output
-            (run.rundir / "ranks").symlink_to(ranks_in)
-        run.send_go()
-        attached = Attached(run, tmp_path / "state")
-        RunRegistry(attached.copies).save(run.record)
-        made.append(attached)
-        return attached
-
-    yield make
-    for attached in made:
-        attached.close()
+pytest_plugins = ["run_fixtures", "attach_fixtures"]
 
 
 def numbers(count: int) -> list[bytes]:

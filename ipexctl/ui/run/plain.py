@@ -18,13 +18,14 @@ from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.node.common.frames import Chunk, StreamName
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
-from ipexctl.ui.messages import notice_text, print_message
+from ipexctl.ui.messages import STOPPING, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.summary import end_lines
 from ipexctl.ui.safe_output import OutputPipes
 
 if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
 
 
@@ -65,6 +66,11 @@ class PlainRun(OutputPipes):
     the error, and the rest is dropped.
     """
 
+    figures_interval: Final = 10.0
+    """CPU and memory are not shown."""
+    drops_output: Final = True
+    detached: Final = False
+
     def __init__(
         self,
         cancel: Cancel,
@@ -87,6 +93,18 @@ class PlainRun(OutputPipes):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def stopping(self) -> None:
+        write_to_terminal(STOPPING)
+
+    def not_stopping(self) -> None:
+        """The lines go on."""
+
+    def abandon(self) -> None:
+        """The terminal is as it was."""
+
+    def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
+        """All is printed."""
 
     def watch(self, event: RunUpdate) -> None:
         if isinstance(event, Chunk):

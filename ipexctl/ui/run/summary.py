@@ -1,13 +1,14 @@
-"""Sentences for the end of a run or a detach: how the run ended, and the next command. Pure."""
+"""The end of a run or a detach: sentences with the next command for a user, fields for a program. Pure."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.records import RankStatus, RunStatus
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
@@ -47,6 +48,23 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
         lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
     return lines
+
+
+def summary_fields(
+    record: RunRecord | None, status: RunStatus | None, exit_code: int, seconds: float
+) -> dict[str, Any]:
+    """The fields of `--summary` and of the event `end`; id and state are null if no run was started."""
+    state = "unknown" if status is None else status.state  # as in `ps`: it was not followed to its end
+    lost = status.output_lost if status is not None else None
+    return {
+        "id": record.id if record is not None else None,
+        "state": None if record is None else state,
+        "exit_code": exit_code,
+        "world_size": record.world_size if record is not None else 0,
+        "hosts": list(record.hosts) if record is not None else [],
+        "seconds": round(seconds, 3),
+        "output_lost": lost and lost._asdict(),
+    }
 
 
 def left_text(run: str) -> str:

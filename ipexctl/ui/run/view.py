@@ -42,6 +42,11 @@ class LiveRun:
     view's thread, once per key; after a detach nothing more is shown. Enter it in the main thread, for Ctrl-Z.
     """
 
+    figures_interval: Final = 0.5
+    drops_output: Final = False
+    broken: Final = None
+    """A terminal that is gone sends SIGHUP."""
+
     def __init__(
         self,
         status: RunStatus,
@@ -124,6 +129,9 @@ class LiveRun:
         """Restore the terminal now. For a signal handler that is about to end the process."""
         self._suspended = True
         self._terminal.leave(0.1)
+
+    def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
+        """The end was printed when the screen was restored."""
 
     def _show(self) -> None:
         try:

@@ -1,0 +1,261 @@
+"""A run as events for a program: `--events` prints one JSON object a line to stdout, and all words to stderr.
+
+In come the updates of `jobs/follow.py`, and from the call its plan, why nothing was started, and its exit code. Each
+object has `schema`, `kind` and `time` (seconds since the epoch); docs/events.md lists the fields of each kind, and a
+test pins them. The rules it keeps:
+
+- A line is whole and written at once; it is ASCII, whatever a rank prints. The last one is `end`, unless the reader has
+  left or a second signal ends the process.
+- A program reads fields. Sentences are in `text`, `reason` and `fix` alone, and may change.
+- Nothing of the plan that `run --dry-run` would hide is in an event: no variable is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.jobs.ranks import EVERY_RANK, RankSet
+from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import RunStatus
+from ipexctl.remote.progress import Notice
+from ipexctl.text import printable, without_colors
+from ipexctl.ui.messages import STOPPING, notice_text, write_to_terminal
+from ipexctl.ui.run.figures import Figures
+from ipexctl.ui.run.lines import PrefixedLines
+from ipexctl.ui.run.summary import end_lines, summary_fields
+from ipexctl.ui.safe_output import Pipe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.jobs.follow import RunUpdate
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.node.common.records import Failure
+    from ipexctl.remote.cancel import Cancel
+
+SCHEMA: Final = "ipexctl.run-event/1"
+_ENCODE: Final = json.JSONEncoder().encode
+
+
+def event_text(kind: str, fields: Mapping[str, Any], at: float | None) -> str:
+    """The line of an event."""
+    return _ENCODE({"schema": SCHEMA, "kind": kind, "time": at, **fields}) + "\n"
+
+
+def failure_fields(
+    failure: str, reason: str, *, first: Failure | None = None, attempt: int = 0, fix: str = ""
+) -> dict[str, Any]:
+    """The fields of a `failure`: what failed first in an attempt, or why nothing was started."""
+    return {
+        "failure": failure,
+        "attempt": attempt,
+        "rank": first and first.rank,
+        "host": first and first.host,
+        "exit_code": first and first.exit_code,
+        "signal": first and first.signal,
+        "ranks": list(first.ranks) if first is not None else [],
+        "reason": printable(reason),
+        "fix": printable(fix),
+    }
+
+
+def print_failed_call(reason: str, fix: str, exit_code: int) -> None:
+    """The events of a call that is wrong, or that ended unexpectedly."""
+    now = time.time()
+    failure = event_text("failure", failure_fields("not-started", reason, fix=fix), now)
+    sys.stdout.write(failure + event_text("end", summary_fields(None, None, exit_code, 0.0), now))
+    sys.stdout.flush()
+
+
+class EventsView:
+    """Prints the events of one call of `run` or `attach`; a `RunView` once the run is followed.
+
+    A blocked reader makes `watch` wait, as in plain output. `cancel` is thrown if the output can't be written.
+    """
+
+    figures_interval: Final = 2.0
+    drops_output: Final = True
+    detached: Final = False
+
+    def __init__(self, cancel: Cancel, *, ranks: RankSet = EVERY_RANK, quiet: bool = False) -> None:
+        self.cancel = cancel
+        self._ranks = ranks
+        self._quiet = quiet
+        self._began = time.monotonic()
+        self._events = Pipe(sys.stdout, cancel)
+        self._words = Pipe(sys.stderr, cancel)
+        self.record: RunRecord | None = None
+        """The run, once it is started: it is set before the view is entered."""
+        self._lines: dict[tuple[int, StreamName], _RankLines] = {}
+        self._figures = Figures()
+        self._shown: RunStatus | None = None
+        """The last status whose figures were printed."""
+        self._attempt = 0
+        """The last one whose start was printed."""
+        self._failed: set[int] = set()
+        """The attempts whose failure was printed."""
+
+    @property
+    def broken(self) -> OSError | None:
+        return self._events.broken or self._words.broken
+
+    def __enter__(self) -> EventsView:
+        record = self.record
+        if record is not None:
+            plan = {
+                "id": record.id,
+                "script": record.script,
+                "env": record.env,
+                "node0": record.node0.name,
+                "world_size": record.world_size,
+                "hosts": list(record.hosts),
+                "ranks": list(record.ranks),
+            }
+            self._print("plan", plan, record.started or None)
+            self._print("start", {"attempt": 0}, record.started or None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for lines in self._lines.values():
+            self._print_lines(lines, lines.prefixed.flush())
+        self._words.finish(1.0 if self.cancel.thrown else None)
+
+    def fail(self, failure: str, reason: str, fix: str = "") -> None:
+        """Nothing was started, or the run can't be followed."""
+        self._print("failure", failure_fields(failure, reason, fix=fix))
+
+    def watch(self, update: RunUpdate) -> None:
+        if isinstance(update, Chunk):
+            self._on_chunk(update)
+        elif isinstance(update, RunStatus):
+            self._on_status(update)
+        elif isinstance(update, Notice):
+            self._print("note", {"note": "message", "warning": update.warning, "text": printable(update.text)})
+            if update.warning or not self._quiet:
+                self._print_words(notice_text(update))
+        elif update.status is not None:
+            if update.status != self._shown:
+                self._on_status(update.status)
+            if not (self._quiet and update.exit_code == 0):
+                self._print_words("\n".join(end_lines(update.status, update.exit_code)))
+
+    def stopping(self) -> None:
+        write_to_terminal(STOPPING)
+
+    def not_stopping(self) -> None:
+        """The warning about it is an event."""
+
+    def abandon(self) -> None:
+        """What is written is whole."""
+
+    def finish(self, exit_code: int, status: RunStatus | None, reason: str = "", fix: str = "") -> None:
+        if reason:
+            self.fail("not-followed", reason, fix)
+        seconds = time.monotonic() - self._began
+        self._print("end", summary_fields(self.record, status, exit_code, seconds))
+        self._events.finish(1.0 if self.cancel.thrown else None)
+
+    def _on_chunk(self, chunk: Chunk) -> None:
+        if chunk.rank not in self._ranks:
+            return
+        key = chunk.rank, chunk.stream
+        lines = self._lines.get(key)
+        if lines is None:
+            lines = self._lines[key] = _RankLines(chunk.rank, self._host(chunk.rank), chunk.stream)
+        lines.at = chunk.at
+        self._print_lines(lines, lines.prefixed.feed(chunk.data))
+
+    def _print_lines(self, lines: _RankLines, complete: bytes) -> None:
+        if not complete:
+            return
+        texts = complete[:-1].decode(errors="replace").split("\n")
+        self._write(lines.events(texts))
+        for text in texts:
+            self._figures.read_line(lines.rank, without_colors(text) if "\x1b" in text else text)
+
+    def _on_status(self, status: RunStatus) -> None:
+        self._shown = status
+        for attempt in status.attempts:
+            self._on_failure(attempt.attempt, attempt.first_failure, attempt.reason, attempt.ended)
+        if status.attempt > self._attempt and (status.state == "running" or status.is_over):
+            self._on_restart(status.attempt)
+        ranks = [
+            {
+                "rank": rank.rank,
+                "state": rank.state,
+                "cpu_percent": rank.cpu,
+                "rss_bytes": rank.rss,
+                "stdout_lines": rank.out_lines,
+                "stderr_lines": rank.err_lines,
+            }
+            for rank in status.ranks
+        ]
+        step, steps = self._figures.step or (None, None)
+        epoch, epochs = self._figures.epoch or (None, None)
+        fields = {
+            "state": status.state,
+            "attempt": status.attempt,
+            "ranks": ranks,
+            "loss": self._figures.loss,
+            "step": step,
+            "steps": steps,
+            "epoch": epoch and float(epoch),
+            "epochs": epochs and float(epochs),
+            "speed": self._figures.speed or None,
+        }
+        self._print("figures", _finite(fields))
+        first = status.first_failure
+        if first is not None or status.state in ("failed", "lost"):
+            self._on_failure(status.attempt, first, status.reason, first.at if first is not None else status.ended)
+
+    def _on_restart(self, attempt: int, at: float | None = None) -> None:
+        if attempt > self._attempt:
+            self._attempt = attempt
+            self._print("start", {"attempt": attempt}, at)
+
+    def _on_failure(self, attempt: int, first: Failure | None, reason: str, at: float | None) -> None:
+        if attempt not in self._failed:
+            self._failed.add(attempt)
+            failure = (first.kind if first is not None else "") or "lost"
+            self._print("failure", failure_fields(failure, reason, first=first, attempt=attempt), at)
+
+    def _host(self, rank: int) -> str:
+        hosts: Sequence[str] = self.record.ranks if self.record is not None else ()
+        return hosts[rank] if rank < len(hosts) else ""
+
+    def _print(self, kind: str, fields: Mapping[str, Any], at: float | None = None) -> None:
+        self._write(event_text(kind, fields, time.time() if at is None else at))
+
+    def _write(self, text: str) -> None:
+        self._events.write(text.encode())
+
+    def _print_words(self, text: str) -> None:
+        self._words.write(f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
+
+
+class _RankLines:
+    """The lines of one stream of a rank. What is the same in all its events is encoded once."""
+
+    def __init__(self, rank: int, host: str, stream: StreamName) -> None:
+        self.rank = rank
+        self.prefixed = PrefixedLines(b"")
+        self.at: float | None = None
+        self._head = f'{{"schema": "{SCHEMA}", "kind": "line", "time": '
+        self._fields = f', "rank": {rank}, "host": {_ENCODE(host)}, "stream": "{stream}", "text": '
+
+    def events(self, texts: Sequence[str]) -> str:
+        begin = self._head + _ENCODE(_finite_number(self.at)) + self._fields
+        return "".join([f"{begin}{_ENCODE(text)}}}\n" for text in texts])
+
+
+def _finite(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Without NaN and Infinity, which JSON does not have: a loss may be one."""
+    return {name: _finite_number(value) if isinstance(value, float) else value for name, value in fields.items()}
+
+
+def _finite_number(value: float | None) -> float | None:
+    return value if value is None or value - value == 0 else None

@@ -1,0 +1,149 @@
+"""`--events`: the fields of each kind are a contract, a line is whole, and nothing a rank prints breaks it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.follow import RunEnded
+from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.progress import Notice
+from ipexctl.ui.errors import requests_events
+from ipexctl.ui.run.events import EventsView, print_failed_call
+from message_data import missing
+
+Captured = pytest.CaptureFixture[str]
+RECORD = RunRecord(
+    "r7", Host("n1", "n1"), "/h", "python3", "train.py", "default", 1.0, 2, ("n1", "n2"), ranks=("n1", "n2")
+)
+RUNNING = RunStatus(
+    "r7", "running", world_size=2, ranks=(RankStatus(0, "n1", "running"), RankStatus(1, "n2", "running"))
+)
+FAILED = RUNNING._replace(
+    state="failed", exit_code=5, first_failure=Failure(1, "n2", 5, kind="exit", ranks=(1,)), reason="rank 1 ended"
+)
+CONTRACT = {
+    "plan": "id script env node0 world_size hosts ranks",
+    "start": "attempt",
+    "line": "rank host stream text",
+    "figures": "state attempt ranks loss step steps epoch epochs speed",
+    "note": "note warning text",
+    "failure": "failure attempt rank host exit_code signal ranks reason fix",
+    "end": "id state exit_code world_size hosts seconds output_lost",
+}
+
+
+def read_events(text: str) -> list[dict[str, Any]]:
+    assert text.isascii()
+    assert text == "" or text.endswith("\n")
+    events = [json.loads(line) for line in text.splitlines()]
+    assert {event["schema"] for event in events} <= {"ipexctl.run-event/1"}
+    return events
+
+
+def shown(capfd: Captured, *updates: Any, ranks: str = "all", code: int = 0, **end: str) -> list[dict[str, Any]]:
+    view = EventsView(Cancel(), ranks=parse_ranks(ranks))
+    view.record = RECORD
+    with view:
+        for update in updates:
+            view.watch(update)
+    ended = next((update.status for update in updates if isinstance(update, RunEnded)), None)
+    view.finish(code, ended, **end)
+    return read_events(capfd.readouterr().out)
+
+
+def test_events_have_these_fields(capfd: Captured) -> None:
+    updates = (RUNNING, Chunk(0, "stdout", b"loss 2.5 step 1/9\n"), Notice("away", True), RunEnded(5, FAILED))
+    events = shown(capfd, *updates, code=5)
+    kinds = [event["kind"] for event in events]
+    assert kinds == ["plan", "start", "figures", "line", "note", "figures", "failure", "end"]
+    for event in events:
+        assert list(event) == ["schema", "kind", "time", *CONTRACT[event["kind"]].split()]
+    ranks = "rank state cpu_percent rss_bytes stdout_lines stderr_lines"
+    assert list(events[2]["ranks"][0]) == ranks.split()
+    assert (events[5]["loss"], events[5]["step"], events[5]["steps"]) == (2.5, 1, 9)
+    assert (events[-1]["id"], events[-1]["state"], events[-1]["exit_code"]) == ("r7", "failed", 5)
+
+
+def test_words_of_ipexctl_are_on_stderr_too(capfd: Captured) -> None:
+    view = EventsView(Cancel())
+    view.record = RECORD
+    with view:
+        view.watch(Notice("node0 is away", True))
+        view.watch(RunEnded(5, FAILED))
+    view.finish(5, FAILED)
+    out, err = capfd.readouterr()
+    assert missing(err, "node0 away r7 failed") == []
+    assert read_events(out)[2]["warning"] is True
+
+
+def test_lines_are_text_whatever_a_rank_prints(capfd: Captured) -> None:
+    data = b'\xff\xe2\x82\n"\x1b[31m\x00\xe2\x80\xa8\xc3\xa9\nbar 1\rbar 2\nno end'
+    events = shown(capfd, *(Chunk(1, "stderr", data[at : at + 1], at, 2.5) for at in range(len(data))))
+    lines = [event for event in events if event["kind"] == "line"]
+    assert [line["text"] for line in lines] == ["\ufffd\ufffd", '"\x1b[31m\x00\u2028\xe9', "bar 2", "no end"]
+    assert {(line["rank"], line["host"], line["stream"], line["time"]) for line in lines} == {(1, "n2", "stderr", 2.5)}
+
+
+def test_a_forged_time_and_a_loss_that_is_no_number_are_null(capfd: Captured) -> None:
+    events = shown(capfd, Chunk(0, "stdout", b"loss nan step 1\n", 0, float("inf")), RUNNING)
+    assert [event["time"] for event in events if event["kind"] == "line"] == [None]
+    assert [event["loss"] for event in events if event["kind"] == "figures"] == [None]
+
+
+def test_only_chosen_ranks_have_lines(capfd: Captured) -> None:
+    events = shown(capfd, *(Chunk(rank, "stdout", b"here\n") for rank in range(2)), ranks="1")
+    assert [event["rank"] for event in events if event["kind"] == "line"] == [1]
+
+
+def test_each_attempt_has_one_start_and_one_failure(capfd: Captured) -> None:
+    before = Attempt(0, "rank 0 ended", Failure(0, "n1", 3, kind="exit", ranks=(0,)), 9.0)
+    again = RUNNING._replace(attempt=1, attempts=(before,))
+    last = FAILED._replace(attempt=1, attempts=(before,))
+    events = shown(capfd, RUNNING, again._replace(state="starting"), again, again, RunEnded(5, last), code=5)
+    starts = [event["attempt"] for event in events if event["kind"] == "start"]
+    failures = [(event["attempt"], event["failure"], event["rank"]) for event in events if event["kind"] == "failure"]
+    assert (starts, failures) == ([0, 1], [(0, "exit", 0), (1, "exit", 1)])
+
+
+def test_a_run_that_can_not_be_followed_has_a_failure_and_an_unknown_state(capfd: Captured) -> None:
+    *_, failure, end = shown(capfd, RUNNING, code=3, reason="n1: timed out", fix="ipexctl attach r7")
+    assert (failure["failure"], failure["reason"], failure["fix"]) == (
+        "not-followed",
+        "n1: timed out",
+        "ipexctl attach r7",
+    )
+    assert (end["state"], end["exit_code"]) == ("unknown", 3)
+
+
+def test_a_call_that_starts_nothing_has_a_failure_and_an_end(capfd: Captured) -> None:
+    view = EventsView(Cancel())
+    view.fail("not-started", "node2 lacks tqdm", "ipexctl install")
+    view.finish(1, None)
+    print_failed_call("no such file", "ls", 2)
+    events = read_events(capfd.readouterr().out)
+    for code, failure, end in ((1, events[0], events[1]), (2, events[2], events[3])):
+        assert list(failure)[3:] == CONTRACT["failure"].split()
+        assert list(end)[3:] == CONTRACT["end"].split()
+        assert (failure["failure"], end["id"], end["state"], end["exit_code"]) == ("not-started", None, None, code)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("run --events train.py", True),
+        ("attach --events last", True),
+        ("run train.py --events", False),
+        ("run -- train --events", False),
+        ("logs --events", False),
+    ],
+)
+def test_only_the_own_option_asks_for_events(call: str, expected: bool) -> None:
+    assert requests_events(call.split()) is expected
