@@ -72,6 +72,7 @@ _ALTERNATIVES: Final = (
 
 _NO_DEFAULTS: Final = {
     "json": "type --json in the calls that need it",
+    "events": "type --events in the calls that need it",
     "inventory": "use hostfile",
     "config": "type --config FILE in the calls that need it",
     CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",

@@ -40,7 +40,7 @@ HARMLESS = frozenset(
     | {"grep", "newest", "on_hang", "reconnect", "tail", "timestamps"}
 )
 """Parameters that a project's file may set: they run no program, send and write no file, and weaken no check."""
-NO_DEFAULTS = {"json", "inventory", "cluster", "config"}
+NO_DEFAULTS = {"events", "json", "inventory", "cluster", "config"}
 
 
 @pytest.fixture
