@@ -14,6 +14,7 @@ import typer
 from ipexctl.cli.defaults import CLUSTER, defaults_of, files_of
 from ipexctl.errors import UserError
 from ipexctl.file_reader import check_regular
+from ipexctl.option_defaults import DEFAULT_ENV
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +35,7 @@ def environments() -> list[str]:
 
     found = [read_json(path).get("env") for path in _records()]
     return list(
-        dict.fromkeys(["default", *(name for name in found if isinstance(name, str) and name and "/" not in name)])
+        dict.fromkeys([DEFAULT_ENV, *(name for name in found if isinstance(name, str) and name and "/" not in name)])
     )
 
 

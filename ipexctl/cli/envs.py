@@ -7,6 +7,7 @@ import shlex
 from ipexctl.cli import complete
 from ipexctl.cli.options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.option_defaults import DEFAULT_ENV
 
 
 @command()
@@ -20,7 +21,7 @@ def envs_command(
     ),
     verify: bool = flag("--verify", "Verify on every host that an environment works."),
     env: str | None = option(
-        "--env NAME", "Environment for --verify (default: default).", autocompletion=complete.environments
+        "--env NAME", f"Environment for --verify (default: {DEFAULT_ENV}).", autocompletion=complete.environments
     ),
     python: str | None = option("--python PATH", "Python of a venv or conda environment for --verify."),
     setup: str | None = option("--setup FILE", "File on the hosts to source before --python."),
@@ -62,7 +63,7 @@ def envs_command(
             report = envs.prune_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
         elif verify:
             report = envs.verify_envs(
-                hosts, pool, env or "default", python=python, setup=setup, home=home_dir, timeout=targets.timeout
+                hosts, pool, env or DEFAULT_ENV, python=python, setup=setup, home=home_dir, timeout=targets.timeout
             )
         else:
             report = envs.list_envs(hosts, pool, home=home_dir, timeout=targets.timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -14,6 +15,8 @@ from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, pl
 from ipexctl.cli.options import Home, Output, Targets, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.option_declaration import declaration_of
+from ipexctl.option_defaults import SLURM_LAUNCHER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,16 +32,6 @@ export_command = typer.Typer(
     add_completion=False,
 )
 SCHEMA = "ipexctl.export/1"
-WITHOUT = {
-    "--include": (("shell",), "it leaves credentials out"),
-    "--setup": (("accelerate", "mpijob"), "source it before"),
-    "--max-restarts": (("accelerate", "shell", "slurm"), "nothing begins it again"),
-    "--checkpoint": (("accelerate", "mpijob", "shell", "slurm"), "only files on a shared disk are on all hosts"),
-    "--time-limit": (("accelerate", "shell"), "nothing ends it"),
-    "--hang-after": (("accelerate", "mpijob", "shell", "slurm"), "nothing reports a hang"),
-    "--on-hang": (("accelerate", "mpijob", "shell", "slurm"), "nothing reports a hang"),
-}
-"""Option → the exports that cannot express it, and the consequence."""
 SETTINGS: Final = {"allow_interspersed_args": False}
 
 
@@ -68,7 +61,7 @@ def slurm(
     *,
     ctx: typer.Context,
     launcher: Literal["auto", "srun", "mpirun"] = option(
-        "--launcher", "Launcher of the ranks; auto is srun for gloo, else mpirun (default: auto).", "auto"
+        "--launcher", "Launcher of the ranks; auto is srun for gloo, else mpirun (default: {default}).", SLURM_LAUNCHER
     ),
     line: LaunchLine,
 ) -> None:
@@ -100,7 +93,7 @@ def mpijob(
     ctx: typer.Context,
     image: str = option(
         "--image NAME",
-        "Image with the environment, project, mpirun and sshd (default: my-training-image).",
+        "Image with the environment, project, mpirun and sshd (default: {default}).",
         "my-training-image",
     ),
     line: LaunchLine,
@@ -119,7 +112,7 @@ def mpijob(
     threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
     memories = [planned.context.facts[host.name].memory for host in planned.plan.hosts]
     memory = min((size for found in memories if (size := found.limit or found.total)), default=None)
-    restarts = call.request.restarts
+    restarts = call.request.max_restarts
     exported = to_mpijob(
         planned.plan, _job_name(call), image, threads_per_core=threads, memory=memory, restarts=restarts
     )
@@ -185,24 +178,18 @@ def _job_name(call: LaunchCall) -> str:
 
 
 def _lost_options(ctx: typer.Context, call: LaunchCall) -> list[str]:
-    """Notes about options of the call that the other launcher cannot express."""
-    from ipexctl.jobs.submit.request import HANG_AFTER
-
-    limit, request = call.request.options.time_limit, call.request
-    values = {
-        "--include": " ".join(map(shlex.quote, request.includes)) or None,
-        "--setup": request.setup,
-        "--max-restarts": str(request.restarts) if request.restarts else None,
-        "--checkpoint": request.checkpoint or None,
-        "--time-limit": f"{limit:g}" if limit else None,
-        "--hang-after": f"{request.hang_after:g}" if request.hang_after not in (0, HANG_AFTER) else None,
-        "--on-hang": request.on_hang if request.on_hang != "report" else None,
-    }
-    return [
-        f"{option} {values[option]} is not in it: {consequence}"
-        for option, (targets_without, consequence) in WITHOUT.items()
-        if ctx.info_name in targets_without and values[option] is not None
-    ]
+    """Notes about options of the call that the other launcher cannot express, as their declarations say."""
+    notes = []
+    for options in (call.request, call.request.options):
+        for field in fields(options):
+            declaration, value = declaration_of(field), getattr(options, field.name)
+            # Of no option, 0 or nothing asks for something.
+            if declaration is None or ctx.info_name not in declaration.lost_in or not value or value == field.default:
+                continue
+            shown = f"{value:g}" if isinstance(value, float) else value
+            shown = shlex.join(value) if isinstance(value, tuple) else shown
+            notes.append(f"{declaration.flag} {shown} is not in it: {declaration.consequence}")
+    return notes
 
 
 def _print(exported: Exported, output: Output, lost: Sequence[str] = ()) -> None:

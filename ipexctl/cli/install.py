@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ipexctl.cli import complete
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, Home, Output, StackOptions, Targets, command, flag, option
+from ipexctl.option_defaults import DEFAULT_ENV
 
 
 @command()
@@ -15,7 +16,7 @@ def install_command(
     *,
     stack: StackOptions,
     env: str = option(
-        "--env NAME", "Name of the environment (default: default).", "default", autocompletion=complete.environments
+        "--env NAME", "Name of the environment (default: {default}).", DEFAULT_ENV, autocompletion=complete.environments
     ),
     requirements: list[Path] | None = REQUIREMENTS,
     packages: list[str] | None = PACKAGES,

@@ -11,6 +11,7 @@ import typer
 from ipexctl import lab as labs
 from ipexctl.cli.options import Output, argument, flag, option, subcommand
 from ipexctl.errors import UserError
+from ipexctl.option_defaults import LAB_HOMES, LAB_HOSTS, LAB_USER
 from ipexctl.ui import lab as ui
 
 lab_command = typer.Typer(
@@ -38,16 +39,16 @@ def _exit_on_signals() -> None:
 @subcommand(lab_command, "up")
 def up(
     *,
-    hosts: int = option("--hosts -n N", "Number of hosts (default: 3).", 3, min=1, max=400),
+    hosts: int = option("--hosts -n N", "Number of hosts (default: {default}).", LAB_HOSTS, min=1, max=400),
     lab: str | None = option("--lab LAB", "Name of the lab (default: lab, else lab2, …)."),
     cpu: str | None = option("--cpu NAME,…", "CPU profiles, assigned to the hosts in turn; 'list' shows all."),
     shared_home: bool = flag("--shared-home", "Share one home directory between all hosts, as on NFS."),
     bastion: bool = flag("--bastion", "Put the hosts behind a bastion host."),
     internal: bool = flag("--internal", "Add a second network that only the hosts can reach."),
     names: bool = flag("--names/--no-names", "Let the hosts resolve one another's names (default: --names).", True),
-    users: str = option("--users NAME,…", "Accounts, assigned to the hosts in turn (default: ipex).", "ipex"),
+    users: str = option("--users NAME,…", "Accounts, assigned to the hosts in turn (default: {default}).", LAB_USER),
     homes: str = option(
-        "--homes DIR,…", "Parents of the home directories, assigned in turn (default: /home).", "/home"
+        "--homes DIR,…", "Parents of the home directories, assigned in turn (default: {default}).", LAB_HOMES
     ),
     output: Output,
 ) -> None:

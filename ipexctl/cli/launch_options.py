@@ -6,15 +6,17 @@ import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from ipexctl.cli import complete
 from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, SyncOptions, Targets, argument, flag, option
+from ipexctl.cli.options import Home, Output, Targets, argument, option
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
+from ipexctl.jobs.submit.options import RunOptions
+from ipexctl.launch.options import RankOptions
+from ipexctl.option_declaration import declared, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,25 +31,28 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
 
 
-PANELS: Final[Mapping[str, tuple[str, ...]]] = {
+_OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "dry_run"),
     "Where": ("hostfile", "hosts", "cluster", "config", "limit", "home", "accelerate_config"),
-    "Environment": (
-        "env", "python", "setup", "install", "stack", "torch", "packages", "requirements", "export", "env_file",
-    ),
-    "Ranks and cores": ("n", "ppn", "bind", "omp", "ccl_workers"),
-    "Communication": ("backend", "mpi", "iface", "master_port"),
-    "Project files": ("cwd", "sync", "exclude", "include", "data", "allow_big"),
+    "Environment": ("install", "stack", "torch", "packages", "requirements", "export", "env_file"),
+    "Ranks and cores": (),
+    "Communication": ("iface",),
+    "Project files": (),
     "Watching": (
         *("ranks", "plain", "live", "events", "reconnect", "detach", "summary"),
         *("json", "quiet", "verbose", "no_color"),
     ),
-    "Ending": ("time_limit", "max_restarts", "checkpoint", "hang_after", "on_hang"),
+    "Ending": (),
     "Connection": (
         "forks", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys", "connect_timeout", "timeout",
     ),
 }  # fmt: skip
-"""The groups of options in the help of commands that plan a launch."""
+_DECLARED: Final = declared(RankOptions) | declared(RunOptions)
+PANELS: Final[Mapping[str, tuple[str, ...]]] = {
+    panel: (*(name for name, declaration in _DECLARED.items() if declaration.panel == panel), *others)
+    for panel, others in _OTHER_OPTIONS.items()
+}
+"""The groups of options in the help of commands that plan a launch; declared options name theirs."""
 
 _SAME_MEANING: Final = {
     "--nproc-per-node": "--ppn",
@@ -108,15 +113,10 @@ def _own_option(argument: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptionsGroup:
-    """Options of the launch."""
+    """Options of the launch: those that playbooks have, too, and those of the command line alone."""
 
-    n: int | None = option("-n N", "Ranks in total, spread evenly over the hosts (default: --ppn on every host).")
-    ppn: int | None = option("--ppn N", "Ranks per host (default: hostfile slots, else one per NUMA node).")
-    env: str = option(
-        "--env NAME", "Environment of the ranks (default: default).", "default", autocompletion=complete.environments
-    )
-    python: str | None = option("--python PATH", "Python on every host, in place of an environment.")
-    setup: str | None = option("--setup FILE", "File on every host to source in bash before mpirun and each rank.")
+    ranks: RankOptions
+    run: RunOptions
     stack: str | None = option("--stack NAME", "Stack to install with --install, such as ipex or torch-2.13.")
     torch: str | None = option("--torch V", "torch version to install with --install.")
     export: list[str] | None = option(
@@ -124,37 +124,6 @@ class LaunchOptionsGroup:
     )
     env_file: list[Path] | None = option(
         "--env-file FILE", "File of variables for the ranks; their values are never shown."
-    )
-    backend: Literal["auto", "ccl", "gloo", "mpi"] = option(
-        "--backend", "Backend of torch.distributed (default: auto).", "auto"
-    )
-    mpi: str = option(
-        "--mpi NAME|PATH", "MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: auto).", "auto"
-    )
-    bind: Literal["auto", "socket", "numa", "cores", "none"] = option(
-        "--bind", "Binding of ranks to cores (default: auto).", "auto"
-    )
-    omp: int | None = option("--omp N", "OMP_NUM_THREADS of a rank (default: its cores minus oneCCL workers).")
-    ccl_workers: int | None = option("--ccl-workers N", "oneCCL worker threads per rank; 0 for none (default: 1).")
-    master_port: int | None = option("--master-port P", "MASTER_PORT of the ranks (default: a free port).")
-    cwd: Path | None = option("--cwd DIR", "Project directory (default: found from SCRIPT upward).")
-    sync: bool = flag("--sync/--no-sync", "Sync the project to the hosts before the launch (default: --sync).", True)
-    files: SyncOptions
-    time_limit: float | None = option("--time-limit S", "Stop the run after S seconds (default: no limit).", min=1)
-    max_restarts: int = option(
-        "--max-restarts N", "Restart the run up to N times after a rank failed (default: 0).", 0, min=0
-    )
-    checkpoint: str | None = option(
-        "--checkpoint PATH",
-        "File or directory; before each start, every host gets its newest copy (default: none).",
-    )
-    hang_after: float = option(
-        "--hang-after S", "Report a hang after S seconds without output, 0 for never (default: 600).", 600.0, min=0
-    )
-    on_hang: Literal["report", "dump", "stop"] = option(
-        "--on-hang",
-        "What to do at a hang: report it, dump all stacks, or dump them and stop (default: report).",
-        "report",
     )
     accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
 
@@ -203,13 +172,12 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     request = run_request(
         kind,
         argv,
-        vars(launch) | vars(launch.files),
+        values_of(launch.ranks) | values_of(launch.run),
         read_exports(launch.export or (), launch.env_file or (), os.environ),
         stack=launch.stack,
         torch=launch.torch,
         home=check_home(home),
         iface=home.iface,
-        cwd=launch.cwd,
         checkpoint_is_found=targets.is_found("checkpoint"),
         env_files=tuple(map(expanded, launch.env_file or ())),
         timeout=targets.timeout,
@@ -228,7 +196,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         kind, argv, options, found, launcher_note = without_launcher(argv, request.options, found, os.environ)
         request = replace(request, kind=kind, argv=argv, options=options)
     cwd = current_directory()
-    root = find_root(Path(argv[0]) if kind == "script" else None, launch.cwd, cwd)
+    root = find_root(Path(argv[0]) if kind == "script" else None, launch.run.cwd, cwd)
     selection = select(targets, root, found)
     hosts = selection.hosts
     if found is not None:

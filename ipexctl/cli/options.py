@@ -15,7 +15,8 @@ import typer
 from ipexctl.cli import complete
 from ipexctl.cli.defaults import CLUSTER, ConfiguredCommand, Defaults, defaults_of
 from ipexctl.errors import UserError
-from ipexctl.jobs.reconnect import RECONNECT_SECONDS
+from ipexctl.option_declaration import declaration_of, with_default
+from ipexctl.option_defaults import CONNECT_SECONDS, FORKS, RECONNECT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,14 +28,19 @@ _CONFIG: Final = "config"
 
 
 def option(declaration: str, help_text: str | None = None, default: object = None, **settings: Any) -> Any:
-    """An option of a command or a group, such as `--forks -f N`; its help says its default itself."""
+    """An option of a command or a group, such as `--forks -f N`; in its help, `{default}` stands for the default."""
+    return dataclasses.field(
+        default=default, metadata={_TYPER: _typer_option(declaration, help_text, default, **settings)}
+    )
+
+
+def _typer_option(declaration: str, help_text: str | None, default: object, **settings: Any) -> Any:
     words = declaration.split()
     names = [word for word in words if word.startswith("-")]
     # An unreadable file is an error of the code that reads it.
     settings = {"metavar": " ".join(words[len(names) :]) or None, "readable": False, "show_default": False} | settings
-    return dataclasses.field(
-        default=default, metadata={_TYPER: typer.Option(default, *names, help=help_text, **settings)}
-    )
+    help_text = with_default(help_text, default) if help_text else help_text
+    return typer.Option(default, *names, help=help_text, **settings)
 
 
 def flag(declaration: str, help_text: str | None = None, default: bool = False, **settings: Any) -> Any:
@@ -49,14 +55,17 @@ def argument(metavar: str, help_text: str | None = None, default: object = datac
 
 
 RUN: Final = argument(
-    "[RUN]", "Run id, a unique prefix of it, or `last` (default: last).", "last", autocompletion=complete.runs
+    "[RUN]", "Run id, a unique prefix of it, or `last` (default: {default}).", "last", autocompletion=complete.runs
 )
 """The argument RUN of commands that only read."""
 NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=complete.runs)
 """The argument RUN of commands that can end the run: without it the call is refused, and the last run is named."""
-RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: all).", "all")
+RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
 RECONNECT: Final = option(
-    "--reconnect S", "Seconds that node0 may be away before the call ends (default: 300).", RECONNECT_SECONDS, min=0
+    "--reconnect S",
+    "Seconds that node0 may be away before the call ends (default: {default}).",
+    RECONNECT_SECONDS,
+    min=0,
 )
 PACKAGES: Final = option("--with PKG", "Further package to install, such as 'peft>=0.17'; repeatable.")
 REQUIREMENTS: Final = option(
@@ -92,7 +101,7 @@ class Targets:
     limit: str | None = option(
         "--limit -l SPEC", "Limit to these hosts or groups; '!name' excludes one.", autocompletion=complete.limits
     )
-    forks: int = option("--forks -f N", "Hosts to work on at the same time (default: 32).", 32, min=1)
+    forks: int = option("--forks -f N", "Hosts to work on at the same time (default: {default}).", FORKS, min=1)
     user: str | None = option("--user NAME", "User to log in as (default: from the hostfile, else the ssh config).")
     port: int | None = option(
         "--port P", "Port of sshd (default: from the hostfile, else the ssh config).", min=1, max=65535
@@ -108,7 +117,7 @@ class Targets:
         "--host-keys", "Host key policy (default: from the ssh config, else strict)."
     )
     connect_timeout: float = option(
-        "--connect-timeout S", "Seconds to connect and log in to a host (default: 10).", 10.0, min=0.1
+        "--connect-timeout S", "Seconds to connect and log in to a host (default: {default}).", CONNECT_SECONDS, min=0.1
     )
     timeout: float | None = TIMEOUT
     cluster: str | None = option(
@@ -220,20 +229,6 @@ class StackOptions:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SyncOptions:
-    """Options for the files that a sync sends."""
-
-    exclude: list[str] | None = option("--exclude PAT", "Exclude this .gitignore pattern from the sync; repeatable.")
-    include: list[str] | None = option(
-        "--include PAT", "Sync files that are excluded otherwise, such as credentials; repeatable."
-    )
-    data: list[str] | None = option(
-        "--data DIR", "Directory that every host has already; it is not synced. Repeatable."
-    )
-    allow_big: bool = flag("--allow-big", "Sync a project of more than 1 GB or 20,000 files.")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
 class ViewOptions:
     """Options for the view of a run; raises a UserError if the view is impossible."""
 
@@ -309,11 +304,24 @@ def _options(name: str, annotation: object, default: object) -> Iterator[inspect
     elif isinstance(default, dataclasses.Field) and _TYPER in default.metadata:
         info = default.metadata[_TYPER]
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
+    elif isinstance(default, dataclasses.Field) and (declaration := declaration_of(default)) is not None:
+        # Its limits are checked with those of playbooks and ipexctl.toml, not by typer.
+        is_list = annotation == tuple[str, ...]
+        info = _typer_option(
+            declaration.words,
+            declaration.help,
+            None if is_list else default.default,
+            autocompletion=complete.environments if declaration.kind == "env" else None,
+        )
+        annotation = list[str] | None if is_list else annotation
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation)
 
 
 def _value(name: str, annotation: object, values: dict[str, Any]) -> Any:
     if annotation == Defaults:
         return defaults_of(values["ctx"])
+    if annotation == tuple[str, ...]:
+        return tuple(values[name] or ())
     if not dataclasses.is_dataclass(annotation):
         return values[name]
     hints = _type_hints(annotation)

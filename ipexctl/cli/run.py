@@ -52,7 +52,7 @@ def run_command(
     install: bool = flag("--install", "Install the environment on hosts that lack it."),
     packages: list[str] | None = PACKAGES,
     requirements: list[Path] | None = REQUIREMENTS,
-    ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: all).", "all"),
+    ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all"),
     view: ViewOptions,
     detach: bool = flag("--detach", "Start the run and return immediately."),
     dry_run: bool = flag("--dry-run", "Print ranks, variables with their reasons and the mpirun line; start nothing."),
@@ -74,7 +74,7 @@ def run_command(
     output, targets = line.output, line.targets
     called = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
     install = install or bool(packages or requirements)
-    if line.launch.python is not None and (packages or requirements):
+    if line.launch.run.python is not None and (packages or requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))

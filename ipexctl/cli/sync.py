@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ipexctl.cli.options import Home, Output, SyncOptions, Targets, argument, command, flag
+from ipexctl.cli.options import Home, Output, Targets, argument, command, flag
+from ipexctl.sync.options import SyncOptions
 
 
 @command()
@@ -50,9 +51,8 @@ def sync_command(
         query = None
         if not dry_run and targets.timeout is None:  # it would include the time for reading the project
             query = TreeQuery(selection.hosts, pool, TreeCalls(home_dir, dry_run, targets.timeout, pool.cancel))
-        excludes = (*(files.exclude or ()), *data_patterns(root, tuple(map(Path, files.data or ()))))
-        includes = tuple(files.include or ())
-        project = read_project(root, excludes, includes=includes, home=home_dir, allow_big=files.allow_big)
+        excludes = (*files.exclude, *data_patterns(root, tuple(map(Path, files.data))))
+        project = read_project(root, excludes, includes=files.include, home=home_dir, allow_big=files.allow_big)
         output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = query_project(

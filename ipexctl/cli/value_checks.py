@@ -7,33 +7,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import WordError
+from ipexctl.jobs.submit.options import RunOptions
+from ipexctl.launch.options import RankOptions
+from ipexctl.option_declaration import declared
 
 if TYPE_CHECKING:
     from ipexctl.cli.defaults import Param
 
-_OF_LAUNCH: Final = ("n", "ppn", "omp", "ccl_workers", "master_port", "mpi")
-_PATHS_ON_HOSTS: Final = ("setup", "checkpoint")
 _OF_STACK: Final = ("stack", "torch", "ipex", "oneccl")
 
 
 def check_value(param: Param, value: Any) -> None:
     """Raise a UserError for a value that the command would refuse whatever the other options are."""
     name, given = param.name, {param.name: value}
-    if name in _OF_LAUNCH:
+    if name in declared(RankOptions):
         from ipexctl.launch.overrides import check_options
         from ipexctl.launch.request import LaunchOptions
 
         if (refusal := check_options(LaunchOptions(**given))) is not None:
             raise UserError(refusal.reason, fix=refusal.fix)
-    elif name in _PATHS_ON_HOSTS or (name == "python" and param.metavar == "PATH"):
+    elif name in declared(RunOptions) and (name != "python" or param.metavar == "PATH"):
         from ipexctl.jobs.submit.request import RunRequest, check_request
         from ipexctl.launch.request import LaunchOptions
 
         check_request(RunRequest("script", ("",), LaunchOptions(), **given))
-    elif name == "env":
-        from ipexctl.stack.env.record import check_env_name
-
-        check_env_name(value)
     elif name in _OF_STACK or name == "python":
         from ipexctl.stack.catalog.user_table import known_rows
         from ipexctl.stack.choice import check_stack_request

@@ -9,6 +9,7 @@ from ipexctl.doctor.context import few, groups, odd_ones
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.host_software import NEWER_GLIBC, python_without_root, usable
 from ipexctl.facts.software import minor_of
+from ipexctl.option_defaults import DEFAULT_ENV
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +159,7 @@ def stacks(cluster: Cluster) -> Iterator[Finding]:
         at = next(place for place, value in enumerate(usual) if value != others[0][place])
         part = _NAMES.get(_PARTS[at], _PARTS[at])
         torch, ipex = minor_of(usual[0]), minor_of(usual[1])
-        env = f" --env {shlex.quote(name[:40])}" if name != "default" else ""
+        env = f" --env {shlex.quote(name[:40])}" if name != DEFAULT_ENV else ""
         version = f" --ipex {_dotted(ipex)}" if ipex else f" --torch {_dotted(torch)}" if torch else ""
         yield Finding(
             "cluster.mixed_stacks",

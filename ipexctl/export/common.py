@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.launch.options import RankOptions
 from ipexctl.launch.plan import RANK_NAMES, LaunchPlan, Setting
+from ipexctl.option_declaration import words_in_sh
 from ipexctl.text import counted, printable, variable_in_sh
 
 if TYPE_CHECKING:
@@ -158,6 +160,11 @@ def _escaped(char: str) -> str:
 
 def command_line(plan: LaunchPlan) -> str:
     return shlex.join(plan.command)
+
+
+def rank_prefix(plan: LaunchPlan) -> tuple[str, ...]:
+    """The words in front of a rank's command for the options that the rank wrapper applies in a run."""
+    return words_in_sh(RankOptions, plan.rank_options)
 
 
 def portable_command_line(plan: LaunchPlan) -> str:

@@ -17,6 +17,7 @@ from ipexctl.export.common import (
     differing_settings,
     fold_line,
     header,
+    rank_prefix,
     secrets_of,
     source,
     title,
@@ -167,7 +168,13 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
     lines += ["esac", f"cd {shlex.quote(plan.cwd)}"]
     if takes_turns:
         lines += [WHY_TURNS, '[ -z "$turns" ] || $turns true 2>/dev/null || turns=']
-    words = ["exec", '${cores:+taskset -c "$cores"}', *(["$turns"] if takes_turns else []), command_line(plan)]
+    words = [
+        "exec",
+        '${cores:+taskset -c "$cores"}',
+        *(["$turns"] if takes_turns else []),
+        *rank_prefix(plan),
+        command_line(plan),
+    ]
     return [*lines, " ".join(words)]
 
 

@@ -20,11 +20,13 @@ from ipexctl.export.common import (
     differing_settings,
     header,
     omitted,
+    rank_prefix,
     require_mpirun,
     secrets_of,
     source,
     title,
 )
+from ipexctl.option_defaults import SLURM_LAUNCHER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +65,7 @@ def to_slurm(
     name: str,
     setup: str | None = None,
     *,
-    launcher: Launcher = "auto",
+    launcher: Launcher = SLURM_LAUNCHER,
     iface: str | None = None,
     env_name: str = "",
 ) -> Exported:
@@ -154,6 +156,8 @@ def _rank_command(plan: LaunchPlan, launcher: Launcher) -> list[str]:
     if any(rank.batch for rank in plan.ranks):
         condition = f'[ "${{SLURM_CPUS_PER_TASK:-}}" = 1 ] && {TAKING_TURNS} true 2>/dev/null'
         turns = [WHY_TURNS, f'if {condition}; then set -- {TAKING_TURNS} "$@"; fi']
+    if prefix := rank_prefix(plan):
+        turns += [f'set -- {shlex.join(prefix)} "$@"']
     if launcher == "srun" or plan.flavor == "openmpi":
         return [*turns, 'exec "$@"']
     return [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENVIRONMENT: Final = "IPEXCTL_HOME"
-DEFAULT_HOME: Final = "~/.ipexctl"
 T = TypeVar("T", bound="Hashable")
 
 

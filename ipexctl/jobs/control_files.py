@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.lab.state import LABS, directories
 from ipexctl.node.common.files import disk_usage, write_atomically
+from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.text import expanded
 from ipexctl.user_config import config_directory

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.node0 import call_on_node0, open_copy
-from ipexctl.jobs.reconnect import RECONNECT_SECONDS, Absence
+from ipexctl.jobs.reconnect import Absence
 from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, StreamName, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
+from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.node.common.records import RunStatus, read_status
+from ipexctl.option_defaults import FORKS
 from ipexctl.remote.fanout import fan_out
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def query_runs(
         return {name: runs.record(name) for name, document in runs.items() if document is not None}
 
     found: dict[str, KnownRun] = {}
-    for done in fan_out(list(places.values()), query, forks=32, cancel=cancel):
+    for done in fan_out(list(places.values()), query, forks=FORKS, cancel=cancel):
         for record in done.item:
             if done.result is not None:
                 found[record.id] = _known_run(record, done.result.get(record.id))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from typing import Final, Literal, TypeAlias
 
-RECONNECT_SECONDS: Final = 300.0
 STEADY_SECONDS: Final = 30.0
 """A connection that has brought frames for so long is as good as one that was never lost."""
 _MINUTE: Final = 60.0

@@ -19,6 +19,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
+from ipexctl.option_defaults import CONNECT_SECONDS
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
 from ipexctl.text import expanded
@@ -48,7 +49,7 @@ class RunRecord:
     world_size: int = 0
     hosts: tuple[str, ...] = ()
     host_keys: str | None = None
-    connect_timeout: float = 10.0
+    connect_timeout: float = CONNECT_SECONDS
     stores: tuple[str, ...] = ()
     """Names of hosts, one for each home with files of the run."""
     nodes: tuple[Host, ...] = ()

@@ -17,6 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.jobs.local_copy import read_final_status, remove_copy
 from ipexctl.node.common.files import disk_usage
 from ipexctl.node.run.replies import PrunedRun, PruneReply
+from ipexctl.option_defaults import FORKS
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult
@@ -118,7 +119,7 @@ def prune_nodes(
         return PruneResult(host, "ok", gone=found.pruned, kept=found.kept, size=found.size)
 
     found: dict[tuple[str, int | None, str], PruneResult] = {}
-    for done in fan_out(list(nodes), work, forks=32, cancel=cancel):
+    for done in fan_out(list(nodes), work, forks=FORKS, cancel=cancel):
         error = done.error or HostError("it didn't answer")
         found[done.item] = done.result or PruneResult(
             nodes[done.item][1], status=error.status, reason=error.reason, fix=error.advice

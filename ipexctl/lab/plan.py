@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.lab.cpu_profiles import find_cpu_profile
 from ipexctl.lab.state import Lab, LabHost
+from ipexctl.option_defaults import LAB_HOMES, LAB_HOSTS, LAB_USER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -18,8 +19,6 @@ _PER_BLOCK: Final = 200
 """Addresses .11 to .210 of each /24."""
 MAX_HOSTS: Final = 2 * _PER_BLOCK
 """A network is a /23; more sshd processes than one machine is likely to run."""
-
-DEFAULT_USER: Final = "ipex"
 
 _LAB_NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 _USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
@@ -30,7 +29,7 @@ _HOME_PARENT = re.compile(r"(/[A-Za-z0-9._-]+)+")
 class LabSpec:
     """A lab to be made. A tuple with fewer entries than hosts is repeated."""
 
-    hosts: int = 3
+    hosts: int = LAB_HOSTS
     name: str | None = None
     """`None`: the first free of lab, lab2, lab3 …"""
     cpus: tuple[str, ...] = ()
@@ -43,9 +42,9 @@ class LabSpec:
     """A second network between the nodes; over the first one they reach only this machine."""
     names: bool = True
     """The nodes resolve each other's names."""
-    users: tuple[str, ...] = (DEFAULT_USER,)
+    users: tuple[str, ...] = (LAB_USER,)
     """Login accounts of the hosts; may be `root`."""
-    homes: tuple[str, ...] = ("/home",)
+    homes: tuple[str, ...] = (LAB_HOMES,)
     """Parent directories of the accounts' homes."""
     temporary: bool = False
     """It belongs to the process that makes it: when that has ended, anybody's `down` may remove the lab."""

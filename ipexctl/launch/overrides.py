@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.launch.options import CCL_WORKERS
 from ipexctl.launch.plan import RANK_NAMES, Backend, Flavor, Setting
 from ipexctl.launch.topology import automatic_backend
+from ipexctl.option_declaration import declared
 from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
 
     from ipexctl.launch.request import Export, LaunchOptions, LaunchRequest
 
-_MOST_RANKS: Final = 100_000
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
 _OFF: Final = ("0", "no", "off", "false", "disable")
 _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
@@ -21,13 +22,10 @@ _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESS
 
 def check_options(options: LaunchOptions) -> Refusal | None:
     """Why the options can't be met on any hosts; checked before a host is contacted, and not again for the plan."""
-    counts = {"-n": options.n, "--ppn": options.ppn, "--omp": options.omp, "--ccl-workers": options.ccl_workers}
-    for option, value in counts.items():
-        least = 0 if option == "--ccl-workers" else 1
-        if value is not None and not least <= value <= _MOST_RANKS:
-            return Refusal(f"{option} {value} is not possible", f"{option} {least}, or more")
     if options.master_port is not None and not 0 < options.master_port < 1 << 16:
         return Refusal(f"--master-port {options.master_port} is no port", "a number from 1024 to 65535")
+    if (refusal := check_limits(options)) is not None:
+        return refusal
     if "/" not in options.mpi and options.mpi not in _MPIS:
         return Refusal(f"--mpi {options.mpi} is no known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
     for export in options.exports:
@@ -36,6 +34,21 @@ def check_options(options: LaunchOptions) -> Refusal | None:
                 f"{export.name} can't be exported: each rank has its own value, and one for all would hang them",
                 f"leave {export.name} out of {export.source}",
             )
+    return None
+
+
+def check_limits(options: Any) -> Refusal | None:
+    """Why a value is below or above its limit; None if all are possible."""
+    for name, declaration in declared(options).items():
+        value = getattr(options, name)
+        if value is None:
+            continue
+        flag, least, most = declaration.flag, declaration.least, declaration.most
+        shown = f"{value:g}" if isinstance(value, float) else value
+        if least is not None and value < least:
+            return Refusal(f"{flag} {shown} is not possible", f"{flag} {least:g}, or more")
+        if most is not None and value > most:
+            return Refusal(f"{flag} {shown} is not possible", f"{flag} {most:.9g}, or less")
     return None
 
 
@@ -105,7 +118,7 @@ def worker_count(request: LaunchRequest, wanted: Mapping[str, str], backend: Bac
     of_logins = next(iter(logins)) if len(logins) == 1 else None
     if _is_off(wanted.get("CCL_WORKER_OFFLOAD", of_logins or "")):
         return 0
-    return requested_number(wanted, "CCL_WORKER_COUNT") or request.options.ccl_workers or 1
+    return requested_number(wanted, "CCL_WORKER_COUNT") or request.options.ccl_workers or CCL_WORKERS
 
 
 def is_bound_by_mpi(options: LaunchOptions, wanted: Mapping[str, str], flavor: Flavor) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Flavor = Literal["intel", "openmpi", "mpich", "none"]
 """`none`: a single rank, which the supervisor starts without an mpirun."""
@@ -113,6 +116,8 @@ class LaunchPlan:
     choices: tuple[str, ...] = ()
     """The reasons of choices that were made without the user, for --dry-run and -v."""
     time_limit: float | None = None
+    rank_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Options that the rank wrapper applies, by name."""
 
     @property
     def ranks(self) -> tuple[RankPlan, ...]:

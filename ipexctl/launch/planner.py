@@ -23,6 +23,7 @@ from ipexctl.launch.overrides import (
 from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.topology import cores_of, default_ranks, dtype
+from ipexctl.option_declaration import values_for_wrapper
 from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         notes=plan_notes(context, distribution, launcher),
         choices=plan_choices(context, distribution, launcher),
         time_limit=options.time_limit,
+        rank_options=values_for_wrapper(options),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from ipexctl.launch.options import RankOptions
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -52,20 +54,10 @@ class Export:
     """The option that sets it: `-x`, `--env-file secrets.env`."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
-    """The user's options for a launch."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions(RankOptions):
+    """The user's options for a launch: those that are declared, and what is made from others."""
 
-    n: int | None = None
-    ppn: int | None = None
-    backend: Literal["auto", "ccl", "gloo", "mpi"] = "auto"
-    mpi: str = "auto"
-    """auto, intel, openmpi, mpich, or the path of an mpirun."""
-    bind: Bind = "auto"
-    omp: int | None = None
-    ccl_workers: int | None = None
-    master_port: int | None = None
-    time_limit: float | None = None
     exports: tuple[Export, ...] = ()
     given: tuple[Setting, ...] = ()
     """Settings of a configuration file (accelerate's): they override planned ones, and `exports` override them."""

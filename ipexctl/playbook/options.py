@@ -39,6 +39,7 @@ class Option:
     default: Any = None
     choices: tuple[str, ...] = ()
     least: float | None = None
+    most: float | None = None
     aliases: tuple[str, ...] = ()
 
 
@@ -147,6 +148,8 @@ def converted(option: Option, value: Value) -> Any:
         raise BadOption(f"is {quoted(str(result))}", did_you_mean(str(result), option.choices, choices))
     if option.least is not None and result is not None and result < option.least:
         raise BadOption(f"is {result}, less than {option.least:g}")
+    if option.most is not None and result is not None and result > option.most:
+        raise BadOption(f"is {result}, more than {option.most:.9g}")
     return result
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.remote.session import Session
 
@@ -40,7 +41,7 @@ def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
 class Options:
     """Options of the call, besides the playbook and the hosts."""
 
-    home: str = "~/.ipexctl"
+    home: str = DEFAULT_HOME
     iface: str | None = None
     timeout: float | None = None
     check: bool = False

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ipexctl.node.common.processes import allow_many_files
+from ipexctl.option_defaults import CONNECT_SECONDS
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.remote.fanout import run_in_background
@@ -37,7 +38,7 @@ OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
 class ConnectOptions(NamedTuple):
     """The command line's options for reaching hosts."""
 
-    connect_timeout: float = 10.0
+    connect_timeout: float = CONNECT_SECONDS
     host_keys: Policy | None = None
     on_step: OnStep | None = None
     on_warning: Callable[[str], None] | None = None

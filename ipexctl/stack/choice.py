@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
+from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import exit_code
 from ipexctl.stack.catalog.user_table import rows_digest
-from ipexctl.stack.env.record import DEFAULT, find_existing, records_of
+from ipexctl.stack.env.record import find_existing, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve import explanations
@@ -60,7 +61,7 @@ def choose_stack(
     hosts: Mapping[str, Facts],
     rows: Sequence[StackSpec],
     *,
-    env: str = DEFAULT,
+    env: str = DEFAULT_ENV,
     cache: IndexCache | None = None,
 ) -> StackPlan | Undecided | Refusal:
     """The stack of the installed environment, else by the last answer of the indexes, else what is known without it."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.host import Host
+from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.progress import Timed, Watch
@@ -17,7 +18,7 @@ from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
 from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.preflight import takes_wheels
-from ipexctl.stack.env.record import DEFAULT, check_new_env_name
+from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
@@ -47,8 +48,8 @@ class InstallRequest:
     """The version table with the user's rows."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Requirement → where the user wrote it, such as `requirements.txt:3`."""
-    name: str = DEFAULT
-    home: str = "~/.ipexctl"
+    name: str = DEFAULT_ENV
+    home: str = DEFAULT_HOME
     iface: str | None = None
     timeout: float | None = None
     dry_run: bool = False

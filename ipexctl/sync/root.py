@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.found_files import check_found
-from ipexctl.hosts.home import DEFAULT_HOME
 from ipexctl.node.common.files import make_private_directory, open_private
+from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
 if TYPE_CHECKING:

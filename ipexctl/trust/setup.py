@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from ipexctl.hosts.home import DEFAULT_HOME, find_leaders
+from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.node.common.home import HomeRefused
+from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, HostResult, Report
 from ipexctl.trust.authorized_keys import Owner, TrustLine, is_public_key, tag_of

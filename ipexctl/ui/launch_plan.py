@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.options import RankOptions
+from ipexctl.option_declaration import words_in_sh
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import group_by, print_json
@@ -61,7 +63,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
     yield "Variables taken away", _removed([setting for setting in plan.settings if setting.value is None], width)
     yield f"What node0 starts ({_STARTER[plan.flavor]})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
-    yield "What each rank executes", (*wrapped(f"in {plan.cwd}", width, "  "), *_command(plan.command, width))
+    yield "What each rank executes", (*wrapped(f"in {plan.cwd}", width, "  "), *_command(_rank_command(plan), width))
     yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrapped(note, width, "  - ", "    "))
 
 
@@ -136,6 +138,11 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
         grouped.setdefault((reason, tuple(dict.fromkeys(variables))), []).extend([host] if host else [])
     for (reason, unset), hosts in grouped.items():
         yield from _setting(", ".join(unset), (f"on {fold(hosts)}: " if hosts else "") + reason, width)
+
+
+def _rank_command(plan: LaunchPlan) -> Sequence[str]:
+    """With the options that the rank wrapper applies, as a shell would write them."""
+    return (*words_in_sh(RankOptions, plan.rank_options), *plan.command)
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:

@@ -140,6 +140,8 @@ class Run:
             "script": "test",
             "env": "test",
             "time_limit": None,
+            "hang_after": 600.0,
+            "on_hang": "report",
             **self.go,
         }
         self.started = self._ask(go)

@@ -51,6 +51,15 @@ def test_single_rank_has_the_usual_variables_and_record(make: Callable[..., Run]
     assert run.left() == []
 
 
+@pytest.mark.parametrize("nice", [0, 7])
+def test_rank_has_the_planned_niceness_and_its_wrapper_has_not(make: Callable[..., Run], nice: int) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    code = "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, os.getppid()))"
+    run = make(code, job={"options": {"nice": nice}}).start()
+    assert run.wait()["state"] == "ok"
+    assert run.output().split() == [str(max(own, nice)).encode(), str(own).encode()]
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "exit_code"),
     [("raise SystemExit(3)", "exit", 3), ("import os\nos.kill(os.getpid(), 9)", "signal", 137)],
@@ -113,7 +122,7 @@ def test_files_of_the_script_follow_umask_and_run_files_are_private(
     mark_home(tmp_path)
     (tmp_path / "files.tar").write_bytes(_packed([File("hosts", b"here")]))
     record = RunRecord(run.id, Host("here", "127.0.0.1"), str(tmp_path), sys.executable)
-    start = StartRequest((), (), 1, 1, Master("127.0.0.1"))
+    start = StartRequest((), (), 1, 1, Master("127.0.0.1"), 600.0, "report")
     spec = LaunchSpec(record, "127.0.0.1", start, {}, python_version="3.11")
     script = f"umask 022\n{spec.unpack(f'cat {tmp_path}/files.tar |')}exec {shlex.join(run.program('supervisor'))}"
     program = run.program

@@ -15,6 +15,7 @@ from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.request import RankEnv
+from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
@@ -157,7 +158,7 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
                     found[host.name] = record
                 else:
                     broken.add(host.name)
-    install = "ipexctl install" + ("" if name == "default" else f" --env {name}")
+    install = "ipexctl install" + ("" if name == DEFAULT_ENV else f" --env {name}")
     missing = tuple(host.name for host in hosts if host.name not in found)
     if broken_only := tuple(host for host in missing if host in broken):
         raise StartFailure(

@@ -134,7 +134,7 @@ def submit_run(
 
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
             plan = make_plan(context, request, project, run)
-            if request.restarts and not request.checkpoint and (text := restart_note(plan.hosts, context.stores)):
+            if request.max_restarts and not request.checkpoint and (text := restart_note(plan.hosts, context.stores)):
                 note(text)
             for text in _script_notes(context, plan, request, project):
                 note(text)
@@ -272,29 +272,30 @@ def start_reading(
     request: RunRequest, project: ProjectLocation, notify: Callable[[str], None]
 ) -> Future[Project] | None:
     """Read the project in the background and name it, as the first line of a run; None if it is not synced."""
+    checkpoint = request.checkpoint or ""
     if not request.sync:
-        check_unsynced_path(request.checkpoint, project, is_found=request.checkpoint_is_found)
+        check_unsynced_path(checkpoint, project, is_found=request.checkpoint_is_found)
         notify(describe_project(project, request))
         return None
 
     def read() -> Project:
         from ipexctl.sync.project import data_patterns, read_project  # imported while the hosts are connected
 
-        excludes = (*request.excludes, *data_patterns(project.root, [Path(path) for path in request.data]))
+        excludes = (*request.exclude, *data_patterns(project.root, [Path(path) for path in request.data]))
         content = read_project(
             project.root,
             excludes,
-            includes=request.includes,
+            includes=request.include,
             env_files=request.env_files,
             home=request.home,
             allow_big=request.allow_big,
         )
-        check_synced_path(request.checkpoint, project, content.manifest)
+        check_synced_path(checkpoint, project, content.manifest)
         notify(describe_project(project, request, content.manifest.summary))
         return content
 
     reading = run_in_background(read, "project")
-    if first_link(request.checkpoint, project):
+    if first_link(checkpoint, project):
         reading.result()  # it may be refused, and then no host is asked anything
     return reading
 
@@ -405,8 +406,8 @@ def _launch_spec(
         setup=context.setup,
         addresses=tuple(host.address for host in plan.hosts),
         time_limit=plan.time_limit,
-        restarts=request.restarts,
-        checkpoint=request.checkpoint if len({stores[host.name] for host in plan.hosts}) > 1 else "",
+        restarts=request.max_restarts,
+        checkpoint=(request.checkpoint or "") if len({stores[host.name] for host in plan.hosts}) > 1 else "",
         checkpoint_is_found=request.checkpoint_is_found,
         hang_after=request.hang_after,
         on_hang=request.on_hang,

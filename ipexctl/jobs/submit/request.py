@@ -12,9 +12,13 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import VARIABLES, decoded, read_typed
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
-from ipexctl.launch.overrides import check_options
+from ipexctl.jobs.submit.options import RunOptions
+from ipexctl.launch.options import RankOptions
+from ipexctl.launch.overrides import check_limits, check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import CommandKind, Export, LaunchOptions
+from ipexctl.option_declaration import declared
+from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.stack.env.record import check_env_name
@@ -27,45 +31,22 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
 
-HANG_AFTER: Final = 600.0
-"""Seconds without output after which a hang is reported, unless the call says otherwise."""
-
 
 @dataclass(frozen=True, slots=True)
-class RunRequest:
+class RunRequest(RunOptions):
     """One call of run."""
 
     kind: CommandKind
     argv: tuple[str, ...]
     """The script, module or command, and its arguments."""
     options: LaunchOptions
-    env: str = "default"
-    python: str | None = None
-    """The path of the user's own Python, the same on every host."""
-    setup: str | None = None
-    """The path of a file on every host that bash sources first."""
-    home: str = "~/.ipexctl"
+    home: str = DEFAULT_HOME
     iface: str | None = None
-    cwd: Path | None = None
-    sync: bool = True
-    excludes: tuple[str, ...] = ()
-    includes: tuple[str, ...] = ()
-    """Patterns of files that are excluded otherwise, such as credentials."""
     env_files: tuple[Path, ...] = ()
     """Files of --env-file, which are not synced; their variables are in `options`."""
-    data: tuple[str, ...] = ()
-    """Directories that every host must have."""
-    allow_big: bool = False
     timeout: float | None = None
-    restarts: int = 0
-    checkpoint: str = ""
-    """The path of a file or directory, absolute or relative to the working directory of the ranks."""
     checkpoint_is_found: bool = False
     """A project's file set it."""
-    hang_after: float = HANG_AFTER
-    """Seconds without output of any rank until a hang is reported; 0: never."""
-    on_hang: str = "report"
-    """Then also `dump` all stacks, or dump them and `stop` the run."""
     stack: str | None = None
     torch: str | None = None
     """With `stack`: the environment to install where it is missing."""
@@ -120,31 +101,21 @@ class StartFailure(Exception):
         return replace(self, fix=on_same_hosts(self.fix, options))
 
 
-_OF_LAUNCH: Final = ("n", "ppn", "backend", "mpi", "bind", "omp", "ccl_workers", "master_port", "time_limit")
-_OF_RUN: Final = ("env", "python", "setup", "sync", "allow_big", "hang_after", "on_hang")
-
-
 def run_request(
     kind: CommandKind, argv: tuple[str, ...], given: Mapping[str, Any], exports: tuple[Export, ...], **others: Any
 ) -> RunRequest:
     """The request of a call; `given` has the options that the command and the playbook task `run` share, by name."""
-    return RunRequest(
-        kind,
-        argv,
-        LaunchOptions(**{name: given[name] for name in _OF_LAUNCH}, exports=exports),
-        **{name: given[name] for name in _OF_RUN},
-        excludes=tuple(given["exclude"] or ()),
-        includes=tuple(given["include"] or ()),
-        data=tuple(given["data"] or ()),
-        restarts=given["max_restarts"],
-        checkpoint=os.path.normpath(given["checkpoint"]) if given["checkpoint"] is not None else "",
-        **others,
-    )
+    options = LaunchOptions(**{name: given[name] for name in declared(RankOptions)}, exports=exports)
+    of_run = {name: given[name] for name in declared(RunOptions)}
+    of_run = {name: tuple(value) if isinstance(value, list) else value for name, value in of_run.items()}
+    if of_run["checkpoint"] is not None:
+        of_run["checkpoint"] = os.path.normpath(of_run["checkpoint"])
+    return RunRequest(kind, argv, options, **of_run, **others)
 
 
 def check_request(request: RunRequest) -> None:
     """Refuse impossible options, before any host is contacted."""
-    if (refusal := check_options(request.options)) is not None:
+    if (refusal := check_options(request.options) or check_limits(request)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
     if request.python is None:
         check_env_name(request.env)

@@ -21,7 +21,15 @@ from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.stop import stop
 from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.launch.plan import RANK_NAMES, LaunchPlan
-from ipexctl.node.common.job import ConnectivityRecord, JobRecord, Master, RankJob, StartRequest, SupervisorRequest
+from ipexctl.node.common.job import (
+    ConnectivityRecord,
+    JobRecord,
+    Master,
+    ProcessOptions,
+    RankJob,
+    StartRequest,
+    SupervisorRequest,
+)
 from ipexctl.node.common.json_records import as_json
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
@@ -350,6 +358,7 @@ def job_of(plan: LaunchPlan, secrets: Mapping[str, str], hosts: Collection[str])
         cwd=plan.cwd,
         variables=variables,
         prepended=tuple(prepended),
+        options=ProcessOptions(**plan.rank_options),
         ranks={
             rank.rank: RankJob(
                 host.name, rank.local_rank, len(host.ranks), rank.cores, rank.memory, of_ranks[rank.rank], rank.batch

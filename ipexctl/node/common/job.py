@@ -37,6 +37,12 @@ class RankJob(NamedTuple):
     """True for SCHED_BATCH: a thread that wakes up does not interrupt the one that runs."""
 
 
+class ProcessOptions(NamedTuple):
+    """Options of the call that each rank's wrapper applies as they are; `launch/options.py` declares them."""
+
+    nice: int = 0
+
+
 class JobRecord(NamedTuple):
     """The job of one host, or of all hosts that share a home. The file has mode 0600: it has the token and secrets."""
 
@@ -61,6 +67,7 @@ class JobRecord(NamedTuple):
     """A project's file set that path, which nobody named in the call: it may not lead out of the project by a link."""
     bytecode: str = ""
     """The path at which the run leaves its agent with bytecode, so that later runs start faster."""
+    options: ProcessOptions = ProcessOptions()
 
     def __repr__(self) -> str:
         return f"JobRecord({self.id!r})"  # no secrets in logs
@@ -68,7 +75,7 @@ class JobRecord(NamedTuple):
     def to_json(self) -> Json:
         # Not by `as_json`, which would look at every variable of thousands of ranks.
         ranks = {str(rank): job._asdict() for rank, job in self.ranks.items()}
-        return {**self._asdict(), "master": self.master._asdict(), "ranks": ranks}
+        return {**self._asdict(), "master": self.master._asdict(), "ranks": ranks, "options": self.options._asdict()}
 
 
 class SupervisorRequest(NamedTuple):
@@ -111,6 +118,10 @@ class StartRequest(NamedTuple):
     world_size: int
     nodes: int
     master: Master
+    hang_after: float
+    """Seconds without output of any rank until that is reported; 0 for never."""
+    on_hang: str
+    """Then also `dump` all stacks, or dump them and `stop` the run."""
     script: str = ""
     env: str = ""
     by_mpirun: bool = True
@@ -123,10 +134,6 @@ class StartRequest(NamedTuple):
     """Of the planned hosts: the supervisor accepts their connections before others."""
     time_limit: float | None = None
     restarts: int = 0
-    hang_after: float = 600.0
-    """Seconds without output of any rank until that is reported; 0 for never."""
-    on_hang: str = "report"
-    """Then also `dump` all stacks, or dump them and `stop` the run."""
     checkpoint: str = ""
     """As in the job, like the next."""
     checkpoint_is_found: bool = False

@@ -1,4 +1,4 @@
-"""The processes of a rank: binds them to cores, measures them, and ends all of them and no others.
+"""The processes of a rank: binds them to cores, sets their niceness, measures them, and ends all of them and no others.
 
 Processes are never found by name: they are descendants of the wrapper, or of the command's session.
 """
@@ -10,12 +10,19 @@ import ctypes
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Collection, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator
 
-from ipexctl.node.common.processes import ProcessStat, all_processes, is_running, read_stat, read_text
+from ipexctl.node.common.processes import (
+    ProcessStat,
+    all_processes,
+    end_with_parent,
+    is_running,
+    read_stat,
+    read_text,
+)
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.job import RankJob
+    from ipexctl.node.common.job import ProcessOptions, RankJob
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _PREFERRED, _PREFERRED_MANY = 1, 5
@@ -82,6 +89,21 @@ def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
             _set_memory([])
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, before)
+
+
+def prepare_child(options: ProcessOptions) -> Callable[[], None]:
+    """A preexec_fn for the command of a rank: what only the child may have, and not the wrapper.
+
+    An account may raise its niceness, and never lower it again: the wrapper would answer the supervisor late.
+    """
+    die_with_wrapper = end_with_parent(signal.SIGKILL)
+
+    def prepare() -> None:
+        die_with_wrapper()
+        if options.nice > os.getpriority(os.PRIO_PROCESS, 0):  # a login may have a higher one
+            os.setpriority(os.PRIO_PROCESS, 0, options.nice)
+
+    return prepare
 
 
 def _list(cores: Any) -> str:

@@ -202,7 +202,7 @@ class Rank:
                     stderr=subprocess.PIPE,
                     close_fds=False,  # the MPI library looks for descriptors mpirun has opened for it
                     start_new_session=True,
-                    preexec_fn=end_with_parent(signal.SIGKILL),
+                    preexec_fn=processes.prepare_child(self.job.options),
                 )
         except rank_env.RankStartError as error:
             code, why = NOT_STARTED, str(error)

@@ -86,7 +86,8 @@ def _run_request(context: PlayContext, call: Call) -> RunRequest:
         kind, argv = "command", tuple(["/bin/sh", "-c", command] if isinstance(command, str) else command)
     exports = tuple(Export(name, value, secret=True, source="environment") for name, value in call.environment.items())
     cwd = None if args["cwd"] is None else local_path(call.task.base, args["cwd"])
-    return run_request(kind, argv, args, exports, home=options.home, iface=options.iface, cwd=cwd, timeout=call.timeout)
+    given = {**args, "cwd": cwd}
+    return run_request(kind, argv, given, exports, home=options.home, iface=options.iface, timeout=call.timeout)
 
 
 def _plan_only(

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import fields
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from ipexctl.jobs.reconnect import RECONNECT_SECONDS
+from ipexctl.jobs.submit.options import RunOptions
+from ipexctl.launch.options import RankOptions
+from ipexctl.option_declaration import declared
+from ipexctl.option_defaults import DEFAULT_ENV, RECONNECT_SECONDS
 from ipexctl.playbook.options import Option, Spec
+from ipexctl.sync.options import SyncOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ipexctl.option_declaration import Declaration
+
 TIERS: Final = ("avx2", "avx512", "avx512_bf16", "amx")
 SYSCTL: Final = re.compile(r"[a-z0-9_]+(\.[a-zA-Z0-9_\-]+)+")
+_KINDS: Final[Mapping[Any, Any]] = {
+    str: "str", int: "int", float: "float", bool: "bool", Path: "path", tuple[str, ...]: "list",
+}  # fmt: skip
+"""Type of a declared option → its kind in a playbook, unless the declaration names one."""
 _TEXT: Final = Option("str")
 _LIST: Final = Option("list")
 _COUNT: Final = Option("int", least=1)
@@ -72,6 +85,19 @@ def _run(given: Mapping[str, Any]) -> str | None:
     return None
 
 
+def declared_options(kind: type) -> dict[str, Option]:
+    """The options of a dataclass that the command line has, too; see `option_declaration.py`."""
+    types, defaults = get_type_hints(kind), {field.name: field.default for field in fields(kind)}
+    return {name: _option(types[name], defaults[name], declaration) for name, declaration in declared(kind).items()}
+
+
+def _option(type_: Any, default: Any, declaration: Declaration) -> Option:
+    kinds = get_args(type_) if isinstance(type_, UnionType) else (type_,)
+    choices = get_args(type_) if get_origin(type_) is Literal else ()
+    kind: Any = declaration.kind or ("str" if choices else _KINDS[kinds[0]])
+    return Option(kind, default=default, choices=choices, least=declaration.least, most=declaration.most)
+
+
 _COMMAND: Final[Mapping[str, Option]] = {
     "cmd": Option("command", required=True, aliases=("argv", "_raw_params")),
     **dict.fromkeys(("creates", "removes", "chdir"), Option("path")),
@@ -92,7 +118,6 @@ _FILE: Final[Mapping[str, Option]] = {
     "mode": Option("mode"),
     "follow": _NO,
 }
-_PROJECT: Final[Mapping[str, Option]] = {**dict.fromkeys(("exclude", "include", "data"), _LIST), "allow_big": _NO}
 _WAIT_FOR: Final[Mapping[str, Option]] = {
     "port": _COUNT,
     "host": _TEXT,
@@ -126,11 +151,11 @@ _INSTALL: Final[Mapping[str, Option]] = {
     **dict.fromkeys(("torch", "stack", "ipex", "oneccl", "python", "index_url", "wheelhouse"), _TEXT),
     **dict.fromkeys(("requirements", "extra_index_url", "find_links"), _LIST),
     **dict.fromkeys(("require_oneccl", "offline", "upgrade"), _NO),
-    "env": Option("env", default="default", aliases=("name",)),
+    "env": Option("env", default=DEFAULT_ENV, aliases=("name",)),
     "with": Option("list", aliases=("packages",)),
 }
 _ENV: Final[Mapping[str, Option]] = {
-    "name": Option("env", default="default"),
+    "name": Option("env", default=DEFAULT_ENV),
     "state": Option("str", default="verified", choices=("verified", "absent", "named")),
     "from": Option("env", aliases=("source",)),
 }
@@ -139,22 +164,10 @@ _RUN: Final[Mapping[str, Option]] = {
     "module": _TEXT,
     "cmd": Option("command"),
     "argv": Option("list", aliases=("args",)),
-    **dict.fromkeys(("n", "ppn", "omp", "master_port"), _COUNT),
-    "ccl_workers": Option("int", least=0),
-    "env": Option("env", default="default"),
-    **dict.fromkeys(("python", "setup", "creates"), Option("path")),
-    "backend": Option("str", default="auto", choices=("auto", "ccl", "gloo", "mpi")),
-    "mpi": Option("str", default="auto"),
-    "bind": Option("str", default="auto", choices=("auto", "socket", "numa", "cores", "none")),
-    "cwd": Option("path"),
-    "sync": _YES,
-    **_PROJECT,
-    "time_limit": Option("float", least=1),
-    "max_restarts": Option("int", default=0, least=0),
-    "checkpoint": _TEXT,
-    "hang_after": Option("float", default=600.0, least=0),
+    **declared_options(RankOptions),
+    **declared_options(RunOptions),
+    "creates": Option("path"),
     "reconnect": Option("float", default=RECONNECT_SECONDS, least=0),
-    "on_hang": Option("str", default="report", choices=("report", "dump", "stop")),
     "detach": _NO,
     "fewer": _NO,
 }
@@ -195,7 +208,7 @@ SPECS: Final[Mapping[str, tuple[Spec, ...]]] = {
     "doctor_trust_sync": (
         Spec("doctor", "all", _DOCTOR),
         Spec("trust", "all", {"state": _PRESENT}),
-        Spec("sync", "all", {"src": Option("path"), **_PROJECT}, free="src"),
+        Spec("sync", "all", {"src": Option("path"), **declared_options(SyncOptions)}, free="src"),
     ),
     "stack": (Spec("install", "all", _INSTALL), Spec("env", "all", _ENV, free="name", check=_env)),
     "run": (

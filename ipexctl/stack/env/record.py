@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ipexctl.facts.software import Env
 
 
-DEFAULT: Final = "default"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _MADE: Final = re.compile(r".*-[0-9a-f]{8}")
 _PACKAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -37,7 +37,7 @@ HARMLESS = frozenset(
     | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
     | {"require_oneccl", "running", "shared_home", "skip_tags", "smoke", "stack", "start_at", "stderr", "step", "sync"}
     | {"syntax_check", "tags", "time_limit", "timeout", "torch", "upgrade", "user", "verbose", "verify"}
-    | {"grep", "newest", "on_hang", "reconnect", "tail", "timestamps"}
+    | {"grep", "newest", "nice", "on_hang", "reconnect", "tail", "timestamps"}
 )
 """Parameters that a project's file may set: they run no program, send and write no file, and weaken no check."""
 NO_DEFAULTS = {"events", "json", "inventory", "cluster", "config"}

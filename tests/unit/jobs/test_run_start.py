@@ -159,7 +159,7 @@ def begin(pool: FakeSessionPool, with_ranks: str = "ab", **more: Any) -> StartFa
 def launch_on(pool: FakeSessionPool, **more: Any) -> Launch:
     stores = more.pop("stores", {"a": "of a", "b": "of b"})
     ranks = tuple(RankPlacement(rank, host, stores[host]) for rank, host in enumerate("ab"))
-    start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"))
+    start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"), 600.0, "report")
     given: dict[str, Any] = {"start": start, "stores": stores, **more}
     record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
     spec = LaunchSpec(record, bind="10.0.0.1", **given)

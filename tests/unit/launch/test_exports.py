@@ -70,6 +70,15 @@ def test_shell_export_uses_batch_scheduling_as_in_the_plan() -> None:
     assert "turns" not in to_shell(plan(more, ppn=2), hosts[:1], "/my project", "/tree").text
 
 
+def test_options_of_the_rank_wrapper_stand_before_the_command() -> None:
+    host = machine(cpu(4, threads=1), 1)
+    shell = {n: to_shell(plan(host, nice=n), (Host("node1", "node1"),), "/p", "/tree").text for n in (0, 1)}
+    slurm = {n: to_slurm(plan(host, nice=n), "/p", "job").text for n in (0, 1)}
+    assert f"nice -n 1 {ENV}/bin/python" in shell[1]
+    assert 'set -- nice -n 1 "$@"' in slurm[1]
+    assert "nice" not in shell[0] + slurm[0]
+
+
 @pytest.mark.skipif(os.sched_getscheduler(0) != os.SCHED_OTHER, reason="the tests were started under another policy")
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
     for name in options.keys() & params.keys():
         param, option = params[name], options[name]
         default = getattr(param.default, "value", param.default)
-        assert (name, option.default) == (name, default if default not in ((), None) else None)
+        assert (name, option.default or None) == (name, default or None)  # of a list, one has () and one nothing
         assert (name, option.choices) == (name, tuple(getattr(param.type, "choices", ())))
 
 
@@ -199,7 +199,7 @@ def test_run_module_passes_restart_and_hang_options() -> None:
     context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
     here = Host(name="localhost", address="localhost")
     request = _run_request(context, Call(here, here, task, filled(MODULES["run"], given)))
-    assert (request.restarts, request.checkpoint, request.hang_after, request.on_hang) == (2, "ckpt", 5.0, "stop")
+    assert (request.max_restarts, request.checkpoint, request.hang_after, request.on_hang) == (2, "ckpt", 5.0, "stop")
     with pytest.raises(BadOption) as caught:
         filled(MODULES["run"], {"script": "train.py", "on_hang": "end"})
     assert "report, dump, stop" in caught.value.fix

@@ -11,6 +11,7 @@ from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import ScriptFile, check_imports, with_environment
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.rank_distribution import distribute_ranks
+from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -75,5 +76,5 @@ def check_modules(script: ScriptFile, hosts: Sequence[str], request: RunRequest)
     install = ["ipexctl install"]
     for option, value in (("--stack", request.stack), ("--torch", request.torch)):
         install += [option, value] if value else []
-    install += ["--env", request.env] if request.env != "default" else []
+    install += ["--env", request.env] if request.env != DEFAULT_ENV else []
     return check_imports(replace(script, own=True, install=" ".join(install)), dict.fromkeys(hosts, missing))

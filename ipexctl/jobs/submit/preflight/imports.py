@@ -20,6 +20,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.trainer import uses_trainer
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError
@@ -378,7 +379,7 @@ def install_command(records: Sequence[EnvRecord], name: str) -> str:
     Hosts got it by different requests, which all make the same environment: the last one that chooses the stack is
     taken.
     """
-    argv = ["ipexctl", "install", *(["--env", name] if name != "default" else [])]
+    argv = ["ipexctl", "install", *(["--env", name] if name != DEFAULT_ENV else [])]
     requests = [request for record in records for request in reversed(record.requests)]
     choosing = (request for request in requests if any(request.get(option) for option in _STACK_CHOICES))
     request = next(choosing, requests[0] if requests else {})
