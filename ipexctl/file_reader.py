@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import stat
+import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 _MB: Final = 1 << 20
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
+PIPE_SECONDS = 60.0
+"""The longest time in which a pipe that the call names brings nothing: a command may ask a cloud for its hosts."""
 
 
 class FileKind(NamedTuple):
@@ -68,8 +72,52 @@ def read_regular(path: Path | str, kind: FileKind) -> bytes:
 
 
 def read_typed(path: Path | str, kind: FileKind) -> bytes:
-    """The same for a name that the user typed in this call, where a pipe is read until its writer closes it."""
-    return _read(os.open(path, _FLAGS), path, kind)
+    """The same for a name that the user typed in this call, where a pipe is read until its writer closes it.
+
+    A pipe that nobody writes to is an error, too: after `PIPE_SECONDS` without a writer, or without a byte from it.
+    """
+    if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
+        return _read(os.open(path, _FLAGS), path, kind)
+    number = _open_pipe(path)
+    try:
+        return _read_pipe(number, path, kind)
+    finally:
+        os.close(number)
+
+
+def _open_pipe(path: Path | str) -> int:
+    """To open a pipe takes until it has a writer; another thread waits for that."""
+    opened: list[int | OSError] = []
+
+    def open_it() -> None:
+        try:
+            opened.append(os.open(path, _FLAGS))
+        except OSError as error:
+            opened.append(error)
+
+    thread = threading.Thread(target=open_it, name="pipe", daemon=True)
+    thread.start()
+    thread.join(PIPE_SECONDS)
+    if not opened:
+        raise _silent(path, "no program has opened it to write")
+    if isinstance(opened[0], OSError):
+        raise opened[0]
+    return opened[0]
+
+
+def _read_pipe(number: int, path: Path | str, kind: FileKind) -> bytes:
+    data = b""
+    while len(data) <= kind.limit:
+        if not select.select([number], [], [], PIPE_SECONDS)[0]:
+            raise _silent(path, "nothing more came from it")
+        if not (more := os.read(number, _MB)):
+            return data
+        data += more
+    raise _too_large(path, kind)
+
+
+def _silent(path: Path | str, problem: str) -> OSError:
+    return OSError(errno.ETIMEDOUT, f"it is a pipe, and {problem} for {PIPE_SECONDS:g} s", os.fspath(path))
 
 
 def decoded(data: bytes, encoding: str = "utf-8", errors: str = "strict") -> str:
@@ -122,6 +170,10 @@ def _read(number: int, path: Path | str, kind: FileKind) -> bytes:
     with open(number, "rb") as file:  # of a descriptor
         data = file.read(kind.limit + 1)
     if len(data) > kind.limit:
-        size = f"{kind.limit >> 20} MB" if kind.limit % _MB == 0 else f"{kind.limit:,} bytes"
-        raise TooLargeError(errno.EFBIG, f"it has more than {size}: it can't be {kind.noun}", os.fspath(path))
+        raise _too_large(path, kind)
     return data
+
+
+def _too_large(path: Path | str, kind: FileKind) -> TooLargeError:
+    size = f"{kind.limit >> 20} MB" if kind.limit % _MB == 0 else f"{kind.limit:,} bytes"
+    return TooLargeError(errno.EFBIG, f"it has more than {size}: it can't be {kind.noun}", os.fspath(path))

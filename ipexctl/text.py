@@ -13,8 +13,6 @@ from ipexctl.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ABOUT_HOSTS: Final = re.compile(r"\bipexctl (?:doctor|envs|exec|install|run|sync|trust)\b")
-
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 _COLORS_AND_LINES: Final = re.compile(rf"({_COLOR.pattern}|[\n\t])")
 _SEQUENCE: Final = re.compile(
@@ -141,8 +139,3 @@ def number_ranges(numbers: Sequence[int]) -> str:
             parts.append(f"{first}" if first == number else f"{first}-{number}")
             start = position + 1
     return ",".join(parts)
-
-
-def on_same_hosts(text: str, options: str) -> str:
-    """The commands in the text, with the options that select the same hosts behind each command about hosts."""
-    return _ABOUT_HOSTS.sub(lambda command: command[0] + options, text) if options else text

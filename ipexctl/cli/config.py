@@ -158,7 +158,7 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
     report = examine(targets, home, output)
     given = {key: ctx.params[param.name] for key, param in _given(ctx).items() if key != CLUSTER}
     try:
-        write_atomically(path, _text(given, report, root).encode(), mode=0o644)
+        write_atomically(path, _text(given, report, root).encode(), mode=0o644, is_of_user=True)
     except OSError as error:
         raise UserError(f"{tilde_path(path)} can't be written: {error.strerror}") from None
     for host in report.hosts:

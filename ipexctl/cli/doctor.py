@@ -33,9 +33,13 @@ def doctor_command(
     Example: ipexctl doctor --hosts 'node[1-4]' --require avx512_bf16
     """
     report = examine(targets, home, output, require=require, network=network, smoke=smoke)
+    from ipexctl.cli.hosts import call_options
     from ipexctl.ui.doctor import as_json, show_doctor
 
-    output.print_report(report, as_json, show_doctor, verbose=output.verbose > 0)
+    options = call_options(targets, home)
+    report = options.in_report(report)
+
+    output.print_report(report, as_json, show_doctor, verbose=output.verbose > 0, options=options)
     raise typer.Exit(report.exit_code)
 
 

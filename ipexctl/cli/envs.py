@@ -34,7 +34,7 @@ def envs_command(
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, host_options, session_pool
+    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
     from ipexctl.stack.env import envs
     from ipexctl.stack.env.record import check_env_name
     from ipexctl.ui.envs import as_json, show
@@ -67,5 +67,6 @@ def envs_command(
             )
         else:
             report = envs.list_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
-    output.print_report(report, as_json, show, options=host_options(targets, home))
+    options = call_options(targets, home)
+    output.print_report(options.in_report(report), as_json, show, options=options.hosts)
     raise interrupt.or_exit(report.exit_code)

@@ -31,7 +31,7 @@ def exec_command(
     \b
     Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
+    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
     from ipexctl.remote.command import Command
     from ipexctl.remote.execute import execute
     from ipexctl.remote.outcome import Report
@@ -44,7 +44,7 @@ def exec_command(
     hosts = choose_hosts(targets)
 
     started = time.monotonic()
-    problems = FailureReport()
+    problems = FailureReport(call_options(targets, home))
     results = {}
     with session_pool(targets, output) as (pool, interrupt):
         is_collected = output.json or gather

@@ -127,14 +127,14 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     Example: ipexctl export shell -H hostfile train.py > train.sh
     """
     from ipexctl.export.shell import to_shell
-    from ipexctl.sync.env_files import env_files_below
     from ipexctl.sync.root import real_path
+    from ipexctl.sync.secret_files import secret_files_below
 
     call, planned = _plan(ctx, line)
     tree = planned.plan.cwd.removesuffix(f"/{call.project.subdirectory}")
     root = str(call.project.root) if call.request.sync else None
-    env_files = env_files_below(real_path(call.project.root), call.request.env_files)
-    exported = to_shell(planned.plan, call.hosts, root, tree, planned.context.setup, env_files)
+    secret_files = secret_files_below(real_path(call.project.root), call.request.secret_files)
+    exported = to_shell(planned.plan, call.hosts, root, tree, planned.context.setup, secret_files)
     _print(exported, line.output, _lost_options(ctx, call))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipexctl.call_options import CallOptions, option_text
 from ipexctl.cli.interrupt import Interrupt, cancelling
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
@@ -21,7 +21,7 @@ from ipexctl.text import expanded, printable
 from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
@@ -84,13 +84,14 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
         ("--known-hosts", targets.known_hosts, "known_hosts"),
         ("--host-keys", targets.host_keys, "host_keys"),
         ("--home", home and home.home, "home"),
+        ("--iface", home and home.iface, "iface"),
     )
     return option_text((option, value) for option, value, name in pairs if not targets.is_shared_default(name))
 
 
-def option_text(pairs: Iterable[tuple[str, object]]) -> str:
-    """The options that have a value, as text to append to a command."""
-    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in pairs if value is not None)
+def call_options(targets: Targets, home: Home | None = None) -> CallOptions:
+    """The options that commands to type next need, of a call that runs nothing."""
+    return CallOptions(host_options(targets, home))
 
 
 def with_call_options(host: Host, targets: Targets) -> Host:

@@ -43,7 +43,7 @@ def install_command(
     \b
     Example: ipexctl install --hosts 'node[1-4]' --with transformers
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
+    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
 
     home_dir = check_home(home)
     hosts = () if download_only is not None and not targets.names_hosts else choose_hosts(targets)
@@ -71,5 +71,5 @@ def install_command(
                 report = download(hosts, request, pool, download_only, view.watch)
             else:
                 report = install(hosts, request, pool, view.watch)
-    output.print_report(report, as_json, show)
+    output.print_report(call_options(targets, home).in_report(report), as_json, show)
     raise interrupt.or_exit(report.exit_code)

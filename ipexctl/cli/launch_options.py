@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +19,9 @@ from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import declared, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from ipexctl.call_options import CallOptions
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.ranks import RankSet
@@ -149,15 +150,17 @@ class LaunchCall:
     project: ProjectLocation
     notes: tuple[str, ...]
     """Notes to print for the user."""
-    host_options: str
-    """The command line options that select the same hosts, for suggested commands."""
+    options: CallOptions
+    """The command line options that choose the same hosts and environment, for suggested commands."""
     project_hostfile: Path | None = None
     """The hostfile that was found in the project's root and not in the current directory."""
 
 
 def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None = None) -> LaunchCall:
     """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
+    from ipexctl.call_options import CallOptions, option_text
     from ipexctl.cli.hosts import check_home, current_directory, host_options, select
+    from ipexctl.hosts.host import private_keys
     from ipexctl.jobs.ranks import EVERY_RANK
     from ipexctl.jobs.submit.project import locate_project
     from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
@@ -179,7 +182,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         home=check_home(home),
         iface=home.iface,
         checkpoint_is_found=targets.is_found("checkpoint"),
-        env_files=tuple(map(expanded, launch.env_file or ())),
+        secret_files=tuple(map(expanded, launch.env_file or ())),
         timeout=targets.timeout,
         ranks=ranks or EVERY_RANK,
     )
@@ -203,7 +206,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         from ipexctl.launch.accelerate_config import options_of
 
         request = replace(request, options=options_of(found, request.options, len(hosts)), accelerate=found)
-    request = replace(request, hosts_from=selection.source)
+    request = replace(request, hosts_from=selection.source, secret_files=(*request.secret_files, *private_keys(hosts)))
     check_request(request)
     check_ranks(request, hosts)
     return LaunchCall(
@@ -211,9 +214,29 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         request,
         locate_project(request, cwd),
         tuple(note for note in (launcher_note, note_on_arguments(ctx, kind, argv)) if note),
-        host_options(targets, home, Path(found.hostfile) if found and found.hostfile else selection.project_hostfile),
+        CallOptions(
+            host_options(
+                targets, home, Path(found.hostfile) if found and found.hostfile else selection.project_hostfile
+            ),
+            option_text(options_of_run(launch.ranks, launch.run, targets)),
+        ),
         selection.project_hostfile,
     )
+
+
+_OF_RUN: Final = (
+    ("-n", "n"), ("--ppn", "ppn"), ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"),
+)  # fmt: skip
+"""Options of `run` that a command to type next needs, too: the ranks and what they run in."""
+
+
+def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Iterator[tuple[str, object]]:
+    built_in = {field.name: field.default for field in (*fields(ranks), *fields(run))}
+    values = values_of(ranks) | values_of(run)
+    for option_name, name in _OF_RUN:
+        value = values[name]
+        if value != built_in[name] and not targets.is_shared_default(name):
+            yield option_name, value
 
 
 def note_on_arguments(ctx: typer.Context, kind: CommandKind, argv: Sequence[str]) -> str:
@@ -252,7 +275,7 @@ def plan_or_exit(
     )
     if not isinstance(planned, StartFailure):
         return planned
-    failure = planned.with_host_options(call.host_options)
+    failure = planned.with_call_options(call.options)
     print_refusal(failure.reason, failure.fix)
     if output.json:
         show_refused_json(failure, schema)

@@ -95,7 +95,7 @@ def run_command(
             reading = pipeline.start_reading(request, launch_call.project, output.print_note)
             outcome, probed = _install_first(launch_call, pool, output, reading, packages or (), requirements or ())
             if isinstance(outcome, StartFailure):
-                raise called.not_started(outcome.with_host_options(launch_call.host_options), interrupt)
+                raise called.not_started(outcome.with_call_options(launch_call.options), interrupt)
             if outcome:
                 why, code = ("the install failed", outcome) if interrupt.code is None else ("", interrupt.code)
                 raise called.ended(why, code)
@@ -114,11 +114,11 @@ def run_command(
             notify=output.print_note,
             note=notes.add,
             reading=reading,
-            host_options=launch_call.host_options,
+            call_options=launch_call.options,
             probed=probed,
         )
         if isinstance(submitted, StartFailure):
-            raise called.not_started(submitted.with_host_options(launch_call.host_options), interrupt)
+            raise called.not_started(submitted.with_call_options(launch_call.options), interrupt)
         from ipexctl.cli.watch import watch_run  # imported while the ranks start
 
         called.needs_note = False

@@ -32,7 +32,7 @@ def sync_command(
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
-    from ipexctl.cli.hosts import check_home, current_directory, select, session_pool
+    from ipexctl.cli.hosts import call_options, check_home, current_directory, select, session_pool
     from ipexctl.sync.root import find_root
 
     home_dir = check_home(home)
@@ -40,6 +40,7 @@ def sync_command(
     selection = select(targets, root)
     with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt):
         pool.warm(selection.hosts)  # they are connected while modules are imported and the project is read
+        from ipexctl.hosts.host import private_keys
         from ipexctl.jobs.registry import RunRegistry, abandoned_runs
         from ipexctl.sync.node_calls import TreeCalls
         from ipexctl.sync.project import data_patterns, read_project
@@ -52,7 +53,14 @@ def sync_command(
         if not dry_run and targets.timeout is None:  # it would include the time for reading the project
             query = TreeQuery(selection.hosts, pool, TreeCalls(home_dir, dry_run, targets.timeout, pool.cancel))
         excludes = (*files.exclude, *data_patterns(root, tuple(map(Path, files.data))))
-        project = read_project(root, excludes, includes=files.include, home=home_dir, allow_big=files.allow_big)
+        project = read_project(
+            root,
+            excludes,
+            includes=files.include,
+            home=home_dir,
+            allow_big=files.allow_big,
+            secret_files=private_keys(selection.hosts),
+        )
         output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             report = query_project(
@@ -68,5 +76,5 @@ def sync_command(
                 may_update=True,
                 query=query,
             ).upload()
-    output.print_report(report, as_json, show)
+    output.print_report(call_options(targets, home).in_report(report), as_json, show)
     raise interrupt.or_exit(report.exit_code)

@@ -24,7 +24,7 @@ def trust_command(
     \b
     Example: ipexctl trust --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, host_options, session_pool
+    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
     from ipexctl.trust import setup
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.trust import as_json, show
@@ -36,5 +36,6 @@ def trust_command(
         report = (setup.revoke if revoke else setup.trust)(hosts, pool, options)
     if targets.host_keys == "off" and report.by == "config":
         print_message("note: with --host-keys off, the host keys on node0 are not verified")
-    output.print_report(report, as_json, show, options=host_options(targets, home))
+    call = call_options(targets, home)
+    output.print_report(call.in_report(report), as_json, show, options=call.hosts)
     raise interrupt.or_exit(report.exit_code)

@@ -29,13 +29,14 @@ def uninstall_command(
     \b
     Example: ipexctl uninstall --hosts 'node[1-4]' --dry-run
     """
-    from ipexctl.cli.hosts import check_home, choose_hosts, host_options, session_pool
+    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
     from ipexctl.jobs.uninstall import UninstallOptions, survey, uninstall
     from ipexctl.ui.uninstall import as_json, confirm, show
 
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
-    selection = host_options(targets, home)
+    call = call_options(targets, home)
+    selection = call.hosts
     if not dry_run and not yes and (output.json or not sys.stdin.isatty()):
         reason = "--json prints no question" if output.json else "stdin is no terminal to answer on"
         raise UserError(
@@ -46,7 +47,7 @@ def uninstall_command(
     if dry_run or not yes:
         with session_pool(targets, output) as (pool, interrupt):
             report = survey(hosts, pool, options, dry_run=dry_run)
-        output.print_report(report, as_json, show)
+        output.print_report(call.in_report(report), as_json, show)
         if dry_run or interrupt.code is not None or report.control.has_failed or not report.has_changes:
             raise interrupt.or_exit(report.exit_code)
         if not confirm(report):
@@ -54,5 +55,5 @@ def uninstall_command(
             raise typer.Exit(1)
     with session_pool(targets, output) as (pool, interrupt):
         report = uninstall(hosts, pool, options)
-    output.print_report(report, as_json, show)
+    output.print_report(call.in_report(report), as_json, show)
     raise interrupt.or_exit(report.exit_code)

@@ -54,7 +54,8 @@ def versions_command(
 
 def _same_call(request: StackRequest, targets: Targets, home: Home) -> str:
     """The command line options for the same request and hosts, for the suggested command."""
-    from ipexctl.cli.hosts import host_options, option_text
+    from ipexctl.call_options import option_text
+    from ipexctl.cli.hosts import host_options
 
     pairs = [(f"--{name}", getattr(request, name)) for name in ("torch", "stack", "ipex", "oneccl", "python")]
     require = " --require-oneccl" if request.require_oneccl else ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
-_TRUST: Final = "ipexctl trust, with the same -H, --hosts and --limit"
+_TRUST: Final = "ipexctl trust"
 _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|Network is unreachable)", re.IGNORECASE)
 
 

@@ -59,11 +59,11 @@ def to_shell(
     root: str | None,
     tree: str,
     setup: str | None = None,
-    env_files: Collection[str] = (),
+    secret_files: Collection[str] = (),
 ) -> Exported:
     """`root`: the project on the control machine, None: not uploaded; `tree`: its path on the nodes.
 
-    `setup` is a file that every rank and the launcher source, `env_files` are files of the project that stay behind.
+    `setup` is a file that every rank and the launcher source, `secret_files` are files of the project that stay behind.
     """
     plan_hosts = {host.name for host in plan.hosts}
     commands = {host.name: _remote_command(host) for host in hosts if host.name in plan_hosts or host == hosts[0]}
@@ -78,7 +78,7 @@ def to_shell(
     lines += ["  esac", "}", "# put NODE FILE: write stdin to that file of the run on the node", "put() {"]
     lines += ["  on \"$1\" \"umask 077; mkdir -p '$place' && cat > '$place/$2'\"", "}", ""]
     first = shlex.quote(hosts[0].name)
-    lines += [*_exit_trap(plan, first), "", *(_project(env_files) if root is not None else ())]
+    lines += [*_exit_trap(plan, first), "", *(_project(secret_files) if root is not None else ())]
     lines += ["# for each rank: its variables, its cores and its command", "for node in $nodes; do"]
     lines += [*_document('  put "$node" rank.sh', "EOF_RANK", _rank(plan, setup)), "done", ""]
     lines += [*_secrets(plan), *_files(plan, first), *_rendezvous(plan, first), *_start(plan, first, setup)]
@@ -110,13 +110,13 @@ def _exit_trap(plan: LaunchPlan, first: str) -> list[str]:
     return [*lines, "}", "trap finish EXIT", "trap 'exit 129' HUP", "trap 'exit 130' INT", "trap 'exit 143' TERM"]
 
 
-def _project(env_files: Collection[str]) -> list[str]:
+def _project(secret_files: Collection[str]) -> list[str]:
     packed = fold_line(
         [
             '  tar -C "$root"',
             *(f"--exclude=./{name}" for name in EXCLUDED),
             *(f"--exclude='{name}'" for name in CREDENTIAL_PATTERNS),
-            *(f"--exclude=./{shlex.quote(_WILDCARD.sub(_ESCAPED, name))}" for name in sorted(env_files)),
+            *(f"--exclude=./{shlex.quote(_WILDCARD.sub(_ESCAPED, name))}" for name in sorted(secret_files)),
             "-cf - . |",
         ]
     )

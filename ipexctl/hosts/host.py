@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 
@@ -35,6 +35,11 @@ class Host:
     """All other variables of an inventory, as text, for playbooks."""
     shared: frozenset[str] = frozenset()
     """The variables that come from its groups and not from the host itself."""
+
+
+def private_keys(hosts: Iterable[Host]) -> tuple[Path, ...]:
+    """The keys that a hostfile, an inventory or the call names; those of an ssh config are not known here."""
+    return tuple(dict.fromkeys(host.identity for host in hosts if host.identity is not None))
 
 
 def ssh_options(host: Host) -> list[str]:

@@ -139,7 +139,7 @@ def _completion_line() -> bytes:
 def _remove_line(path: Path) -> None:
     real = Path(os.path.realpath(path))
     lines = [line for line in real.read_bytes().splitlines(keepends=True) if line.strip() != _completion_line()]
-    write_atomically(real, b"".join(lines), mode=real.stat().st_mode & 0o777)
+    write_atomically(real, b"".join(lines), mode=real.stat().st_mode & 0o777, is_of_user=True)
 
 
 def _files_below(directory: Path) -> list[Path]:

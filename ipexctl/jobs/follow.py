@@ -1,7 +1,7 @@
 """Follows a run on node0: reports its output and status, and reconnects where the connection is lost.
 
-The run does not know its followers; leaving it changes nothing. Each wait has a bound: 30 seconds for a frame on an
-open connection, and `--reconnect` for a node0 that is away (`reconnect.py`).
+The run does not know its followers; leaving it changes nothing. Each wait has a bound: for a frame on an open
+connection, and for a node0 that is away (`reconnect.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.node0 import call_on_node0, open_copy
-from ipexctl.jobs.reconnect import Absence
+from ipexctl.jobs.reconnect import Absence, silence_limit
 from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, StreamName, decode_chunk, decode_json
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.option_defaults import RECONNECT_SECONDS
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.run.follow import FollowRequest
     from ipexctl.remote.session import Session
-
-MOST_SILENCE: Final = 30.0
-"""Seconds without a frame, after which node0 counts as unreachable: of a silent run it sends one every 5 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +103,7 @@ class Follower:
         self._first_call = first_call
         self._dump: DumpReceiver | None = None
         self._absence = Absence(reconnect)
+        self._silence_limit = silence_limit(reconnect)
         self._silent_since: float | None = None
         """The start of the silence that was reported last."""
 
@@ -177,7 +175,7 @@ class Follower:
         return RunEnded(run_exit_code(status), status)
 
     def _call(self, session: Session, request: FollowRequest) -> Reply:
-        silence = Deadline(MOST_SILENCE)
+        silence = Deadline(self._silence_limit)
 
         def on_frame(frame: Frame) -> None:
             self._absence.on_frame(time.monotonic())
@@ -197,7 +195,7 @@ class Follower:
         except HostError:
             if silence.over and not self._cancel.thrown:
                 advice = f"is it overloaded, or does its disk hang? Then: ipexctl attach {self._record.id}"
-                raise Unreachable(f"nothing has come from it for {MOST_SILENCE:g} s", advice) from None
+                raise Unreachable(f"nothing has come from it for {self._silence_limit:g} s", advice) from None
             raise
 
     def _on_frame(self, frame: Frame) -> None:

@@ -2,7 +2,8 @@
 
 In: when frames came from node0, and when a connection was lost, could not be opened, or fell silent. Out: what to say,
 and when to give up. The rule, one for every kind of loss: the seconds without a frame add up, and more than
-`--reconnect` of them end the call. They are forgotten once a connection has brought frames for half a minute, so that
+`--reconnect` of them end the call, but not before one attempt to connect again. A silence is noticed early enough for
+that (`silence_limit`). The seconds are forgotten once a connection has brought frames for half a minute, so that
 a host that sends one frame and falls silent again cannot hold a call for ever. While node0 is away, nothing is said
 about the run: from here it cannot be seen whether it goes on.
 """
@@ -16,8 +17,17 @@ STEADY_SECONDS: Final = 30.0
 """A connection that has brought frames for so long is as good as one that was never lost."""
 _MINUTE: Final = 60.0
 
+MOST_SILENCE: Final = 30.0
+LEAST_SILENCE: Final = 10.0
+"""Of a silent run node0 sends a frame every 5 seconds, and a busy one may be late."""
+
 Step: TypeAlias = Literal["lost", "away", "again", "over"]
 """What follows a loss: the first report of it, that of another minute, none, or the end of the call."""
+
+
+def silence_limit(reconnect: float) -> float:
+    """Seconds without a frame after which an open connection counts as lost."""
+    return min(MOST_SILENCE, max(LEAST_SILENCE, reconnect / 2)) if reconnect else MOST_SILENCE
 
 
 class Absence:
@@ -46,7 +56,8 @@ class Absence:
         is_first = self._first_at is not None
         self._first_at = None
         away = self.away(now)
-        if away >= self.limit:
+        is_new = is_first and not self._before and self.limit > 0
+        if away >= self.limit and not is_new:
             return "over"
         minutes = math.floor(away / _MINUTE)
         is_new_minute, self._minutes = minutes > self._minutes, minutes

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.call_options import CallOptions
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
@@ -60,6 +61,12 @@ class RunRecord:
     """The ranks' working directory."""
     again: str = ""
     """The options that chose its hosts, for commands to type next."""
+    again_run: str = ""
+    """Those of `run` that chose its environment."""
+
+    @property
+    def call_options(self) -> CallOptions:
+        return CallOptions(self.again, self.again_run)
 
     @property
     def rundir(self) -> str:

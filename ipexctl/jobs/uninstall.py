@@ -227,8 +227,8 @@ def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOption
     state.revoke_logins(dry_run=False)
     state.call_agent("remove", list(dict.fromkeys(state.leaders().values())))
     if any(result.has_failed for result in state.results.values()):
-        again = f"once that is fixed: ipexctl uninstall{options.selection}"
-        control = replace(listed.control, status="failed", reason="not done, as hosts failed", fix=again)
+        # The call itself may be wrong, by its --home, so it is not proposed again.
+        control = replace(listed.control, status="failed", reason="not done, as hosts failed")
         return state.report(control, is_survey=False)
     remove_control_files(hosts, with_results=options.with_results)
     return state.report(listed.control, is_survey=False)

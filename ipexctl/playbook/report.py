@@ -111,7 +111,7 @@ def write_retry_file(playbook: Path, report: PlayReport) -> Path | None:
         path = state_directory() / "retry" / f"{playbook.stem}.retry"
         if failed:
             make_private_directory(path.parent)
-            write_atomically(path, "".join(f"{name}\n" for name in failed).encode(), durable=False)
+            write_atomically(path, "".join(f"{name}\n" for name in failed).encode(), durable=False, is_of_user=True)
             return path
         path.unlink(missing_ok=True)
     return None

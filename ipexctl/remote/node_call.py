@@ -25,6 +25,7 @@ from ipexctl.node.common.frames import CompressedFrameReader, FrameError
 from ipexctl.remote.command import Command
 from ipexctl.remote.event_reader import DEFAULT_LIMITS, EventReader
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import MOST_SILENCE, ChunkStream, chunks_of
 
 if TYPE_CHECKING:
@@ -279,9 +280,8 @@ def _run(
         raise HostError(reason, str(last[0].get("fix") or ""))
     if last and ended.ok:
         return last[0]
-    lines = [text for text in output.stderr.decode(errors="replace").splitlines() if text.strip()]
-    cause = f": {lines[-1].strip()}" if lines else ""  # the last line of a traceback is the exception
-    raise HostError(f"{line.label} broke off ({ended}){cause}")
+    cause, fix = explain_stderr(output.stderr)
+    raise HostError(f"{line.label} broke off ({ended})" + (f": {cause}" if cause else ""), fix)
 
 
 def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:

@@ -199,12 +199,12 @@ class Ignored:
         excludes: Sequence[str],
         includes: Sequence[str] = (),
         fetched: frozenset[str] = frozenset(),
-        env_files: frozenset[str] = frozenset(),
+        secret_files: frozenset[str] = frozenset(),
     ) -> None:
         self.outer = tuple(outer)
         self._excludes = layer("", {"--exclude": excludes}) if excludes else None
         self._fetched = fetched
-        self._env_files = env_files
+        self._secret_files = secret_files
         self._includes = layer("", {"--include": includes}) if includes else None
         self._above_includes = frozenset(parent for pattern in includes for parent in parents_of_pattern(pattern))
 
@@ -232,7 +232,7 @@ class Ignored:
                 excluded = directory_layer.excludes(full)
             if excluded or (excluded is None and is_default(name, is_directory=is_directory)):
                 reason = "ignored"
-            elif path in self._env_files or is_credential(path, is_directory=is_directory):
+            elif path in self._secret_files or is_credential(path, is_directory=is_directory):
                 reason = "credentials"
             elif excluded is None and path in self._fetched:
                 reason = "fetched"

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name, make_private_directory, write_atomically, write_json_atomically
-from ipexctl.sync.env_files import env_files_below
 from ipexctl.sync.fetched import fetched_below
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.manifest import Manifest, ManifestEntry, unpacked
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.scan import check_size, scan_project
+from ipexctl.sync.secret_files import secret_files_below
 from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ def read_project(
     excludes: Sequence[str] = (),
     *,
     includes: Sequence[str] = (),
-    env_files: Sequence[Path] = (),
+    secret_files: Sequence[Path] = (),
     home: str = "",
     allow_big: bool = False,
 ) -> Project:
     """Raises a UserError if it can't be read, is no project, or is too large for a call without `allow_big`.
 
     ipexctl's own directories below the root are left out, because their files change during the call. `home` is one of
-    them, because this machine may be a node too. `env_files` are left out as credentials.
+    them, because this machine may be a node too. `secret_files` are left out as credentials.
     """
     root = real_path(root)
     if problem := root_problem(root):
@@ -76,7 +76,7 @@ def read_project(
         left_out,
         includes,
         fetched_below(root),
-        env_files=env_files_below(root, env_files),
+        secret_files=secret_files_below(root, secret_files),
         is_limited=not allow_big,
     )
     if not allow_big:

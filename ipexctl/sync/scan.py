@@ -83,7 +83,7 @@ def scan_project(
     includes: Sequence[str] = (),
     fetched: frozenset[str] = frozenset(),
     *,
-    env_files: frozenset[str] = frozenset(),
+    secret_files: frozenset[str] = frozenset(),
     is_limited: bool = True,
 ) -> ScanResult:
     """Scan everything below the root that is not left out, or as much as shows that it is too large.
@@ -93,7 +93,7 @@ def scan_project(
     real = real_path(root)
     if problem := path_problem(real, "directory"):
         raise UserError(f"{root} {problem}", fix="name the directory of your project")
-    ignored = Ignored(outer_layers(real), excludes, includes, fetched, env_files)
+    ignored = Ignored(outer_layers(real), excludes, includes, fetched, secret_files)
     result, output = ScanResult(real), _output_files()
     base = os.fsencode(real)
     pending: list[_Directory] = [_Directory("", ignored.outer)]

@@ -11,6 +11,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, merge_findings
 from ipexctl.facts.facts import to_json
 from ipexctl.text import counted
@@ -31,8 +32,13 @@ _INDENT = " " * 6
 _COLORS = {"fail": "31", "unreachable": "31", "warn": "33", "ok": "32", "info": "36"}
 
 
-def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool) -> None:
-    """Print the report; `quiet` leaves out all but the problems, `verbose` shows the findings of level info whole."""
+def show_doctor(
+    report: DoctorReport, *, quiet: bool, verbose: bool, no_color: bool, options: CallOptions = NO_OPTIONS
+) -> None:
+    """Print the report; `quiet` leaves out all but the problems, `verbose` shows the findings of level info whole.
+
+    `options`: those of the call, for commands to type next.
+    """
     if not quiet:
         show_table(
             ("host", "state", "cpu", "cores", "numa", "isa", "memory", "load"),
@@ -40,14 +46,16 @@ def show_doctor(report: DoctorReport, *, quiet: bool, verbose: bool, no_color: b
             no_color=no_color,
         )
     has_color = wants_color(sys.stdout, no_color=no_color)
-    sections = finding_sections(report, quiet=quiet, verbose=verbose, has_color=has_color)
+    sections = finding_sections(report, quiet=quiet, verbose=verbose, has_color=has_color, options=options)
     if not quiet:
-        sections.append([*_plan_lines(report), _summary(report)])
+        sections.append([*_plan_lines(report, options), _summary(report)])
     lines = [line for section in sections if section for line in ("", *section)]
     print_lines(lines[1:] if quiet else lines)
 
 
-def finding_sections(report: DoctorReport, *, quiet: bool, verbose: bool, has_color: bool) -> list[list[str]]:
+def finding_sections(
+    report: DoctorReport, *, quiet: bool, verbose: bool, has_color: bool, options: CallOptions = NO_OPTIONS
+) -> list[list[str]]:
     """The lines of the findings, a section for each level, the worst first."""
     findings = merge_findings([*(finding for host in report.hosts for finding in host.findings), *report.cluster])
     sections = [[line for paragraph in _without_facts(report.hosts) for line in _paragraph(*paragraph, has_color)]]
@@ -56,7 +64,7 @@ def finding_sections(report: DoctorReport, *, quiet: bool, verbose: bool, has_co
         if not found or (quiet and level in _CALM):
             continue
         if level in _CALM and not verbose:
-            sections.append(_folded(level, found, has_color))
+            sections.append(_folded(level, found, has_color, options))
         else:
             sections.append([line for finding in found for line in _finding_lines(finding, has_color)])
     return sections
@@ -182,10 +190,10 @@ def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) 
     ]
 
 
-def _folded(level: str, findings: Sequence[Finding], has_color: bool) -> list[str]:
+def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: CallOptions) -> list[str]:
     """The ids alone, as nothing has to be done about them."""
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
-    text = wrapped(f"{ids}: ipexctl doctor -v shows them", _width() - len(_INDENT), hanging=_INDENT)
+    text = wrapped(f"{ids}: {options.apply('ipexctl doctor')} -v shows them", _width() - len(_INDENT), hanging=_INDENT)
     return [f"{_painted(level, has_color)}  {text[0]}", *text[1:]]
 
 
@@ -193,7 +201,7 @@ def _painted(level: str, has_color: bool) -> str:
     return paint(level, _COLORS[level], on=has_color) + " " * (len(_INDENT) - 2 - len(level))
 
 
-def _plan_lines(report: DoctorReport) -> list[str]:
+def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
     """What `run` would do, after what is missing for it: an environment on these hosts."""
     advice = report.recommendation
     if advice is None:
@@ -203,7 +211,7 @@ def _plan_lines(report: DoctorReport) -> list[str]:
     missing = [host.host.name for host in report.hosts if host.is_installed is False]
     where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
     first = f"plan (not installed{where}: ipexctl install, or ipexctl run --install)" if missing else "plan"
-    return [*wrapped(first, _width()), *_settings(advice), ""]
+    return [*wrapped(options.apply(first), _width()), *_settings(advice), ""]
 
 
 def _settings(advice: Recommendation) -> list[str]:

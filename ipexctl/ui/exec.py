@@ -9,6 +9,7 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, TextIO
 
+from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.text import counted, printable
 from ipexctl.ui.results import fold_names, host_json, show_failures, summary_json
 from ipexctl.ui.run.lines import PrefixedLines
@@ -154,10 +155,12 @@ def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
 class FailureReport:
     """Prints failed hosts with reason and fix, hosts of the same reason together.
 
-    Failures are collected for `delay` seconds before they are printed.
+    Failures are collected for `delay` seconds before they are printed. `options`: those of the call, for commands to
+    type next.
     """
 
-    def __init__(self, delay: float = 1.0) -> None:
+    def __init__(self, options: CallOptions = NO_OPTIONS, delay: float = 1.0) -> None:
+        self._options = options
         self._delay = delay
         self._lock = threading.Lock()
         self._waiting: list[ExecResult] = []
@@ -180,4 +183,4 @@ class FailureReport:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-        show_failures(waiting, patience)
+        show_failures(map(self._options.in_report, waiting), patience)

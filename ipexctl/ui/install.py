@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message, print_refusal
-from ipexctl.ui.results import report_json, show_results, value_json
+from ipexctl.ui.results import how_to_continue, report_json, show_results, value_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,6 +91,6 @@ def _print_next_step(report: InstallReport) -> None:
     elif report.hosts and statuses == {"ok"}:
         print_message("nothing to do: every host has it")
     elif statuses & {"failed", "unreachable"} and report.refusal is None:
-        print_message("to continue, run the same command again: finished work is kept")
+        print_message(how_to_continue(report.hosts, "install"))
     elif report.path is not None and report.hosts and report.refusal is None:
         print_message(f"on each host: {printable(report.path)}/bin/python")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.progress import Notice
 
 _LOCK = threading.Lock()
-STOPPING = "stopping on every host (press Ctrl-C again to leave at once)\n"
+STOPPING = "stopping (press Ctrl-C again to leave at once)\n"
 """The answer to the first signal."""
 
 

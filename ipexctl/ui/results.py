@@ -110,6 +110,13 @@ def show_results(
     sys.stdout.flush()
 
 
+def how_to_continue(results: Iterable[HostResult], command: str) -> str:
+    """The line after a call that hosts have cut short. Where each failure has a fix, the call itself may be wrong."""
+    if all(result.fix for result in results if result.status in _FAILED):
+        return f"once this is fixed, {command} goes on from there: finished work is kept"
+    return "to continue, run the same command again: finished work is kept"
+
+
 def show_failures(results: Iterable[HostResult], patience: float | None = None) -> None:
     """Print equal failures once to stderr; a blocked stderr is waited for at most `patience` seconds."""
     failures = [result for result in results if result.status in _FAILED]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import fold_equal, host_json, report_json, show_results, value_json
+from ipexctl.ui.results import fold_equal, host_json, how_to_continue, report_json, show_results, value_json
 
 if TYPE_CHECKING:
     from ipexctl.sync.report import SyncReport, SyncResult
@@ -80,6 +80,6 @@ def _print_next_step(report: SyncReport) -> None:
     elif report.hosts and statuses == {"ok"}:
         print_message(f"nothing to do: every host has the same {counted(report.files, 'file')}")
     elif statuses & {"failed", "unreachable"}:
-        print_message("to continue, run the same command again: finished work is kept")
+        print_message(how_to_continue(report.hosts, "sync"))
     if report.path is not None and not report.dry_run:
         print_message(f"on each host: {printable(report.path)}")

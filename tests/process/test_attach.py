@@ -62,7 +62,8 @@ def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_prin
 ) -> None:
     place = mounted("size=1m")
     code = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
-    code += "for number in range(30000): print('number', number, 'x' * 40)\nprint('last', flush=True)\ntime.sleep(3)"
+    code += "for number in range(30000): print('number', number, 'x' * 40)\nprint('last', flush=True)\n"
+    code += "while not os.path.exists('end'): time.sleep(0.05)"
     patches = {"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")}
     attached = attach(code, 1, patches=patches, ranks_in=place)
     process = attached.begin("attach", "last")
@@ -71,10 +72,17 @@ def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_prin
         while ballast.write(b"\0" * 4096):
             pass
     (attached.run.home / "go").touch()
+    assert process.stdout is not None
+    shown = b""
+    while not shown.endswith(b"last\n"):  # all of it is shown before the run ends
+        line = process.stdout.readline()
+        assert line, shown[-200:]
+        shown += line
     if is_freed:
-        wait_until(lambda: attached.run.status["ranks"][0]["lines"]["out"] == 30002, 20)
         subprocess.run(["mount", "-o", "remount,size=20m", str(place)], check=True)
+    (attached.run.home / "end").touch()
     out, err = process.communicate(timeout=60)
+    out = shown + out
     expected = [b"first", *(b"number %d %s" % (number, b"x" * 40) for number in range(30000)), b"last"]
     assert process.returncode == 0, err
     assert of_rank(out, 0) == expected

@@ -80,6 +80,8 @@ def test_killed_process_ends_the_run_with_all_child_processes(
     assert status["ranks"][1]["state"] == row
     if first["kind"] == "mpirun":
         assert missing(status["reason"], "mpirun SIGKILL 0-1 here") == []
+        # Nobody waits for the wrappers then: they have told their end, and exit a moment later.
+        run.wait_until(lambda: run.left() == [])
     assert run.left() == []
 
 

@@ -207,7 +207,9 @@ def test_directory_of_a_user_is_refused_and_unchanged(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     before = snapshot(tmp_path)
     for action in ("list", "remove"):
-        assert missing(agent(action, tmp_path)["fix"], f"--home {tmp_path}/ipexctl") == []
+        fix = agent(action, tmp_path)["fix"]
+        assert "--home DIR" in fix
+        assert str(tmp_path) not in fix  # a home that is in use may be there
     assert snapshot(tmp_path) == before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl import file_reader
 from ipexctl.file_reader import (
     FileKind,
     NotRegularError,
@@ -79,6 +81,27 @@ def test_a_typed_pipe_is_read_to_its_end_but_no_further_than_the_limit(tmp_path:
     assert read_typed(path, KIND) == b"node1"
     with pytest.raises(TooLargeError):
         read_typed("/dev/zero", KIND)
+
+
+def test_a_typed_pipe_without_a_writer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_reader, "PIPE_SECONDS", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="pipe") as caught:
+        read_typed(tmp_path / "pipe", KIND)
+    assert (caught.value.errno, caught.value.filename) == (errno.ETIMEDOUT, str(tmp_path / "pipe"))
+
+
+def test_a_typed_pipe_whose_writer_is_silent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_reader, "PIPE_SECONDS", 0.2)
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b"node1")
+        with pytest.raises(OSError, match="pipe") as caught:
+            read_typed(f"/dev/fd/{reader}", KIND)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert caught.value.errno == errno.ETIMEDOUT
 
 
 def test_descriptors_are_closed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
@@ -106,7 +107,7 @@ def submit_run(
     notify: Callable[[str], None],
     note: Callable[[str], None],
     reading: Future[Project] | None = None,
-    host_options: str = "",
+    call_options: CallOptions = NO_OPTIONS,
     probed: Sequence[HostFacts] = (),
 ) -> StartedRun | StartFailure:
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
@@ -115,14 +116,14 @@ def submit_run(
     plan; the preflight checks, the start of the supervisor and the upload at once, but files are uploaded only after
     the checks have passed; the job files; mpirun.
 
-    `reading`: the project, if `start_reading` was called before. `host_options` select the same hosts on a command
+    `reading`: the project, if `start_reading` was called before. `call_options` are those of this call on a command
     line. `probed`: the facts, if they were gathered just before.
     """
     run, registry, retention = new_id(request.script, time.time()), RunRegistry(), read_limits(os.environ)
-    if request.env_files:
-        from ipexctl.sync.env_files import note_env_files  # few runs have one
+    if request.secret_files:
+        from ipexctl.sync.secret_files import note_secret_files  # few runs have one
 
-        note_env_files(request.env_files)
+        note_secret_files(request.secret_files)
     unreached = set[str]()
     try:
         with mark_pending(registry.directory, run, unreached), ExitStack() as on_failure:
@@ -145,7 +146,7 @@ def submit_run(
 
             if reading is not None:
                 reading.result()  # raises the UserError of a refused project, while no host has a file of the run
-            record = _record(run, context, plan, request, pool.connector.options, host_options)
+            record = _record(run, context, plan, request, pool.connector.options, call_options)
             on_failure.callback(registry.remove, run)
             launch = Launch(record.nodes, _launch_spec(record, context, plan, request, retention), pool)
             launch.start_supervisor()
@@ -286,7 +287,7 @@ def start_reading(
             project.root,
             excludes,
             includes=request.include,
-            env_files=request.env_files,
+            secret_files=request.secret_files,
             home=request.home,
             allow_big=request.allow_big,
         )
@@ -361,7 +362,7 @@ def _nodes(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
 
 
 def _record(
-    run: str, context: RunContext, plan: LaunchPlan, request: RunRequest, connect: ConnectOptions, host_options: str
+    run: str, context: RunContext, plan: LaunchPlan, request: RunRequest, connect: ConnectOptions, call: CallOptions
 ) -> RunRecord:
     nodes = _nodes(context, plan)
     leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
@@ -381,7 +382,8 @@ def _record(
         nodes=nodes,
         ranks=tuple(rank.host for rank in plan.ranks),
         cwd=plan.cwd,
-        again=host_options,
+        again=call.hosts,
+        again_run=call.run,
     )
 
 

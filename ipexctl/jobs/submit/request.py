@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import VARIABLES, decoded, read_typed
@@ -23,11 +21,13 @@ from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
-from ipexctl.text import expanded, is_variable_name, on_same_hosts
+from ipexctl.text import expanded, is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
+    from ipexctl.call_options import CallOptions
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
 
@@ -42,8 +42,8 @@ class RunRequest(RunOptions):
     options: LaunchOptions
     home: str = DEFAULT_HOME
     iface: str | None = None
-    env_files: tuple[Path, ...] = ()
-    """Files of --env-file, which are not synced; their variables are in `options`."""
+    secret_files: tuple[Path, ...] = ()
+    """Files that are not synced: those of --env-file, whose variables are in `options`, and the hosts' private keys."""
     timeout: float | None = None
     checkpoint_is_found: bool = False
     """A project's file set it."""
@@ -61,9 +61,6 @@ class RunRequest(RunOptions):
     def script(self) -> str:
         """The script, module or command; the run's id begins with its name."""
         return self.argv[0]
-
-
-_PATH_OPTIONS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts")
 
 
 @dataclass(eq=False)
@@ -90,15 +87,9 @@ class StartFailure(Exception):
     def of_refusal(cls, refusal: Refusal) -> StartFailure:
         return cls(refusal.reason, refusal.fix, refusal.hosts)
 
-    def with_host_options(self, options: str) -> StartFailure:
-        """With options in each suggested command that select the same hosts."""
-        if self.changes_directory:
-            words = shlex.split(options)
-            for at, option in enumerate(words[:-1], 1):
-                if option in _PATH_OPTIONS:
-                    words[at] = str(Path(words[at]).absolute())
-            options = f" {shlex.join(words)}" if words else ""
-        return replace(self, fix=on_same_hosts(self.fix, options))
+    def with_call_options(self, options: CallOptions) -> StartFailure:
+        """With the options of the call in each suggested command."""
+        return replace(self, fix=(options.absolute() if self.changes_directory else options).apply(self.fix))
 
 
 def run_request(

@@ -37,6 +37,7 @@ from ipexctl.remote.fanout import fan_out, run_in_background
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail
 from ipexctl.remote.node_call import agent_zip, call_line, script_text
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import Session, StdinQueue, capture
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class Launch:
                 lines = result.stderr.decode(errors="replace").strip().splitlines()
                 if lines and (refused := home_refusal(lines[-1], self._record.home)) is not None:
                     raise refused
-                raise HostError(f"could not {command.label}: {lines[-1] if lines else result.ended}")
+                reason, fix = explain_stderr(result.stderr)
+                raise HostError(f"could not {command.label}: {reason or result.ended}", fix)
 
         outcomes = self._pool.each(list(groups), upload)
         failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]

@@ -16,7 +16,6 @@ from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, d
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
-from ipexctl.text import on_same_hosts, rough_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +60,8 @@ def why(
     except Cancelled:
         raise
     except HostError as error:
-        return _with_host_options(_from_copy(record, runs, error, cancel))
-    return _with_host_options(WhyResult(record, diagnose(snapshot)))
+        return _with_call_options(_from_copy(record, runs, error, cancel))
+    return _with_call_options(WhyResult(record, diagnose(snapshot)))
 
 
 def _with_fresh_dump(
@@ -92,11 +91,11 @@ def mention_failed_call(answer: WhyResult, failed: FailedCall | None) -> WhyResu
     return replace(answer, diagnosis=replace(answer.diagnosis, notes=(note, *answer.diagnosis.notes)))
 
 
-def _with_host_options(answer: WhyResult) -> WhyResult:
-    """Commands to type next get the options that chose the hosts of the run."""
-    diagnosis, again = answer.diagnosis, answer.record.again
-    cause = diagnosis.cause and replace(diagnosis.cause, fix=on_same_hosts(diagnosis.cause.fix, again))
-    after = tuple(on_same_hosts(command, again) for command in diagnosis.next)
+def _with_call_options(answer: WhyResult) -> WhyResult:
+    """Commands to type next get the options of the call that started the run."""
+    diagnosis, options = answer.diagnosis, answer.record.call_options
+    cause = diagnosis.cause and replace(diagnosis.cause, fix=options.apply(diagnosis.cause.fix))
+    after = tuple(map(options.apply, diagnosis.next))
     return replace(answer, diagnosis=replace(diagnosis, cause=cause, next=after))
 
 
@@ -168,12 +167,7 @@ def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: st
         size = f"{record.world_size} rank{'s' * (record.world_size != 1)}"
         notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
     if snapshot is not None:
-        age = (
-            f"{rough_duration(snapshot.now - snapshot.status.started)} after its start, "
-            if snapshot.now and snapshot.status.started
-            else ""
-        )
-        notes.append(f"at the last contact, {age}it was {snapshot.status.state}")
+        notes.append(f"at the last contact it was {snapshot.status.state}")
     if fix:
         notes.append(fix)
     headline = f"the outcome of run {record.id} is not known: {away}"

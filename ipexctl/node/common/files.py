@@ -10,13 +10,18 @@ import errno
 import json
 import math
 import os
+import re
+import stat
 import time
-from typing import Any, Callable, Mapping, TypedDict, Union
+from typing import Any, Callable, Mapping, Pattern, TypedDict, Union
 
 from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.processes import is_running
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
+_ABANDONED = 60.0
+"""Seconds since the last write, after which a temporary file is no longer written to."""
 _OWN_HOME = "name a directory of this account: --home DIR"
 _FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
 _OS_ERRORS = {
@@ -41,15 +46,24 @@ def decode_name(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def write_atomically(path: AnyPath, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
+def write_atomically(
+    path: AnyPath, data: bytes, *, durable: bool = True, mode: int = 0o600, is_of_user: bool = False
+) -> None:
     """Replace a file; it is private unless `mode` allows more.
 
     It has either its old or its new content, even when this process is killed; with `durable`, even when the machine
-    crashes. Raises an OSError, and leaves no temporary file then.
+    crashes. Raises an OSError, and leaves no temporary file then. `is_of_user`: the directory is the user's, where
+    nothing else removes the temporary files of calls that were killed.
     """
     directory, name = os.path.split(os.fsencode(path))
-    temporary = os.path.join(directory, b".%s.%s.new" % (name, os.urandom(4).hex().encode()))
-    number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    if is_of_user:
+        pattern = re.compile(rb"\.%s\.([0-9a-f]{6})[0-9a-f]{2}\.new" % re.escape(name))
+        remove_abandoned(directory or b".", pattern, base=16)
+    number = -1
+    while number < 0:
+        temporary = os.path.join(directory, b".%s.%06x%s.new" % (name, os.getpid(), os.urandom(1).hex().encode()))
+        with contextlib.suppress(FileExistsError):  # of another thread, or of a process of another host
+            number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(number, "wb") as file:
             file.write(data)
@@ -61,6 +75,28 @@ def write_atomically(path: AnyPath, data: bytes, *, durable: bool = True, mode: 
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def remove_abandoned(directory: bytes | int, pattern: Pattern[bytes], base: int = 10) -> None:
+    """Remove temporary files of processes that were killed; group 1 of their names is the pid, to that base.
+
+    Another host with the same directory has its own pids, so a file that was written a minute ago stays, too.
+    """
+    with contextlib.suppress(OSError):
+        at = directory if isinstance(directory, int) else os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in map(os.fsencode, os.listdir(at)):
+                match = pattern.fullmatch(name)
+                if match is None or is_running(int(match[1], base)):
+                    continue
+                with contextlib.suppress(OSError):
+                    status = os.stat(name, dir_fd=at, follow_symlinks=False)
+                    is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+                    if is_own and time.time() - status.st_mtime > _ABANDONED:
+                        os.unlink(name, dir_fd=at)
+        finally:
+            if at != directory:
+                os.close(at)
 
 
 def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True) -> None:

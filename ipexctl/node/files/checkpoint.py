@@ -24,6 +24,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -42,6 +43,7 @@ from ipexctl.node.common.files import (
     free_space,
     make_private_directory,
     read_json,
+    remove_abandoned,
     write_json_atomically,
 )
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
@@ -221,6 +223,7 @@ class CheckpointFiles:
 
     def _place_copy(self, source: str, directory: int, target: str, copy: Copy) -> None:
         temporary = f"{target}.{os.getpid()}.tmp"
+        remove_abandoned(directory, re.compile(rb"%s\.([0-9]{1,7})\.tmp" % re.escape(os.fsencode(target))))
 
         def opener(path: str, flags: int) -> int:
             return os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)

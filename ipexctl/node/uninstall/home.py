@@ -16,7 +16,7 @@ from typing import BinaryIO, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.files import disk_usage, encode_name, home_of
-from ipexctl.node.common.home import check_home, open_home, remove_mark
+from ipexctl.node.common.home import HomeRefused, check_home, open_home, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use
@@ -295,6 +295,20 @@ def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
     return description._replace(left=left, logins=os.path.isdir(f"{after.home}/ssh"))
 
 
+def list_home(request: UninstallRequest, _: BinaryIO) -> HomeReply:
+    return HomeContents(request).describe()
+
+
 def main(action: str) -> int:
-    actions: dict[str, Action] = {"list": lambda request, _: HomeContents(request).describe(), "remove": remove}
-    return answer(actions[action])
+    actions: dict[str, Action] = {"list": list_home, "remove": remove}
+
+    def act(request: UninstallRequest, stdin: BinaryIO) -> object:
+        try:
+            return actions[action](request, stdin)
+        except HomeRefused as refused:
+            # The fix for other calls names a directory to begin anew in; here it might be one in use.
+            raise AgentError(
+                refused.reason, "nothing there is removed; name the directory of ipexctl: --home DIR"
+            ) from None
+
+    return answer(act)

@@ -72,6 +72,7 @@ def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[s
 
 
 def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+    from ipexctl.hosts.host import private_keys
     from ipexctl.sync.project import data_patterns, read_project
     from ipexctl.sync.root import find_root
     from ipexctl.sync.sync import query_project
@@ -81,7 +82,14 @@ def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[st
     root = find_root(None, None if src is None else local_path(base, src), base)
     excludes = (*(args["exclude"] or ()), *data_patterns(root, [root / entry for entry in args["data"] or ()]))
     includes = tuple(args["include"] or ())
-    project = read_project(root, excludes, includes=includes, home=options.home, allow_big=args["allow_big"])
+    project = read_project(
+        root,
+        excludes,
+        includes=includes,
+        home=options.home,
+        allow_big=args["allow_big"],
+        secret_files=private_keys(hosts),
+    )
     report = query_project(
         project,
         hosts,

@@ -86,7 +86,7 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Resul
     try:
         created = first_missing(str(dest))
         dest.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(dest, content, durable=False, mode=mode & 0o777)
+        write_atomically(dest, content, durable=False, mode=mode & 0o777, is_of_user=True)
         if created is not None:
             note_fetched([created])
     except OSError as error:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.hosts.host import private_keys
 from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.local_copy import LocalCopy
 from ipexctl.jobs.registry import RunRecord, RunRegistry
@@ -51,7 +53,7 @@ _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
 
 def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Result | Mapping[str, Result]:
-    request = _run_request(context, call)
+    request = replace(_run_request(context, call), secret_files=private_keys(hosts))
     check_request(request)
     location = locate_project(request, call.task.base)
     if call.args["creates"] is not None and (created := _find_created(context, call, location)):

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,17 @@ from test_cli import call
 from test_complete import tab
 from typer.main import get_command
 
+from ipexctl.call_options import option_text
 from ipexctl.cli import config_file
 from ipexctl.cli.app import COMMANDS, app
 from ipexctl.cli.config import command_specs
 from ipexctl.cli.defaults import _VARIABLES, REFUSED, ConfiguredCommand, defaults_of, shared_options
 from ipexctl.cli.hosts import host_options, select
+from ipexctl.cli.launch_options import options_of_run
 from ipexctl.cli.options import Home, Targets
 from ipexctl.errors import FileError, UserError
+from ipexctl.jobs.submit.options import RunOptions
+from ipexctl.launch.options import RankOptions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -386,6 +391,16 @@ def test_cluster_is_selected_by_option_or_variable(project: Path, monkeypatch: p
 def test_suggested_commands_have_the_options_not_set_by_config_files(project: Path) -> None:
     (project / "ipexctl.toml").write_text("user = 'me'\n[run]\nport = 22\n[cluster.lab]\nhosts = 'a'\n")
     assert host_options(targets_of(parse("run", "-c", "lab", "train.py")), Home()) == " -c lab --port 22"
+
+
+def test_suggested_commands_have_the_options_that_choose_the_environment(project: Path) -> None:
+    """Which options of the call they have, in the order of the help; the others are left to the user."""
+    (project / "ipexctl.toml").write_text("user = 'me'\n[run]\nmpi = 'openmpi'\n")
+    context = parse("run", "-n", "4", "--python", "/opt/my py", "--backend", "gloo", "train.py")
+    ranks = RankOptions(**{field.name: context.params[field.name] for field in fields(RankOptions)})
+    run = RunOptions(**{field.name: context.params[field.name] for field in fields(RunOptions)})
+    chosen = option_text(options_of_run(ranks, run, targets_of(context)))
+    assert chosen == " -n 4 --python '/opt/my py' --mpi openmpi"
 
 
 def test_unused_defaults_from_config_files_are_no_error(project: Path) -> None:

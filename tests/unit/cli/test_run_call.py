@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_cli import call
 from typer.main import get_command
 
 from ipexctl.cli.app import app
@@ -63,10 +64,10 @@ START_FAILURE = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
 def test_a_run_that_did_not_start_says_why_unless_it_was_interrupted_before_it_can_have_begun(
     failure: StartFailure, signal_code: int | None, code: int, is_told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call, interrupt = RunCall(True, None), Interrupt()
+    called, interrupt = RunCall(True, None), Interrupt()
     interrupt.code = signal_code
-    assert call.not_started(failure, interrupt).exit_code == code
-    assert call.needs_note is not failure.is_unsure
+    assert called.not_started(failure, interrupt).exit_code == code
+    assert called.needs_note is not failure.is_unsure
     told = capsys.readouterr().err
     assert (told == "refused: node1: REASON\n  FIX: -l '!node1'\n") == ("node1" in told) == is_told
 
@@ -79,3 +80,41 @@ def test_the_summary_of_an_earlier_run_is_replaced_if_the_install_fails(tmp_path
     document = json.loads(summary.read_text())
     assert [document[name] for name in ("id", "state", "exit_code")] == [None, None, 3]
     assert call.reason == "the install failed"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("exit 0", "(exit code 0)"),
+        ("echo; exit 3", "(exit code 3)"),
+        ("echo first; echo it is broken; exit 1", "it is broken"),
+    ],
+)
+def test_a_python_that_does_not_answer_is_refused_with_a_reason(tmp_path: Path, script: str, words: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    (tmp_path / "train.py").touch()
+    home = str(tmp_path / "home")
+    done = call("run", "--hosts", "localhost", "--home", home, "--python", str(python), "train.py", cwd=tmp_path)
+    assert done.returncode == 1
+    refused = next(line for line in done.stderr.splitlines() if line.startswith("refused: "))
+    assert refused.startswith(f"refused: --python {python} on localhost: ")
+    assert words in refused
+
+
+def test_a_private_key_that_an_inventory_names_is_not_synced(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("train.py", "deploy_login", "other"):
+        (project / name).write_text("x")
+    (project / "hosts.ini").write_text(
+        "[all]\nlocalhost ansible_connection=local ansible_ssh_private_key_file=deploy_login\n"
+    )
+    home = tmp_path / "home"
+    done = call("sync", "-H", "hosts.ini", "--home", str(home), cwd=project)
+    assert done.returncode == 0, done.stderr
+    synced = {path.name for path in home.rglob("*") if path.is_file()}
+    assert "other" in synced
+    assert "deploy_login" not in synced
+    assert "deploy_login" in next(line for line in done.stderr.splitlines() if "left out" in line)

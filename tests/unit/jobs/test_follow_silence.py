@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs import follow
+from ipexctl.jobs import follow, reconnect
 from ipexctl.jobs.follow import Follower, RunEnded, RunUpdate
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import CompressedFrameWriter, StreamName, encode_json
@@ -66,11 +66,11 @@ class Node0(Session):
 
 @pytest.fixture(autouse=True)
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "MOST_SILENCE", SILENCE)
+    monkeypatch.setattr(reconnect, "MOST_SILENCE", SILENCE)
     monkeypatch.setattr(follow, "RETRY_INTERVALS", (0.01,))
 
 
-def follow_through(*sessions: Node0, blocked: float = 0, reconnect: float = 60) -> tuple[Follower, list[RunUpdate]]:
+def follow_through(*sessions: Node0, blocked: float = 0, seconds: float = 60) -> tuple[Follower, list[RunUpdate]]:
     """After the last session, node0 can't be reached."""
     left = iter(sessions)
     watched: list[RunUpdate] = []
@@ -86,7 +86,7 @@ def follow_through(*sessions: Node0, blocked: float = 0, reconnect: float = 60) 
         watched.append(event)
 
     record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
-    return Follower(record, open_session, watch, Cancel(), reconnect=reconnect), watched
+    return Follower(record, open_session, watch, Cancel(), reconnect=seconds), watched
 
 
 @pytest.mark.parametrize("junk", [b"", b"junk\n" * 100])
@@ -104,7 +104,7 @@ def warnings(watched: list[RunUpdate]) -> list[str]:
 
 def test_a_node0_that_sends_one_frame_and_falls_silent_again_and_again_holds_no_call_for_ever() -> None:
     silent = [Node0([{"status": STATUS}], 0, is_over=False) for _ in range(40)]
-    follower, watched = follow_through(*silent, reconnect=4.5 * SILENCE)
+    follower, watched = follow_through(*silent, seconds=4.5 * SILENCE)
     with pytest.raises(Unreachable) as caught:
         follower.follow()
     assert 3 <= sum(session.closed.is_set() for session in silent) <= 6
@@ -114,7 +114,7 @@ def test_a_node0_that_sends_one_frame_and_falls_silent_again_and_again_holds_no_
 
 
 def test_a_node0_that_is_away_ends_the_call_after_the_seconds_of_reconnect() -> None:
-    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), reconnect=2 * SILENCE)
+    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), seconds=2 * SILENCE)
     started = time.monotonic()
     with pytest.raises(Unreachable, match="no route to host"):
         follower.follow()
@@ -125,7 +125,7 @@ def test_a_node0_that_is_away_ends_the_call_after_the_seconds_of_reconnect() -> 
 
 
 def test_without_seconds_to_reconnect_the_first_loss_ends_the_call() -> None:
-    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), reconnect=0)
+    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), seconds=0)
     with pytest.raises(Unreachable):
         follower.follow()
     assert not warnings(watched)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ipexctl.jobs.reconnect import Absence
+import pytest
+
+from ipexctl.jobs.reconnect import Absence, silence_limit
 
 
 def test_the_first_loss_and_each_minute_are_reported_until_the_time_is_over() -> None:
@@ -38,3 +40,20 @@ def test_a_limit_of_nothing_is_over_at_the_first_loss() -> None:
     absence = Absence(0)
     absence.on_frame(5.0)
     assert absence.on_loss(5.0) == "over"
+
+
+@pytest.mark.parametrize(
+    ("reconnect", "expected"), [(0, 30), (1, 10), (19, 10), (21, 10.5), (59, 29.5), (60, 30), (300, 30)]
+)
+def test_a_silence_is_noticed_in_time_for_another_attempt(reconnect: float, expected: float) -> None:
+    assert silence_limit(reconnect) == expected
+
+
+def test_one_attempt_is_made_also_if_the_silence_has_taken_all_of_the_time() -> None:
+    absence = Absence(5)
+    absence.on_frame(0.0)
+    assert absence.on_loss(10.0) == "lost"
+    assert absence.left(10.0) == 0
+    assert absence.on_loss(10.1) == "over"
+    absence.on_frame(10.2)  # it answers, and is silent again
+    assert absence.on_loss(20.2) == "over"

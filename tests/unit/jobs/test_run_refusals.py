@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
@@ -223,8 +224,11 @@ def test_mpi_given_by_path_is_identified_by_its_version_output() -> None:
 
 def test_fix_repeats_the_host_options() -> None:
     said = StartFailure("REASON", "ipexctl install --env x; ipexctl ps")
-    assert said.with_host_options(" -H 'my hosts' -l a").fix == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
-    assert said.with_host_options("").fix == said.fix
+    assert (
+        said.with_call_options(CallOptions(" -H 'my hosts' -l a")).fix
+        == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
+    )
+    assert said.with_call_options(NO_OPTIONS).fix == said.fix
 
 
 @pytest.mark.parametrize(

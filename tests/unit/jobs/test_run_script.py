@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from doctor_rules_helpers import healthy
 
+from ipexctl.call_options import CallOptions
 from ipexctl.errors import FileError, UserError
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system import HomeDirectory
@@ -169,7 +170,10 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
     line = f"cd '{root}' && ipexctl run -m pkg.train --lr 1e-3"
     assert failure.fix.endswith(line)
     assert "PyPI" not in failure.fix
-    assert f"ipexctl run -H '{below}/hostfile' -l a -m pkg.train" in failure.with_host_options(" -H hostfile -l a").fix
+    assert (
+        f"ipexctl run -H '{below}/hostfile' -l a --python /opt/py/bin/python -m pkg.train"
+        in failure.with_call_options(CallOptions(" -H hostfile -l a", " --python /opt/py/bin/python")).fix
+    )
     elsewhere = locate_project(RunRequest("module", ("outside",), LaunchOptions()), below).script
     assert elsewhere is not None  # not beyond the repository
     assert "PyPI" in failure_of(elsewhere, {"a": ["outside"]}).fix

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +40,26 @@ def test_write_atomically_replaces_the_file_with_mode_600(tmp_path: Path, durabl
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("is_of_user", [True, False])
+def test_temporary_files_of_killed_calls_are_removed_in_a_directory_of_the_user(
+    tmp_path: Path, is_of_user: bool
+) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    names = {
+        "old": f".a.toml.{gone.pid:06x}7f.new", "young": f".a.toml.{gone.pid:06x}80.new",
+        "alive": f".a.toml.{os.getpid():06x}7f.new", "other": f".b.toml.{gone.pid:06x}7f.new",
+        "directory": f".a.toml.{gone.pid:06x}81.new",
+    }  # fmt: skip
+    for kind, name in names.items():
+        (tmp_path / name).mkdir() if kind == "directory" else (tmp_path / name).touch()
+        age = 5 if kind == "young" else 61
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    write_atomically(tmp_path / "a.toml", b"new", is_of_user=is_of_user)
+    kept = {"a.toml", *names.values()} - ({names["old"]} if is_of_user else set())
+    assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_json_files_keep_names_that_are_not_utf8(tmp_path: Path) -> None:

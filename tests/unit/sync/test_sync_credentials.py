@@ -10,9 +10,9 @@ import pytest
 from sync_helpers import Place, put
 
 from ipexctl.sync import scan as walk
-from ipexctl.sync.env_files import note_env_files
 from ipexctl.sync.ignore import CREDENTIAL_DIRECTORIES, CREDENTIAL_FILES, TEMPLATE_SUFFIXES
 from ipexctl.sync.project import read_project
+from ipexctl.sync.secret_files import note_secret_files
 from ipexctl.ui.sync import as_json
 
 pytest_plugins = ["sync_fixtures"]
@@ -170,21 +170,21 @@ def test_env_files_are_left_out_and_removed_whatever_their_names(place: Place, m
     place.sync()
     assert "my.env" in place.there()
     monkeypatch.chdir(place.root)
-    report = place.sync(env_files=[Path("my.env"), place.root / "link"])
+    report = place.sync(secret_files=[Path("my.env"), place.root / "link"])
     assert place.there() == {"train.py": "x", "conf": "/", "conf/other.txt": "x"}
     assert report.left_out == ("conf/vars.txt", "link", "my.env")
     (note,) = report.notes
     assert "my.env" in note
     assert "--include" in note
-    place.sync(env_files=[Path("my.env")], includes=("my.env",))
+    place.sync(secret_files=[Path("my.env")], includes=("my.env",))
     assert "my.env" in place.there()
 
 
 def test_noted_env_files_stay_left_out_until_they_are_removed(place: Place) -> None:
     mine, later = put(place.root, "my.env"), put(place.root, "later.env")
-    note_env_files([mine, Path("/dev/null"), place.root / "missing"])
+    note_secret_files([mine, Path("/dev/null"), place.root / "missing"])
     assert read_project(place.root).left_out == ("my.env",)
     mine.unlink()
-    note_env_files([later])
+    note_secret_files([later])
     put(place.root, "my.env")
     assert read_project(place.root).left_out == ("later.env",)

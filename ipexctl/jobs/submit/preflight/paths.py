@@ -45,8 +45,11 @@ if [ -n "$mpi" ]; then
 fi
 if [ -n "$python" ]; then
   command -v "$python" >/dev/null || {{ echo "python it does not exist"; exit 0; }}
-  output=$("$python" -c {script} 2>&1) || {{ printf 'python %s\\n' "$(printf '%s' "$output" | tail -n 1)"; exit 0; }}
-  printf 'found %s\\n' "$(printf '%s' "$output" | tail -n 1)"
+  output=$("$python" -c {script} 2>&1); code=$? last=$(printf '%s\\n' "$output" | grep '[^[:space:]]' | tail -n 1)
+  if [ -z "$last" ]; then echo "python it printed nothing (exit code $code): is it a Python?"
+  elif [ $code = 0 ]; then printf 'found %s\\n' "$last"
+  else printf 'python %s\\n' "$last"
+  fi
 fi
 exit 0
 """

@@ -1,4 +1,4 @@
-"""The files that `--env-file` named, whatever their names: sync leaves them out of a project, as it does credentials.
+"""The files of `--env-file` and the private keys of hosts, whatever their names: sync leaves them out as credentials.
 
 The call that names one leaves it out itself; notes make later calls do so that do not name it, such as
 `ipexctl sync`. A file that is a link is left out with the file that it leads to.
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 _NOTES: Final = PathNotes("env-files")
 
 
-def note_env_files(files: Iterable[Path]) -> None:
+def note_secret_files(files: Iterable[Path]) -> None:
     """Note these files for later calls. Pipes such as `<(command)` are not noted."""
     _NOTES.add(path for file in files if os.path.isfile(file) for path in _paths_of(file))
 
 
-def env_files_below(root: Path, files: Iterable[Path] = ()) -> frozenset[str]:
+def secret_files_below(root: Path, files: Iterable[Path] = ()) -> frozenset[str]:
     """These files and the noted ones below a project's root, relative to it. The root has no links in its path."""
     return _NOTES.below(root) | names_below(root, (path for file in files for path in _paths_of(file)))
 

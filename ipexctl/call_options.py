@@ -1,0 +1,128 @@
+"""Options of a call that commands to type next need, too: hosts, home, and of `run` the environment.
+
+The sentences of a fix name bare commands, such as `ipexctl install --with tqdm`. Before they are printed, every command
+in them gets options of this call, so that the line can be pasted: `-H`, `-l` and how to log in for each command about
+hosts, the environment for `run` and for commands that name one. An option that the command has already stays as it is;
+only hosts that it excludes are excluded from the hosts of the call. A command that is only mentioned ("nothing to do
+under ipexctl run") is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+AnyReport = TypeVar("AnyReport")
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+
+_COMMAND: Final = re.compile(
+    r"(?<!\bunder )(?<!\bof )(?<!\blast )\bipexctl (doctor|envs|exec|install|run|sync|trust)\b"
+    r"(?! (?:does|refuses|sets|starts|uses)\b)(?P<rest>(?:(?!\bipexctl )(?:'[^']*'|[^;']))*)"
+)
+"""A command to type, with the rest of its clause."""
+_LIMIT: Final = re.compile(r"(?:--limit|-l) ('[^']*'|\S+)")
+_LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "--ppn", "--ppn": "-n"}
+"""Other options with the same meaning, or that decide the same."""
+_PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config")
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """Options as text to append to a command: each begins with a blank and has a value."""
+
+    hosts: str = ""
+    """Those of every command about hosts."""
+    run: str = ""
+    """Those of `run` that choose the environment, its MPI and the number of ranks."""
+
+    def __bool__(self) -> bool:
+        return bool(self.hosts or self.run)
+
+    def apply(self, text: str) -> str:
+        """The text, with these options in each command to type."""
+        return _COMMAND.sub(self._command, text) if self else text
+
+    def in_report(self, report: AnyReport) -> AnyReport:
+        """The report, with these options in the fix of each host and of each finding."""
+        if not self:
+            return report
+        changes: dict[str, Any] = {}
+        for name in ("fix", "hosts", "cluster", "findings"):
+            value = getattr(report, name, None)
+            if isinstance(value, str):
+                changes[name] = self.apply(value)
+            elif value:
+                changes[name] = tuple(map(self.in_report, value))
+        return _replace(report, changes)
+
+    def absolute(self) -> CallOptions:
+        """The same files, named from another directory."""
+        return CallOptions(
+            _text(
+                (name, str(Path(value).absolute()) if name in _PATHS else value) for name, value in _pairs(self.hosts)
+            ),
+            self.run,
+        )
+
+    def _command(self, match: re.Match[str]) -> str:
+        verb, rest = match[1], match["rest"]
+        pairs, rest = _with_limit((*_pairs(self.hosts), *self._of_run(verb, rest)), rest)
+        given = {word.partition("=")[0] for word in rest.split()}
+        kept = [(name, value) for name, value in pairs if not {name, _LONG.get(name, name)} & given]
+        return f"ipexctl {verb}{_text(kept)}{rest}"
+
+    def _of_run(self, verb: str, rest: str) -> Pairs:
+        pairs = _pairs(self.run)
+        if verb == "run":
+            return pairs
+        names: Sequence[str] = ("--env",) if verb == "install" else ()
+        if verb == "envs" and "--verify" in rest:
+            names = ("--env", "--python", "--setup") if "--python" in dict(pairs) else ("--env",)
+        return tuple(pair for pair in pairs if pair[0] in names)
+
+
+NO_OPTIONS: Final = CallOptions()
+
+
+def _with_limit(pairs: Pairs, rest: str) -> tuple[Pairs, str]:
+    """Without the limit of the call, if the command has one; what that excludes is excluded from this one's hosts."""
+    chosen = dict(pairs).get("-l")
+    match = _LIMIT.search(rest)
+    if chosen is None or match is None:
+        return pairs, rest
+    limit = match[1].strip("'")
+    if limit.startswith("!"):
+        limit = f"{chosen},{limit}"
+        rest = f"{rest[: match.start(1)]}{shlex.quote(limit)}{rest[match.end(1) :]}"
+    return tuple(pair for pair in pairs if pair[0] != "-l"), rest
+
+
+def _pairs(text: str) -> Pairs:
+    words = shlex.split(text)
+    return tuple(zip(words[::2], words[1::2], strict=False))
+
+
+def _text(pairs: Iterable[tuple[str, str]]) -> str:
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in pairs)
+
+
+def _replace(value: AnyReport, changes: dict[str, Any]) -> AnyReport:
+    if not changes:
+        return value
+    named: Any = value
+    changed: AnyReport = (
+        named._replace(**changes) if isinstance(value, tuple) else dataclasses.replace(named, **changes)
+    )
+    return changed
+
+
+def option_text(pairs: Iterable[tuple[str, object]]) -> str:
+    """The options that have a value, as text to append to a command."""
+    return _text((name, str(value)) for name, value in pairs if value is not None)
