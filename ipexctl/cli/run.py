@@ -137,7 +137,14 @@ def run_command(
         output.print_note(f"{run}: {size}, over {plan.backend}")
         started = (session, submitted.launch.follow) if session is not None else None
         code = watch_run(
-            submitted.record, view, request.ranks, output, started=started, interrupt=interrupt, events=called.events
+            submitted.record,
+            view,
+            request.ranks,
+            output,
+            started=started,
+            plan=submitted.document,
+            interrupt=interrupt,
+            events=called.events,
         )
     if code not in NO_CLEANUP:
         with session_pool(targets) as (pool, _):

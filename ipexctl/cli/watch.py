@@ -50,18 +50,20 @@ def watch_run(
     output: Output,
     *,
     started: tuple[Session, FollowCall] | None = None,
+    plan: str = "",
     interrupt: Interrupt | None = None,
     events: EventsView | None = None,
 ) -> int:
     """Show the run until it ends or the user detaches; returns the exit code of the call.
 
-    `started` is the session to node0 that has started the run, which this call closes, and the first call over it.
+    `started` is the session to node0 that has started the run, which this call closes, and the first call over it;
+    `plan` the text of plan.json.
     `interrupt` holds a signal that already arrived. `events` is the view of `--events`, which also shows a start.
     """
     if events is not None:
         events.record = record
     with connector_of(record) as connector:
-        watching = _Watching(record, connector, view, ranks, output, started, events)
+        watching = _Watching(record, connector, view, ranks, output, started, plan, events)
         reason = fix = ""
         try:
             code = watching.run(interrupt)
@@ -101,6 +103,7 @@ class _Watching:
         ranks: RankSet,
         output: Output,
         started: tuple[Session, FollowCall] | None,
+        plan: str,
         events: EventsView | None,
     ) -> None:
         self.code: int | None = None
@@ -122,7 +125,7 @@ class _Watching:
             self._on_event,
             self._cancel,
             # The copy has all ranks, also those not shown: fetching them afterwards would delay the end.
-            copy=LocalCopy(self._run_dir),
+            copy=LocalCopy(self._run_dir, plan),
             first_call=started[1] if started is not None else None,
             figures=self._view.figures_interval,
             reconnect=view.reconnect,

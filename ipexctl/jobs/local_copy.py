@@ -4,6 +4,7 @@
     RUNS/ID/output.times                when node0 received which of it
     RUNS/ID/stacks/dump-last.json       the last stack dump of a silent run that node0 sent
     RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
+    RUNS/ID/plan.json                   the plan of a run that this call started: `why` finds its packages there
     RUNS/ID/ended.json                  the final status as `stop` received it, without the output
 
 Every byte is written at its own offset, so two followers at once write the same content.
@@ -18,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
+from ipexctl.node.common.files import make_private_directory, read_json, write_atomically, write_json_atomically
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
 from ipexctl.node.run.output_times import TimesWriter
@@ -36,8 +37,9 @@ _MAX_OPEN_FILES: Final = 256
 class LocalCopy:
     """A copy that is being written. After an error it writes no more; the error is in `error`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, plan: str = "") -> None:
         self.directory = directory
+        self._plan = plan
         self.error: OSError | None = None
         self._open: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
@@ -122,6 +124,9 @@ class LocalCopy:
             return
         try:
             make_private_directory(self.directory)
+            if self._plan:
+                write_atomically(self.directory / "plan.json", self._plan.encode(), durable=False)
+                self._plan = ""
             write_json_atomically(self.directory / "status.json", document, durable=False)
         except OSError as error:
             self._give_up(error)

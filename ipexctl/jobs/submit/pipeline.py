@@ -57,6 +57,8 @@ class StartedRun:
     launch: Launch
     """To follow it or to leave it."""
     notes: tuple[str, ...] = ()
+    document: str = ""
+    """The text of plan.json, for the copy on the control machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,8 @@ def submit_run(
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
             secrets = {export.name: export.value for export in request.options.exports if export.secret}
-            launch.upload_jobs(partial(job_of, plan, secrets), _plan_document(context, plan, request))
+            document = _plan_document(context, plan, request)
+            launch.upload_jobs(partial(job_of, plan, secrets), document)
             connectivity = preflight.result()
             clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
             try:
@@ -172,7 +175,7 @@ def submit_run(
     except StartFailure as failure:
         return failure
     run_in_background(lambda: prune_local(registry, retention), "prune")
-    return StartedRun(record, plan, launch, (*plan.notes, *_logind_notes(context)))
+    return StartedRun(record, plan, launch, (*plan.notes, *_logind_notes(context)), document)
 
 
 def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation, run: str) -> LaunchPlan:

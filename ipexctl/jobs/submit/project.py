@@ -72,6 +72,7 @@ def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
     if script is None:
         module = None
         if request.kind == "module":
+            check_module_name(request.argv[0], workdir)
             module = project_module(request.argv, workdir, directories_above(workdir))
         return ProjectLocation(root, subdirectory, request.argv, module)
     path = Path(os.path.normpath(cwd / script))
@@ -87,6 +88,17 @@ def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
     can_be_larger = is_above and not is_marked(root) and not root_problem(here)
     hint = "; for the current directory: --cwd ." if can_be_larger else ""
     return ProjectLocation(root, subdirectory, command, project_script(str(script), path, workdir), hint)
+
+
+def check_module_name(name: str, workdir: Path) -> None:
+    """Raises a UserError if the name after -m is the path of a file."""
+    if "/" not in name and not (name.endswith(".py") and (workdir / name).is_file()):
+        return
+    module = os.path.normpath(name).removesuffix(".py").replace("/", ".")
+    raise UserError(
+        f"-m {quoted(name)} is the path of a file, not the name of a module",
+        fix=f"for the file, leave out -m; for its module: -m {shlex.quote(module)}",
+    )
 
 
 def directories_above(directory: Path) -> tuple[Path, ...]:

@@ -212,3 +212,12 @@ def test_malformed_frames_are_a_host_error(tmp_path: Path, output: bytes) -> Non
 def test_a_malformed_record_of_mpirun_does_not_end_the_call(tmp_path: Path, mpirun: object) -> None:
     watched, follower = following(tmp_path, last={"event": "done", "status": {**document("failed"), "mpirun": mpirun}})
     assert follower.follow() == watched[-1]
+
+
+def test_the_copy_of_a_run_that_this_call_has_started_has_its_plan(tmp_path: Path) -> None:
+    started, attached = LocalCopy(tmp_path / "r1", '{"packages": ["sympy"]}'), LocalCopy(tmp_path / "r2")
+    for copy in (started, attached):
+        copy.write_status(document("running"))
+    assert json.loads((tmp_path / "r1/plan.json").read_text()) == {"packages": ["sympy"]}
+    assert (tmp_path / "r1/plan.json").stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "r2/plan.json").exists()

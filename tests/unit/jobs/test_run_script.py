@@ -274,3 +274,27 @@ def test_different_homes_are_named_in_the_order_of_the_hosts() -> None:
         complete_facts(hosts, reversed(answers))
     assert refused.value.hosts == ("b", "c")
     assert "/h/a on a and /h/b on b" in refused.value.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("pkg/train.py", "pkg.train"),
+        ("./pkg/train", "pkg.train"),
+        ("train.py", "train"),
+        ("pkg.train", ""),
+        ("a.py", ""),
+    ],
+)
+def test_a_path_after_m_is_refused_with_the_name_of_the_module(tmp_path: Path, name: str, module: str) -> None:
+    (tmp_path / "pkg").mkdir()
+    for path in ("pkg/train.py", "train.py", "a/py.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    request = RunRequest("module", (name,), LaunchOptions())
+    if not module:
+        locate_project(request, tmp_path)
+        return
+    with pytest.raises(UserError) as caught:
+        locate_project(request, tmp_path)
+    assert f"-m {module}" in caught.value.fix
