@@ -22,6 +22,7 @@ TIERS = {
     "cascadelake": "avx512",
     "cooperlake": "avx512_bf16",
     "icelake-sp": "avx512",
+    "cloud-smt": "avx512",
     "sapphirerapids": "amx",
     "emerald-rapids": "amx",
     "graniterapids": "amx",
@@ -47,7 +48,9 @@ def _cpu_lines(cpu_profile: CpuProfile) -> list[str]:
     lines = [
         f"cpuinfo {line}" for line in first if re.match("vendor_id|cpu family|model|stepping|flags|Features|CPU ", line)
     ]
-    lines += [f"cpu.online {files['cpu/online']}", "cpu.governor performance"]
+    lines += [f"cpu.online {files['cpu/online']}"]
+    if governor := files.get("cpu/.shared/cpufreq/scaling_governor"):
+        lines += [f"cpu.governor {governor}"]
     lines += dict.fromkeys(
         f"{key} {files[f'cpu/cpu{number}/topology/{file}']}"
         for number in range(cpu_profile.cpus)

@@ -118,6 +118,8 @@ def _system_files(tree: Tree, cpu_profile: CpuProfile) -> None:
     tree.files["cpu/kernel_max"] = "8191\n"
     tree.files["cpu/smt/active"] = f"{int(smt)}\n"
     tree.files["cpu/smt/control"] = "on\n" if smt else "notsupported\n"
+    if cpu_profile.virtual:  # no cpufreq: the hypervisor sets the clock
+        return
     for name, value in (
         ("scaling_governor", "performance"),
         ("scaling_available_governors", "performance powersave"),
@@ -152,7 +154,8 @@ def _cpus(tree: Tree, cpu_profile: CpuProfile, all_cpus: Collection[CpuSpec]) ->
             ("package_cpus", socket_mask),
         ):
             tree.files[f"{directory}/topology/{name}"] = value
-        tree.links[f"{directory}/cpufreq"] = f"../{_SHARED}/cpufreq"
+        if not cpu_profile.virtual:
+            tree.links[f"{directory}/cpufreq"] = f"../{_SHARED}/cpufreq"
         tree.links[f"{directory}/cache"] = f"../{_SHARED}/core{cpu.socket}-{cpu.core}"
         tree.links[f"{directory}/node{cpu.node}"] = f"../../node/node{cpu.node}"
         if cpu.number:

@@ -32,6 +32,14 @@ _ICELAKE = f"""{_CASCADELAKE}
 -mpx avx512ifma sha_ni split_lock_detect wbnoinvd avx512vbmi umip avx512_vbmi2 gfni vaes vpclmulqdq
 avx512_bitalg tme avx512_vpopcntdq la57 rdpid fsrm pconfig
 """
+# What an EC2 m6i.2xlarge prints: the hypervisor keeps power management, vmx and performance counters to itself.
+_ICELAKE_VM = f"""{_COMMON}
+ss tsc_known_freq fma pcid x2apic movbe tsc_deadline_timer f16c rdrand hypervisor abm 3dnowprefetch cpuid_fault
+invpcid_single ibrs_enhanced fsgsbase tsc_adjust bmi1 avx2 smep bmi2 erms invpcid avx512f avx512dq rdseed adx smap
+avx512ifma clflushopt clwb avx512cd sha_ni avx512bw avx512vl xsaveopt xsavec xgetbv1 xsaves wbnoinvd ida arat
+avx512vbmi pku ospke avx512_vbmi2 gfni vaes vpclmulqdq avx512_vnni avx512_bitalg tme avx512_vpopcntdq rdpid md_clear
+flush_l1d arch_capabilities
+"""
 _SAPPHIRERAPIDS = f"""{_ICELAKE}
 tsc_known_freq cat_l2 cdp_l2 avx_vnni avx512_bf16 waitpkg bus_lock_detect cldemote movdiri movdir64b enqcmd
 serialize tsxldtrk arch_lbr ibt vnmi amx_bf16 avx512_fp16 amx_tile amx_int8
@@ -100,6 +108,11 @@ class CpuProfile:
     microcode: str = "0x1"
 
     @property
+    def virtual(self) -> bool:
+        """A virtual machine, which has no control over its clock."""
+        return "hypervisor" in self.flags.split()
+
+    @property
     def nodes(self) -> int:
         return self.sockets * self.numa_per_socket
 
@@ -134,6 +147,11 @@ CPU_PROFILES: Final = (
         "icelake-sp", "Intel(R) Xeon(R) Platinum 8358 CPU @ 2.60GHz", 6, 106, 6, 2, 32, 2600, 1280, 49152,
         "AVX-512 with VNNI, no BF16", _flags(_ICELAKE), l1d=48, address_sizes="46 bits physical, 57 bits virtual",
         cpuid_level=27, microcode="0xd0003a5",
+    ),
+    CpuProfile(
+        "cloud-smt", "Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz", 6, 106, 6, 1, 4, 2900, 1280, 55296,
+        "a cloud VM of 8 vCPU: AVX-512 with VNNI, no BF16", _flags(_ICELAKE_VM), l1d=48, cpuid_level=27,
+        microcode="0xd0003d1",
     ),
     CpuProfile(
         "sapphirerapids", "Intel(R) Xeon(R) Platinum 8480+", 6, 143, 8, 2, 56, 2000, 2048, 107520,

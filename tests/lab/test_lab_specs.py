@@ -175,16 +175,17 @@ CPU_PROFILE_VALUES = {
     "sapphirerapids": ("x86_64", "143", "224", "2", "8", "0-13,112-125", "amx_tile"),
     "sandybridge": ("x86_64", "45", "32", "2", "2", "0-7,16-23", "avx"),
     "epyc-genoa": ("x86_64", "17", "256", "2", "2", "0-63,128-191", "avx512_bf16"),
+    "cloud-smt": ("x86_64", "106", "8", "1", "1", "0-7", "hypervisor"),
     "graviton3": ("aarch64", "1", "64", "1", "1", "0-63", "svebf16"),
 }
 
 
 def test_lscpu_shows_the_cpu_profile(make_lab: Callable[[LabSpec], Lab]) -> None:
-    lab = make_lab(LabSpec(hosts=5, cpus=tuple(CPU_PROFILE_VALUES)))
+    lab = make_lab(LabSpec(hosts=6, cpus=tuple(CPU_PROFILE_VALUES)))
     assert [host.cpu_profile for host in lab.hosts] == [*CPU_PROFILE_VALUES, "sapphirerapids"], (
         "a short list goes round"
     )
-    for host in lab.hosts[:4]:
+    for host in lab.hosts[:5]:
         assert host.cpu_profile is not None
         lines = [line.partition(":") for line in ask(host, "lscpu").out.splitlines()]
         rows = {key.strip(): value.strip() for key, _, value in lines}

@@ -153,6 +153,11 @@ def test_missing_probe_line_adds_no_failures(name: str) -> None:
         assert failed <= whole | {"python.none", "python.too_old", "home.read_only"}, lines[at]
 
 
+def test_cloud_vm_has_findings_about_its_threads_and_none_about_its_clock_or_hidden_instructions() -> None:
+    ids = {finding.id for finding in alone(recorded("lab-cloud-smt"))}
+    assert {identifier for identifier in ids if identifier.startswith("cpu.")} == {"cpu.smt", "cpu.no_bf16"}
+
+
 def test_findings_are_sorted_by_level_and_name_the_host() -> None:
     findings = alone(recorded("ubuntu2004-docker"))
     levels = [finding.level for finding in findings]

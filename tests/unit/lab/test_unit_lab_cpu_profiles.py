@@ -18,6 +18,7 @@ FLAGS = {
     "cascadelake": ("avx512_vnni", "avx512_bf16 avx512_vbmi2"),
     "cooperlake": ("avx512_vnni avx512_bf16", "avx512_vbmi2 amx_tile"),
     "icelake-sp": ("avx512_vnni avx512_vbmi2 gfni", "avx512_bf16 mpx"),
+    "cloud-smt": ("avx512_vnni avx512_vbmi2 hypervisor", "avx512_bf16 vmx"),
     "sapphirerapids": ("amx_tile amx_int8 amx_bf16 avx512_fp16 avx512_bf16 avx_vnni", "mpx"),
     "emerald-rapids": ("amx_tile amx_int8 amx_bf16 avx512_fp16", "mpx"),
     # No kernel prints amx_fp16: model 173 implies it.
@@ -71,6 +72,17 @@ def test_sub_numa_clusters_split_a_socket() -> None:
     assert " 1000 kB" in tree.files["node/node7/meminfo"]
     assert tree.files["cpu/cpu0/topology/thread_siblings_list"] == "0,112\n"
     assert tree.files["cpu/cpu56/topology/core_siblings_list"] == "56-111,168-223\n"
+
+
+def test_cloud_vm_has_two_threads_a_core_and_no_control_of_its_clock() -> None:
+    vm, metal = (sysfs(find_cpu_profile(name), memory_kb=8000) for name in ("cloud-smt", "icelake-sp"))
+    assert vm.files["cpu/online"] == "0-7\n"
+    assert vm.files["node/online"] == "0\n"
+    assert vm.files["cpu/cpu3/topology/thread_siblings_list"] == "3,7\n"
+    assert vm.files["cpu/cpu0/topology/core_siblings_list"] == "0-7\n"
+    assert vm.files["cpu/smt/active"] == "1\n"
+    assert not [path for path in (*vm.files, *vm.links) if "cpufreq" in path]
+    assert "cpu/cpu0/cpufreq" in metal.links
 
 
 @pytest.mark.parametrize("cpu_profile", CPU_PROFILES, ids=lambda c: c.name)

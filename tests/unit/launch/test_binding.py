@@ -28,6 +28,17 @@ def test_each_rank_gets_a_numa_node_and_no_second_threads() -> None:
     assert {rank.omp for rank in found.ranks} == {14}
 
 
+@pytest.mark.parametrize(
+    ("ppn", "expected"), [(None, ["0-3"]), (2, ["0-1", "2-3"]), (4, ["0", "1", "2", "3"]), (3, ["0", "1", "2"])]
+)
+def test_ranks_on_a_cloud_vm_share_its_four_cores_and_not_its_eight_threads(
+    ppn: int | None, expected: list[str]
+) -> None:
+    found = plan(machine("lab-cloud-smt"), ppn=ppn)
+    assert [str(CpuList.of(rank.cores)) for rank in found.ranks] == expected
+    assert {rank.omp for rank in found.ranks} == {4 // len(expected)}
+
+
 def test_fewer_ranks_than_numa_nodes_get_several_each_and_prefer_their_memory() -> None:
     found = plan(machine("lab-sapphirerapids"), ppn=2)
     assert [str(CpuList.of(rank.cores)) for rank in found.ranks] == ["0-55", "56-111"]
