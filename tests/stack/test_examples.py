@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from accelerate_generations import RECORD, ask, wheel_of
@@ -29,6 +30,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
 DISK_NEEDED = 12e9
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
+ONE_THREAD = ("-x", "OMP_NUM_THREADS=1")
+"""Other work on this machine makes the threads of a rank wait for one another at each of many small operations."""
 LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "RESTART_COUNT")
 
 
@@ -41,7 +44,7 @@ class Stock:
 
     def run(self, project: Path, *words: str, **env: str) -> CommandResult:
         options = ("--hosts", "localhost", "--home", self.home, "--cwd", project, "--plain")
-        return ipexctl("run", *options, *words, cwd=project, env=env, timeout=120)
+        return ipexctl("run", *options, *words, cwd=project, env=env, timeout=240)
 
     @property
     def accelerate(self) -> str:
@@ -159,6 +162,58 @@ def test_inference_without_ipex_uses_pytorch_alone(stock: Stock, project: Path) 
     assert "no IPEX here: PyTorch alone" in ran.out
     for name in ("resnet", "bert"):
         assert re.search(rf"^\[0\] {name} +torch fp32 fused .* off by \de-0[5-9]$", ran.out, re.MULTILINE), ran.out
+
+
+def told(ran: CommandResult, pattern: str) -> list[Any]:
+    """What the pattern finds in the output of a call that ended well."""
+    assert ran.rc == 0, ran.err
+    return re.findall(pattern, ran.out)
+
+
+def test_fsdp_losses_of_four_ranks_equal_those_of_one(stock: Stock, project: Path) -> None:
+    found = {}
+    for ranks in ("1", "4"):
+        ran = stock.run(project, *ONE_THREAD, "-n", ranks, "fsdp_train.py", "--fresh")
+        found[ranks] = [float(loss) for loss in told(ran, r"(?:loss|not seen:) (\d\.\d+)")]
+        kept, whole = map(int, told(ran, r"rank 0 keeps (\d+) of (\d+) weights")[0])
+        assert whole * 0.98 < kept * int(ranks) < whole * 1.02
+    assert len(found["1"]) == 9
+    assert found["1"][-1] < found["1"][0] / 4, "it learns nothing, so that equal losses say nothing"
+    assert found["4"] == pytest.approx(found["1"], abs=0.01)
+
+
+def test_fsdp_goes_on_with_other_numbers_of_ranks_from_the_same_weights(stock: Stock, project: Path) -> None:
+    whole = told(
+        stock.run(project, *ONE_THREAD, "-n", "1", "fsdp_train.py", "--fresh"), r"step (\d+)/\d+ loss (\d\.\d+)"
+    )
+    losses_of: list[tuple[str, str]] = []
+    saved: tuple[str, str] | None = None
+    for ranks, steps in (("2", "40"), ("4", "60"), ("1", "80")):
+        fresh = () if saved else ("--fresh",)
+        ran = stock.run(project, *ONE_THREAD, "-n", ranks, "fsdp_train.py", "--steps", steps, *fresh)
+        losses_of += told(ran, r"step (\d+)/\d+ loss (\d\.\d+)")
+        assert [*told(ran, r"going on from step (\d+) .*weights (\w{12})")] == ([saved] if saved else [])
+        saved = told(ran, r"saved step (\d+), weights (\w{12})")[-1]
+        assert saved[0] == steps
+    assert [step for step, _ in losses_of] == [step for step, _ in whole]
+    assert [float(loss) for _, loss in losses_of] == pytest.approx([float(loss) for _, loss in whole], abs=0.01)
+    other = stock.run(project, "-n", "1", "fsdp_train.py", "--batch", "32")
+    assert other.rc != 0
+    assert "give the same, or --fresh" in other.out + other.err
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_int8_inference_is_as_accurate_as_fp32_and_each_rank_has_its_share(
+    stock: Stock, project: Path, ranks: int
+) -> None:
+    ran = stock.run(project, "-n", str(ranks), "int8_inference.py", "--rounds", "2")
+    ((fp32, int8, count),) = told(ran, r"accuracy fp32 ([\d.]+)%, int8 ([\d.]+)%, of (\d+) pictures")
+    assert float(fp32) > 95
+    assert float(int8) == pytest.approx(float(fp32), abs=1)
+    shares = told(ran, r"\[(\d)\] .*: (\d+) pictures; fp32 \d+/s, int8 \d+/s")
+    assert sorted(shares) == [(str(rank), str(2000 // ranks)) for rank in range(ranks)]
+    assert int(count) == 2000
+    assert "PyTorch alone" in ran.out
 
 
 def test_accelerate_losses_of_two_ranks_equal_those_of_one(stock: Stock, project: Path) -> None:
