@@ -289,9 +289,8 @@ def describe_loss(
         for peer in alive
         if peer in lost or peer.seconds_silent(now) > first.seconds_silent(now) - SILENCE_TOLERANCE
     ]
-    hosts = list(dict.fromkeys(peer.host for peer in gone))
-    others = list(dict.fromkeys(peer.host for peer in alive if peer.host != node0))
-    if len(hosts) > 1 and hosts == others:
+    others = [peer for peer in alive if peer.host != node0]
+    if gone == others and len({peer.host for peer in gone}) > 1:
         reason = f"no other node responds ({format_ranks(gone)}): the link of {node0} is down, or the network"
         return gone, reason, False
     on_first_host = [peer for peer in gone if peer.host == first.host]

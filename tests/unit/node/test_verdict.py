@@ -153,6 +153,64 @@ def test_sigterm_to_all_ranks_is_an_mpirun_failure_and_to_one_a_rank_failure() -
     assert judge.ending.code == 143
 
 
+@pytest.mark.parametrize(
+    ("silent", "words"),
+    [
+        ((2, 3, 4, 5), "no other node responds (ranks 2-5): the link of node1 is down"),
+        ((2, 3, 4), "node2 stopped responding (ranks 2-3)"),  # node3 still has a rank that sends
+        ((0, 1, 2, 3, 4, 5), "node1 stopped responding (ranks 0-1)"),  # node0's too: it is not only the network
+        ((0, 1), "node1 stopped responding (ranks 0-1)"),
+    ],
+)
+def test_network_is_named_only_if_all_ranks_of_all_other_nodes_are_silent(silent: tuple[int, ...], words: str) -> None:
+    judge, record = verdict()
+    peers = cluster()
+    for rank in silent:
+        peers[rank].quiet = 26
+    judge.on_lost([peers[rank] for rank in silent], peers, NOW)
+    assert ("network" in record.status.reason) == ("no other node" in words)
+    assert missing(record.status.reason, words) == []
+
+
+def test_single_other_node_that_is_silent_is_no_fault_of_the_network() -> None:
+    judge, record = verdict()
+    peers = cluster(2)
+    for peer in peers[2:]:
+        peer.quiet = 26
+    judge.on_lost(peers[2:], peers, NOW)
+    assert first_failure_fields(record) == ("lost", 2, "node2", [2, 3])
+    assert "network" not in record.status.reason
+
+
+def test_wait_for_the_sender_of_a_signal_begins_with_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, record = verdict()
+    peers = cluster()
+    clock = types.SimpleNamespace(monotonic=lambda: NOW, time=time.time)
+    monkeypatch.setattr(module, "time", clock)
+    judge.check_outside_signals(NOW + 60, peers, False)
+    assert (judge.is_open, record.ends) == (False, 0), "no signal came"
+    judge.on_outside_signal(peers[3], 15)
+    clock.monotonic = lambda: NOW + module.SIGNAL_TIME
+    judge.on_outside_signal(peers[2], 15)  # a later one does not begin the wait again
+    judge.check_outside_signals(NOW + module.SIGNAL_TIME, peers, False)
+    assert record.ends == 0
+    judge.check_outside_signals(NOW + module.SIGNAL_TIME + 0.1, peers, False)
+    assert first_failure_fields(record)[:2] == ("signal", 2)
+
+
+def test_signal_after_the_end_of_a_run_has_begun_is_not_waited_for() -> None:
+    judge, record = verdict()
+    peers = cluster()
+    judge.on_exit(peers[0], Exit(1, True))
+    judge.on_outside_signal(peers[3], 15)
+    judge.check_outside_signals(time.monotonic() + 60, peers, False)
+    assert (judge.is_open, record.ends) == (False, 1)
+    assert first_failure_fields(record)[:2] == ("exit", 0)
+    judge.restart()
+    judge.check_outside_signals(time.monotonic() + 60, peers, False)
+    assert not judge.is_open, "a signal of the attempt before does not count for the next"
+
+
 def test_rank_lost_before_mpirun_ended_is_the_cause_unless_mpirun_was_killed() -> None:
     judge, record = verdict()
     peers = cluster()
