@@ -262,6 +262,9 @@ def test_every_command_takes_defaults() -> None:
         ("install", "wheelhouse = 'wheels'"),
         ("install", "requirement = ['requirements.txt']"),
         ("install", "with = ['torch @ https://x/torch.whl']"),
+        ("install", "with = ['torch @ file:torch.whl']"),
+        ("install", "with = ['./torch.whl']"),
+        ("install", "with = ['tqdm', 'wheels/torch.whl']"),
         ("run", "setup = '/tmp/x'"),
         ("run", "python = '/tmp/x'"),
         ("run", "mpi = '/tmp/mpirun'"),
@@ -287,6 +290,22 @@ def test_unsafe_options_are_refused_in_a_project_file_only(command: str, line: s
     (project / "ipexctl.toml").unlink()
     write_user(project, text)
     parse(command, *(["x.py"] if command in ("run", "exec", "play") else []))
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("install", "with = ['tqdm', 'transformers>=4.40,<5', 'accelerate[testing]']"),
+        ("run", "mpi = 'auto'"),
+        ("run", "export = ['A=1', 'B=/etc/passwd']"),
+        ("run", "checkpoint = 'out/..last/model.pt'"),
+    ],
+)
+def test_harmless_values_of_the_same_options_are_taken_from_a_project_file(
+    command: str, line: str, project: Path
+) -> None:
+    (project / "ipexctl.toml").write_text(f"[{command}]\n{line}\n")
+    parse(command, *(["x.py"] if command == "run" else []))
 
 
 def test_ssh_config_is_refused_at_top_level_and_in_a_cluster_table(project: Path) -> None:

@@ -103,6 +103,14 @@ def test_limit_may_name_a_file_of_hosts(tmp_path: Path) -> None:
     hosts = tuple(Host(f"node{n}", f"10.0.0.{n}") for n in (1, 2, 3))
     assert [host.name for host in limit_hosts(hosts, f"@{listed}")] == ["node1", "node2"]
     assert [host.name for host in limit_hosts(hosts, f"@{listed},!node1")] == ["node2"]
+    listed.write_text("# all but one\n!node2\r\n")
+    assert [host.name for host in limit_hosts(hosts, f"@{listed}")] == ["node1", "node3"]
+    listed.write_text("# none\n")
+    with pytest.raises(UserError, match="names no host"):
+        limit_hosts(hosts, f"@{listed}")
+    listed.write_bytes(b"node1\n\xff\n")
+    with pytest.raises(UserError, match="it is no text"):
+        limit_hosts(hosts, f"@{listed}")
     with pytest.raises(UserError) as caught:
         limit_hosts(hosts, "@/nowhere/at-all")
     assert "No such file" in caught.value.message

@@ -54,6 +54,9 @@ def test_expansion_keeps_order_and_repeats() -> None:
         ("node[1-4/0]", 6, "0"),
         ("node[01-100]", 6, ""),
         ("node[1-010]", 6, ""),
+        ("node[010-20]", 6, "010"),
+        (f"node[0-{MAX_HOSTS * 2}/2]", 6, "100,001"),
+        ("node[1-999999999/9]", 6, "111,111,111"),
         ("node[1:4]", 6, "-"),
         ("node[1..4]", 6, "-"),
         ("node[1-\N{ARABIC-INDIC DIGIT THREE}]", 6, ""),
@@ -76,6 +79,21 @@ def test_node_set_is_limited_to_max_hosts() -> None:
         expand(f"n[0-{MAX_HOSTS}]")
 
 
+def test_only_the_hosts_of_a_step_count_for_the_limit() -> None:
+    names = expand(f"n[0-{MAX_HOSTS * 2 - 1}/2]")
+    assert (len(names), names[-1]) == (MAX_HOSTS, f"n{MAX_HOSTS * 2 - 2}")
+    assert expand("n[0-4000000/1000000]") == ("n0", "n1000000", "n2000000", "n3000000", "n4000000")
+    assert expand("n[1-6/3]") == ("n1", "n4")
+    assert expand("n[1-7/3]") == ("n1", "n4", "n7")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"), [("node[010-020/5]", "node010 node015 node020"), ("node[0-2]", "node0 node1 node2")]
+)
+def test_padded_numbers_keep_their_width(text: str, names: str) -> None:
+    assert expand(text) == tuple(names.split())
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -92,7 +110,7 @@ def test_ansible_ranges_and_node_sets_are_expanded(text: str, names: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["n[a:3]", "n[c:a]", "n[01:100]", "n[1:2:0]", "n[a:c:0]", "n[1:]", "n[é:f]", "n[1:2:3:4]"]
+    "text", ["n[a:3]", "n[:c]", "n[c:a]", "n[01:100]", "n[1:2:0]", "n[a:c:0]", "n[1:]", "n[é:f]", "n[1:2:3:4]"]
 )
 def test_invalid_ansible_ranges_are_refused(text: str) -> None:
     with pytest.raises(WordError):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetch.destination import Destination
-from ipexctl.jobs.fetch.manifest import Requested
+from ipexctl.jobs.fetch.destination import Destination, WriteRefused, _part
+from ipexctl.jobs.fetch.manifest import FetchEntry, Requested
 from ipexctl.jobs.fetch.receiver import LIMITS, Receiver
 from ipexctl.remote.event_reader import EventLimits, EventReader
 from ipexctl.remote.outcome import HostError
@@ -157,3 +157,47 @@ def test_a_file_comes_in_pieces_however_they_are_cut(tmp_path: Path, lines: list
     giving = feed(tmp_path, entry("w.pt"), entry("e", 1), LISTED, *lines)
     assert giving.brought == ["w.pt", "e"]
     assert [(tmp_path / name).read_bytes() for name in ("w.pt", "e")] == [b"abc", b""]
+
+
+WEIGHTS = FetchEntry(0, ("w.pt",), "f", 0o644, 6, 10**9)
+
+
+@pytest.mark.parametrize(
+    ("listed", "meanwhile", "resumed_at"),
+    [
+        (b"abc", b"abc", 3),
+        (b"abc", b"abcXYZ", 3),  # another fetch wrote more of it since the list came
+        (b"abc", b"abcX and more than the whole file", 3),
+        (b"abc and more than the whole file", b"abc and more than the whole file", 0),
+        (b"abcdef", b"abcdef", 6),
+    ],
+)
+def test_part_that_is_longer_than_its_resumed_bytes_is_cut(
+    tmp_path: Path, listed: bytes, meanwhile: bytes, resumed_at: int
+) -> None:
+    part = tmp_path / _part(b"w.pt").decode()
+    part.write_bytes(listed)
+    with Destination(str(tmp_path)) as destination:
+        missing_part = destination.inspect(WEIGHTS)
+        assert missing_part is not None
+        assert missing_part.have == resumed_at
+        part.write_bytes(meanwhile)
+        destination.begin(WEIGHTS, resumed_at, missing_part)
+        destination.write(memoryview(b"abcdef"[resumed_at:]))
+        destination.finish(zlib.crc32(b"abcdef"), changed=False)
+    assert (tmp_path / "w.pt").read_bytes() == b"abcdef"
+    assert not part.exists()
+
+
+def test_part_that_became_shorter_is_removed_and_the_file_refused(tmp_path: Path) -> None:
+    part = tmp_path / _part(b"w.pt").decode()
+    part.write_bytes(b"abc")
+    with Destination(str(tmp_path)) as destination:
+        missing_part = destination.inspect(WEIGHTS)
+        assert missing_part is not None
+        part.write_bytes(b"ab")
+        destination.begin(WEIGHTS, 3, missing_part)
+        destination.write(memoryview(b"def"))
+        with pytest.raises(WriteRefused, match="fetch it again"):
+            destination.finish(zlib.crc32(b"abcdef"), changed=False)
+    assert list(tmp_path.iterdir()) == []

@@ -9,10 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from launch_helpers import cpu, machine, plan
 
-from ipexctl.jobs.submit.pipeline import _upload, restart_note
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.submit.pipeline import _launch_spec, _upload, restart_note
 from ipexctl.jobs.submit.project import ProjectLocation
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.launch.request import LaunchOptions
 
 PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
 CONTEXT: Any = SimpleNamespace(facts={})
@@ -72,3 +75,29 @@ def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
     assert "node2" not in note
     assert "--checkpoint" in note
     assert restart_note(hosts, dict.fromkeys(("node1", "node2", "node3"), "a")) == ""
+
+
+@pytest.mark.parametrize(
+    ("stores", "restarts", "expected"),
+    [
+        (("a", "a", "a"), 0, ""),
+        (("a", "a", "b"), 0, "out/last.pt"),  # two stores are enough to differ
+        (("a", "b", "c"), 2, "out/last.pt"),
+    ],
+)
+def test_checkpoint_is_exchanged_if_the_hosts_with_ranks_have_more_than_one_store(
+    stores: tuple[str, ...], restarts: int, expected: str
+) -> None:
+    planned = plan(*(machine(cpu(4), number) for number in (1, 2, 3)))
+    names = [host.name for host in planned.hosts]
+    request = RunRequest("script", ("train.py",), LaunchOptions(), checkpoint="out/last.pt", max_restarts=restarts)
+    of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
+    nothing = SimpleNamespace(logind=None)
+    context: Any = SimpleNamespace(
+        stores=of_host, setup=None, env=SimpleNamespace(version="3.11"), facts={"n": nothing}
+    )
+    record: Any = SimpleNamespace(script="train.py", env="e", node0=Host("n", "n"))
+    limits: Any = None
+    spec = _launch_spec(record, context, planned, request, limits)
+    assert spec.start.checkpoint == expected
+    assert [rank.store for rank in spec.start.ranks] == list(stores)

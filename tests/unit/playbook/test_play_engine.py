@@ -81,6 +81,24 @@ def test_rescue_after_a_run_once_failure_keeps_the_counts_correct(tmp_path: Path
     assert [recap(report, host.name) for host in HOSTS] == [(1, 0, 1), (1, 0, 0), (1, 0, 0)]
 
 
+HANDLERS = f"""\
+  handlers:
+    - {{name: first, fail: , {NODE2}}}
+    - {{name: second, debug: }}
+"""
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_host_whose_handler_fails_leaves_the_play_and_counts_as_failed(tmp_path: Path, flush: bool) -> None:
+    text = "- {name: begin, debug: , changed_when: true, notify: [first, second]}\n"
+    text += "- meta: flush_handlers\n- {name: after, debug: }\n" if flush else ""
+    report, _ = run_playbook(tmp_path, play_of(text, HANDLERS) + play_of("- {name: next play, debug: }\n"))
+    assert seen(report, "first")["node2"] == "failed"
+    for name in ("second", "next play", *(("after",) if flush else ())):
+        assert seen(report, name) == {"node1": "ok", "node3": "ok"}, name
+    assert [recap(report, host)[1] for host in ("node1", "node2", "node3")] == [0, 1, 0]
+
+
 def test_rescue_runs_on_failed_hosts_only_with_ansible_failed_variables(tmp_path: Path) -> None:
     text = f"""\
 - block:

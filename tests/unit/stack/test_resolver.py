@@ -22,10 +22,11 @@ from stack_helpers import (
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
-from ipexctl.stack.catalog.table import StackSpec, rows, version_key
+from ipexctl.stack.catalog.table import StackSpec, minor, rows, version_key
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import interpreters_for
+from ipexctl.stack.resolve.constraints import Constraints, read_constraints
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
 from ipexctl.stack.resolve.reasons import NoStack
 from ipexctl.stack.resolve.resolver import indexes, projects, resolve, resolve_by_table
@@ -58,6 +59,25 @@ def test_default_is_newest_oneccl_stack_then_maintained_then_any_compatible(
     plan = planned(resolve(NEWEST, {"n1": facts}, None))
     assert (plan.row.name, plan.backend) == (name, backend)
     assert plan.row.backend == plan.backend
+
+
+def test_default_prefers_maintained_pytorch_to_ipex_over_gloo_and_that_to_retired_pytorch() -> None:
+    found = read_constraints(NEWEST, rows())
+    assert isinstance(found, Constraints)
+    kinds = ["ccl" if row.oneccl_builds else "ipex" if row.ipex else minor(row.torch) for row in found.rows]
+    order = list(dict.fromkeys("torch" if kind[0].isdigit() else kind for kind in kinds))
+    assert order == ["ccl", "torch", "ipex"]
+    first_ipex = kinds.index("ipex")
+    maintained = [version_key(kind) for kind in kinds[:first_ipex] if kind[0].isdigit()]
+    retired = [version_key(kind) for kind in kinds[first_ipex:] if kind[0].isdigit()]
+    assert min(maintained) > max(retired), "the torch of an IPEX stack alone comes after all else"
+    rows_of_old = [replace(row, retired=True) if row.name == "torch-2.9" else row for row in rows()]
+    found = read_constraints(NEWEST, rows_of_old)
+    assert isinstance(found, Constraints)
+    names = [row.name for row in found.rows if not row.oneccl_builds]
+    gloo = [name for name in names if name.startswith("ipex")]
+    assert names.index("torch-2.10") < names.index(gloo[0])
+    assert names.index(gloo[-1]) < names.index("torch-2.9") < names.index("torch-2.8")
 
 
 def test_host_with_the_oldest_glibc_limits_the_stack_and_is_named() -> None:
