@@ -105,6 +105,14 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     return sentence, fix
 
 
+def _torch_library(found: PatternMatch) -> tuple[str, str] | None:
+    if not found.context.plan.get("install"):  # a Python of the user: which package had it is not known
+        return None
+    library = found.groups["library"]
+    lost = f"the environment of {fold(found.hosts)} is damaged: torch's own library {library} is gone"
+    return lost, f"to build it again: {found.context.repair}"
+
+
 _THROWN: Final = re.compile(r"^terminate called after throwing an instance of '(?P<what>[^']+)'", re.MULTILINE)
 
 
@@ -197,5 +205,6 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,
     "timed_out": _timed_out,
+    "torch_library": _torch_library,
 }
 """By the value of `explain` in a row."""

@@ -84,6 +84,14 @@ def test_lost_module_of_the_environment_is_repaired_and_not_added() -> None:
     assert missing(cause.sentence, "node2 sympy") == []
 
 
+@pytest.mark.parametrize(
+    ("plan", "expected"), [({"install": "ipexctl install"}, "library.torch"), ({"install": ""}, "library.missing")]
+)
+def test_lost_library_of_torch_damages_an_environment_of_ipexctl_only(plan: dict[str, Any], expected: str) -> None:
+    lost = "Traceback (most recent call last):\nImportError: libtorch_cpu.so: cannot open shared object file: No such"
+    assert cause_in(judged([(STOPPED, ""), (FAILED, lost)], plan=plan)).id == expected
+
+
 @pytest.mark.parametrize(("plan", "again"), [({}, True), ({"master_port": 29500}, False)])
 def test_advice_for_a_busy_port_depends_on_who_chose_it(plan: dict[str, Any], again: bool) -> None:
     busy = "The server socket has failed to listen on any local network address. port: 29500, name: EADDRINUSE"
