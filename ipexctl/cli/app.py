@@ -34,6 +34,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "run": "Run a script on all hosts, one process per rank.",
         "ps": "List the runs started from the control machine and their states.",
         "attach": "Watch a run again until it ends.",
+        "wait": "Wait until runs are over, without touching them.",
         "logs": "Print the output of a run's ranks.",
         "why": "Explain why a run ended: the likely cause and the fix.",
         "dump": "Show the Python stack of every rank of a run.",

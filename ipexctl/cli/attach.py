@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import typer
 
-from ipexctl.cli.options import NAMED_RUN, RANKS, TextOutput, ViewOptions, command
+from ipexctl.cli.options import NAMED_RUN, RANKS, SUMMARY, TextOutput, ViewOptions, command
 from ipexctl.errors import UserError
 
 
@@ -14,13 +17,17 @@ def attach_command(
     run: str | None = NAMED_RUN,
     ranks: str = RANKS,
     view: ViewOptions,
+    summary: Path | None = SUMMARY,
     output: TextOutput,
 ) -> None:
     """Watch a run from its first line until it ends; Ctrl-C stops the run, `q` detaches.
 
+    The exit code is the run's. SIGTERM stops the run, too; to wait without touching it: ipexctl wait.
+
     \b
     Example: ipexctl attach last
     """
+    from ipexctl.cli.summary_file import check_summary, write_summary_of_run
     from ipexctl.cli.watch import watch_run
     from ipexctl.jobs.ranks import parse_ranks
     from ipexctl.jobs.registry import RunRegistry
@@ -28,6 +35,8 @@ def attach_command(
     if output.json:
         raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")
     record = RunRegistry().find_named(run, "attach")
+    check_summary(summary)
+    began = time.monotonic()
     chosen = parse_ranks(ranks).within(record.world_size)
     events = None
     if view.events:
@@ -35,4 +44,7 @@ def attach_command(
         from ipexctl.ui.run.events import EventsView
 
         events = EventsView(Cancel(), ranks=chosen, quiet=output.quiet)
-    raise typer.Exit(watch_run(record, view, chosen, output, events=events))
+    code = watch_run(record, view, chosen, output, events=events)
+    if summary is not None and not write_summary_of_run(summary, record, code, time.monotonic() - began):
+        code = code or 1
+    raise typer.Exit(code)

@@ -43,7 +43,8 @@ def logs_command(
 ) -> None:
     """Print the output of the ranks in order of time, each line prefixed with its rank.
 
-    The stdout of a rank goes to stdout, its stderr to stderr. Only the chosen lines travel from node0.
+    The stdout of a rank goes to stdout, its stderr to stderr. Only the chosen
+    lines travel from node0. With --follow, the exit code is the run's.
 
     \b
     Example: ipexctl logs last -r 0 --tail 20 -f
@@ -91,7 +92,8 @@ def logs_command(
         )
         with shown:
             try:
-                follower.follow(to_the_end=follow)
+                ended = follower.follow(to_the_end=follow)
+                code = code or (ended.exit_code if follow else 0)
             except Cancelled:
                 pass
             except HostError as error:

@@ -60,6 +60,7 @@ RUN: Final = argument(
 """The argument RUN of commands that only read."""
 NAMED_RUN: Final = argument("RUN", "Run id, a unique prefix of it, or `last`.", None, autocompletion=complete.runs)
 """The argument RUN of commands that can end the run: without it the call is refused, and the last run is named."""
+RUNS: Final = argument("RUN…", "Run ids, unique prefixes of them, or `last`.", autocompletion=complete.runs)
 RANKS: Final = option("--ranks -r RANKS", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all")
 RECONNECT: Final = option(
     "--reconnect S",
@@ -67,6 +68,7 @@ RECONNECT: Final = option(
     RECONNECT_SECONDS,
     min=0,
 )
+SUMMARY: Final = option("--summary FILE", "Write the outcome to this file as JSON.")
 PACKAGES: Final = option("--with PKG", "Further package to install, such as 'peft>=0.17'; repeatable.")
 REQUIREMENTS: Final = option(
     "--requirement -r FILE", "Requirements file of further packages; torch stays as it is. Repeatable."

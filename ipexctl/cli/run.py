@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import signal
 import sys
@@ -16,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
-from ipexctl.cli.options import PACKAGES, REQUIREMENTS, Output, PlanOutput, ViewOptions, command, flag, option
+from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
+from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
 from ipexctl.text import counted
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.facts.gather import HostFacts
     from ipexctl.jobs.ranks import RankSet
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
@@ -56,7 +54,7 @@ def run_command(
     view: ViewOptions,
     detach: bool = flag("--detach", "Start the run and return immediately."),
     dry_run: bool = flag("--dry-run", "Print ranks, variables with their reasons and the mpirun line; start nothing."),
-    summary: Path | None = option("--summary FILE", "Write the outcome to this file as JSON."),
+    summary: Path | None = SUMMARY,
     line: RunLine,
 ) -> None:
     """Run a script on all hosts, one process per rank.
@@ -149,7 +147,7 @@ def run_command(
     if code not in NO_CLEANUP:
         with session_pool(targets) as (pool, _):
             pipeline.remove_job_files(hosts, submitted.record, pool)
-    if summary is not None and not _write_summary(summary, submitted.record, code, called.seconds):
+    if summary is not None and not write_summary_of_run(summary, submitted.record, code, called.seconds):
         code = code or 1
     raise typer.Exit(code)
 
@@ -216,7 +214,7 @@ class RunCall:
             self.events.fail("not-started", reason or "interrupted", fix)
             self.events.finish(code, None)
         if self.summary is not None:
-            _write_summary(self.summary, None, code, self.seconds)
+            write_summary(self.summary, None, None, code, self.seconds)
         return typer.Exit(code)
 
 
@@ -248,42 +246,12 @@ def _refuse_ignored_options(
             "--summary is written at the end of the run, so it cannot be used with --detach",
             fix="use ipexctl ps --json",
         )
-    if summary is not None and (problem := _unwritable(summary)):
-        raise UserError(f"--summary {summary}: {problem}", fix="a file that can be written")
+    check_summary(summary)
     named = {name for name in ("stack", "torch") if getattr(line.launch, name)} - line.targets.defaults.keys()
     if named and not (install or dry_run):
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
         )
-
-
-def _unwritable(path: Path) -> str:
-    try:
-        if path.is_dir():
-            return "it is a directory"
-        if not path.parent.is_dir():
-            return f"there is no directory {path.parent}"
-        is_writable = os.access(path if path.exists() else path.parent, os.W_OK)
-    except PermissionError:
-        is_writable = False
-    return "" if is_writable else os.strerror(errno.EACCES)
-
-
-def _write_summary(path: Path, record: RunRecord | None, code: int, seconds: float) -> bool:
-    """Write the outcome for a script; id and state are null if no run started. Returns whether it was written."""
-    from ipexctl.jobs.local_copy import read_final_status
-    from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.ui.messages import print_message
-    from ipexctl.ui.run.summary import summary_fields
-
-    status = None if record is None else read_final_status(RunRegistry().directory / record.id)
-    document = {"schema": "ipexctl.run/1", **summary_fields(record, status, code, seconds)}
-    try:
-        path.write_text(json.dumps(document, indent=2) + "\n")
-    except OSError as error:
-        print_message(f"--summary {path}: {error.strerror or error}; it is not written")
-        return False
-    return True
 
 
 def _install_first(

@@ -41,6 +41,15 @@ class RunEnded:
     status: RunStatus | None = None
 
 
+class NotReachedAgain(Unreachable):
+    """Node0 was reached, then lost, and was away for longer than the call allows."""
+
+    def __init__(self, reason: str, advice: str, last: Unreachable) -> None:
+        super().__init__(reason, advice)
+        self.last = last
+        """The last attempt to reach it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LineChoice:
     """The lines that node0 sends; all of them by default."""
@@ -136,10 +145,11 @@ class Follower:
         step = self._absence.on_loss(now)
         name, run = self._record.node0.name, self._record.id
         if step == "over":
-            raise Unreachable(
+            raise NotReachedAgain(
                 f"not reached for {rough_duration(self._absence.limit)} (--reconnect): {error.reason}; "
                 f"whether run {run} goes on cannot be seen from here",
                 f"when {name} answers again: ipexctl attach {run}, or, if the run has ended: ipexctl why {run}",
+                error,
             )
         left = rough_duration(self._absence.left(now))
         if step == "lost":

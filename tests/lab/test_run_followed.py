@@ -127,6 +127,26 @@ def test_node0_that_stays_away_ends_the_call_and_not_the_run(cluster: Cluster) -
     assert cluster.call("stop", run).rc == 0
 
 
+def test_wait_survives_a_node0_that_is_away_and_says_what_it_saw(cluster: Cluster) -> None:
+    cluster.write("ends.py", "import sys, time\nprint('here', flush=True)\ntime.sleep(45)\nsys.exit(5)\n")
+    run = cluster.run("--ppn", "1", "--detach", "-l", "node1", "ends.py").out.strip()
+    cluster.wait_until(run, "running")
+    waiting, short = cluster.begin_call("wait", run), cluster.begin_call("wait", run, "--timeout", "25")
+    time.sleep(3)
+    break_host(cluster.lab.hosts[0], "sshd-dead")
+    subprocess.run(["ss", "-K", "dst", cluster.lab.hosts[0].address, "dport", "=", "22"], capture_output=True)
+    try:
+        assert short.end(60) == 3, short.err.read_text()
+        new = cluster.call("wait", run, "--timeout", "3")
+        assert new.rc == 3, new.err
+        assert "cannot be seen" in new.err
+    finally:
+        mend_host(cluster.lab.hosts[0])
+    assert waiting.end(90) == 5, waiting.err.read_text()
+    errors = waiting.err.read_text()
+    assert errors.index("cannot be seen") < errors.index("is reached again") < errors.index("failed")
+
+
 def test_ctrl_c_with_unreachable_node0_prints_the_stop_command(cluster: Cluster) -> None:
     run = cluster.run("--ppn", "1", "--detach", "counts.py", "100000").out.strip()
     cluster.wait_until(run, "running")

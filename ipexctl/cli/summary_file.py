@@ -1,0 +1,56 @@
+"""`--summary FILE` of run, attach and wait: the outcome of a run as JSON, for the script that made the call."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING
+
+from ipexctl.errors import UserError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.records import RunStatus
+
+
+def check_summary(path: Path | None) -> None:
+    """Raise a UserError, before the run, for a file that can't be written at its end."""
+    if path is not None and (problem := _unwritable(path)):
+        raise UserError(f"--summary {path}: {problem}", fix="a file that can be written")
+
+
+def _unwritable(path: Path) -> str:
+    try:
+        if path.is_dir():
+            return "it is a directory"
+        if not path.parent.is_dir():
+            return f"there is no directory {path.parent}"
+        is_writable = os.access(path if path.exists() else path.parent, os.W_OK)
+    except PermissionError:
+        is_writable = False
+    return "" if is_writable else os.strerror(errno.EACCES)
+
+
+def write_summary(path: Path, record: RunRecord | None, status: RunStatus | None, code: int, seconds: float) -> bool:
+    """Write the outcome for a script; id and state are null if no run started. Returns whether it was written."""
+    from ipexctl.ui.messages import print_message
+    from ipexctl.ui.run.summary import summary_fields
+
+    document = {"schema": "ipexctl.run/1", **summary_fields(record, status, code, seconds)}
+    try:
+        path.write_text(json.dumps(document, indent=2) + "\n")
+    except OSError as error:
+        print_message(f"--summary {path}: {error.strerror or error}; it is not written")
+        return False
+    return True
+
+
+def write_summary_of_run(path: Path, record: RunRecord, code: int, seconds: float) -> bool:
+    """The same for a run that was followed: its status is in the copy on this machine."""
+    from ipexctl.jobs.local_copy import read_final_status
+    from ipexctl.jobs.registry import RunRegistry
+
+    return write_summary(path, record, read_final_status(RunRegistry().directory / record.id), code, seconds)
