@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ipexctl.node.common.frames import Chunk, CompressedFrameReader, decode_chunk, decode_json
+from ipexctl.node.common.frames import CompressedFrameReader, OutputPart, decode_json, decode_output
 from ipexctl.node.common.home import MARK
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.node_call import agent_zip
@@ -121,8 +121,8 @@ def wait_until(
         time.sleep(max(0.01, time.monotonic() - began))
 
 
-def read_events(number: int) -> Iterator[Chunk | dict[str, Any]]:
-    """Chunks and messages as they come, then the last line."""
+def read_events(number: int) -> Iterator[OutputPart | dict[str, Any]]:
+    """Output and messages as they come, then the last line."""
     line = b""
     while not line.endswith(b"\n") and (more := os.read(number, 1)):
         line += more
@@ -132,7 +132,7 @@ def read_events(number: int) -> Iterator[Chunk | dict[str, Any]]:
     frames = CompressedFrameReader()
     while not frames.is_over and (data := os.read(number, 65536)):
         for kind, payload in frames.feed(data):
-            yield decode_json(payload) if kind == b"J" else decode_chunk(kind, payload)
+            yield decode_json(payload) if kind == b"J" else decode_output(kind, payload)
     rest = frames.rest
     while data := os.read(number, 65536):
         rest += data

@@ -1,7 +1,12 @@
 """Follows a run on node0: reports its output and status, and reconnects where the connection is lost.
 
+In come the frames of `node/run/follow.py`, over sessions that the caller opens; out go updates, each once and in order:
+chunks of a rank's output, notes of ipexctl in it, the status, notices for the user, and at last `RunEnded`. A local
+copy gets the output before they do. A `RunView` shows them.
+
 The run does not know its followers; leaving it changes nothing. Each wait has a bound: for a frame on an open
-connection, and for a node0 that is away (`reconnect.py`).
+connection, and for a node0 that is away (`reconnect.py`). What arrives is checked: output of a rank
+that the run does not have ends the call.
 """
 
 from __future__ import annotations
@@ -13,8 +18,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.node0 import call_on_node0, open_copy
+from ipexctl.jobs.old_notes import OldNotes
 from ipexctl.jobs.reconnect import Absence, silence_limit
-from ipexctl.node.common.frames import SUFFIXES, Chunk, Frame, FrameError, StreamName, decode_chunk, decode_json
+from ipexctl.node.common.frames import (
+    SUFFIXES,
+    Chunk,
+    Frame,
+    FrameError,
+    Note,
+    OutputPart,
+    StreamName,
+    decode_json,
+    decode_output,
+)
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
@@ -66,7 +82,7 @@ class LineChoice:
 
 
 ALL_LINES: Final = LineChoice()
-RunUpdate = Chunk | RunStatus | Notice | RunEnded
+RunUpdate = Chunk | Note | RunStatus | Notice | RunEnded
 OnRunUpdate = Callable[[RunUpdate], None]
 FollowCall = Callable[["FollowRequest", Callable[[Frame], None], Cancel], Reply]
 """Sends the request to node0 and returns its last event; frames go to the callback."""
@@ -111,6 +127,7 @@ class Follower:
         self._figures = figures
         self._first_call = first_call
         self._dump: DumpReceiver | None = None
+        self._old_notes = OldNotes()
         self._absence = Absence(reconnect)
         self._silence_limit = silence_limit(reconnect)
         self._silent_since: float | None = None
@@ -179,6 +196,8 @@ class Follower:
             }
             last = self._call(session, request)
         status = self._on_status(last.record("status"))
+        for part in self._old_notes.flush():
+            self._watch(part)
         tail = [f"  {line}" for line in status.mpirun.tail if line.strip()]
         if status.state == "failed" and tail:
             self._watch(Notice("\n".join(["the last lines of mpirun.log:", *tail]), True))
@@ -211,7 +230,7 @@ class Follower:
     def _on_frame(self, frame: Frame) -> None:
         kind, payload = frame
         if kind != b"J":
-            self._on_chunk(decode_chunk(kind, payload)._replace(at=self._received_at))
+            self._on_output(decode_output(kind, payload)._replace(at=self._received_at))
             return
         message = decode_json(payload)
         if "stacks" in message:
@@ -233,14 +252,23 @@ class Follower:
         elif "status" in message:
             self._watch(self._on_status(Reply(message).record("status")))
 
-    def _on_chunk(self, chunk: Chunk) -> None:
-        if 0 < self._record.world_size <= chunk.rank:
-            raise FrameError(f"output of rank {chunk.rank}, which this run doesn't have")
-        self.offsets[f"{chunk.rank}.{SUFFIXES[chunk.stream]}"] = chunk.end
+    def _on_output(self, part: OutputPart) -> None:
+        if 0 < self._record.world_size <= part.rank:
+            raise FrameError(f"output of rank {part.rank}, which this run doesn't have")
+        self.offsets[f"{part.rank}.{SUFFIXES[part.stream]}"] = part.end
         if self._copy is not None:
-            self._copy.write(chunk)
+            self._copy.write(part)
             self._check_copy()
-        self._watch(chunk)
+        if isinstance(part, Note) or self._has_notes:
+            self._watch(part)
+        else:
+            for found in self._old_notes.feed(part):
+                self._watch(found)
+
+    @property
+    def _has_notes(self) -> bool:
+        """Whether the record says which lines are ipexctl's; the first status comes before the output."""
+        return self.status is not None and self.status.notes
 
     def _on_status(self, document: dict[str, Any]) -> RunStatus:
         self.document = document

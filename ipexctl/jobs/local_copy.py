@@ -2,6 +2,7 @@
 
     RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
     RUNS/ID/output.times                when node0 received which of it
+    RUNS/ID/output.notes                which lines of it are ipexctl's
     RUNS/ID/stacks/dump-last.json       the last stack dump of a silent run that node0 sent
     RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
     RUNS/ID/plan.json                   the plan of a run that this call started: `why` finds its packages there
@@ -20,8 +21,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.files import make_private_directory, read_json, write_atomically, write_json_atomically
-from ipexctl.node.common.frames import SUFFIXES, Chunk
+from ipexctl.node.common.frames import SUFFIXES, Note, OutputPart
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
+from ipexctl.node.run.output_notes import NotesWriter
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.node.run.stack_dumps import dump_path
 
@@ -44,11 +46,12 @@ class LocalCopy:
         self._open: dict[str, int] = {}
         self._sizes: dict[str, int] = {}
         self._times: TimesWriter | None = None
+        self._notes: NotesWriter | None = None
         self._state = ""
         self._status_at = 0.0
 
-    def write(self, chunk: Chunk) -> None:
-        """Write a chunk of a rank's output. Chunks of one stream come in order, from its beginning."""
+    def write(self, chunk: OutputPart) -> None:
+        """Write a piece of a rank's output. Those of one stream come in order, from its beginning."""
         if self.error is not None:
             return
         name = f"{chunk.rank:04}.{SUFFIXES[chunk.stream]}"
@@ -58,6 +61,8 @@ class LocalCopy:
             if offset > self._sizes[name]:
                 raise OSError(0, f"{name} has become shorter")
             is_new = chunk.end > self._sizes[name]
+            if is_new and isinstance(chunk, Note):
+                self._write_note(chunk)
             while data and offset + len(data) > self._sizes[name]:
                 written = os.pwrite(number, data, offset)
                 offset, data = offset + written, data[written:]
@@ -67,7 +72,12 @@ class LocalCopy:
         except OSError as error:
             self._give_up(error)
 
-    def _write_time(self, chunk: Chunk, at: float) -> None:
+    def _write_note(self, note: Note) -> None:
+        if self._notes is None:
+            self._notes = NotesWriter(str(self.directory / "output.notes"))
+        self._notes.add(note)
+
+    def _write_time(self, chunk: OutputPart, at: float) -> None:
         if self._times is None:
             self._times = TimesWriter(str(self.directory / "output.times"))
         self._times.add(chunk.rank, chunk.stream, chunk.end)
@@ -107,6 +117,9 @@ class LocalCopy:
         if self._times is not None:
             self._times.close()
             self._times = None
+        if self._notes is not None:
+            self._notes.close()
+            self._notes = None
 
     def _file(self, name: str) -> int:
         number = self._open.get(name)

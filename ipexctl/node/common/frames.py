@@ -1,8 +1,15 @@
 """Frames: the encoding of a rank's output and messages, between rank and supervisor, and from node0 to a follower.
 
-A frame is the payload's length (4 bytes, big-endian), one byte for its kind, the payload. Kinds: `J`, a JSON object;
-`O` and `E`, a chunk of stdout or stderr: the rank (4 bytes), the chunk's offset in the stream (8 bytes), then the bytes
-unchanged. Frames are read from other hosts: their size is bounded, and every payload is checked.
+A frame is the payload's length (4 bytes, big-endian), one byte for its kind, the payload. Values go in, bytes come out,
+and the other way round; nothing here reads a file or a socket. The kinds:
+
+    J     a JSON object
+    O, E  a chunk of stdout or stderr: the rank (4 bytes), the chunk's offset in the stream (8 bytes), then the bytes
+          unchanged
+    N     a note: a line that ipexctl has put into the output of a rank (`node/run/output_notes.py`), as JSON
+
+Only ipexctl makes notes: no bytes that a script prints become a frame of another kind than `O` and `E`. Frames are read
+from other hosts, so their size is bounded, and every payload is checked.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import TYPE_CHECKING, Callable, Iterator, Literal, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Callable, Iterator, Literal, Mapping, NamedTuple, Tuple, Union
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -27,6 +34,7 @@ Frame = Tuple[bytes, bytes]
 StreamName = Literal["stdout", "stderr"]
 SUFFIXES: dict[StreamName, str] = {"stdout": "out", "stderr": "err"}
 """StreamName → the suffix of its file, and its name in messages."""
+NOTE = b"N"
 _KINDS: dict[StreamName, bytes] = {"stdout": b"O", "stderr": b"E"}
 _STREAMS: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 
@@ -50,6 +58,30 @@ class Chunk(NamedTuple):
     def end(self) -> int:
         """The position after its last byte."""
         return self.offset + len(self.data)
+
+
+class Note(NamedTuple):
+    """A line that ipexctl has put into a rank's output. Its first fields are those of a chunk."""
+
+    rank: int
+    stream: StreamName
+    data: bytes
+    """The line in the file, with its end."""
+    offset: int
+    """Its position in the file."""
+    at: float | None
+    """As for a chunk."""
+    kind: str
+    fields: Mapping[str, object]
+    """What it says, as values; `output_notes.py` has those of each kind."""
+
+    @property
+    def end(self) -> int:
+        return self.offset + len(self.data)
+
+
+OutputPart = Union[Chunk, Note]
+"""A piece of the output as followers get it."""
 
 
 def last_state(line: bytes) -> bytes:
@@ -86,6 +118,38 @@ def decode_chunk(kind: bytes, payload: bytes) -> Chunk:
         raise FrameError("a frame of another kind")
     rank, offset = _CHUNK_HEAD.unpack_from(payload)
     return Chunk(rank, stream, payload[_CHUNK_HEAD.size :], offset)
+
+
+def encode_note(note: Note) -> bytes:
+    payload = json.dumps(
+        {
+            "rank": note.rank,
+            "stream": note.stream,
+            "offset": note.offset,
+            "line": note.data.decode(errors="replace"),
+            "kind": note.kind,
+            "fields": note.fields,
+        }
+    ).encode()
+    return HEAD.pack(len(payload), NOTE) + payload
+
+
+def decode_note(payload: bytes) -> Note:
+    document = decode_json(payload)
+    stream: StreamName = "stderr" if document.get("stream") == "stderr" else "stdout"
+    try:
+        rank, offset, line = document["rank"], document["offset"], document["line"]
+        kind, fields = document["kind"], document["fields"]
+    except KeyError:
+        raise FrameError("a note of another shape") from None
+    is_placed = type(rank) is int and type(offset) is int and rank >= 0 <= offset and isinstance(line, str)
+    if not (is_placed and isinstance(kind, str) and isinstance(fields, dict)):
+        raise FrameError("a note of another shape")
+    return Note(rank, stream, line.encode(errors="replace"), offset, None, kind, fields)
+
+
+def decode_output(kind: bytes, payload: bytes) -> OutputPart:
+    return decode_note(payload) if kind == NOTE else decode_chunk(kind, payload)
 
 
 class FrameReader:

@@ -164,6 +164,9 @@ class RunStatus(NamedTuple):
     unstored_output: int | None = None
     """The supervisor's descriptor of the memory that holds output while the disk is full (`unstored_output.py`)."""
 
+    notes: bool = False
+    """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
+
     @property
     def output_lost(self) -> LostOutput | None:
         gaps = [rank for rank in self.ranks if rank.lost]

@@ -1,9 +1,13 @@
 """Follows a run until it has ended: its output in order of time, by offset, and its status.
 
-A FollowRequest is answered with frames: chunks of output, and the messages {"status"}, {"at": the time of the chunks
-that follow}, the dump that --on-hang has taken (`stack_dumps.encode_dump`) and {}, which only shows that the run is
-followed; then {"event": "done", "status"}. The run does not know its followers, which only read its directory; one that
-finds the supervisor dead records that (`status_file.py`).
+A FollowRequest is answered with frames: chunks of output, notes, and the messages {"status"}, {"at": the time of the
+output that follows}, the dump that --on-hang has taken (`stack_dumps.encode_dump`) and {}, which only shows that the
+run is followed; then {"event": "done", "status"}.
+
+It decides in which order output is sent, and when a status is worth sending. The rules: the run does not know its
+followers, which only read its directory; one that finds the supervisor dead records that (`status_file.py`). Every byte
+is sent once, also to a caller that connects again, as it names the offsets that it has. A note is told from output by
+its entry in `output.notes` alone (`output_notes.py`), which is read after the end of the output is known.
 """
 
 from __future__ import annotations
@@ -18,9 +22,20 @@ from typing import BinaryIO, Iterable, Iterator, Mapping, Sequence
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
 from ipexctl.node.common.files import RunReference, rundir_of
-from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, encode_json
+from ipexctl.node.common.frames import (
+    SUFFIXES,
+    Chunk,
+    CompressedFrameWriter,
+    Note,
+    OutputPart,
+    StreamName,
+    encode_chunk,
+    encode_json,
+    encode_note,
+)
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
+from ipexctl.node.run.output_notes import NotesReader
 from ipexctl.node.run.output_times import OutputKey, TimesReader
 from ipexctl.node.run.stack_dumps import encode_dump
 from ipexctl.node.run.status_file import StoredStatus, read_status_file
@@ -73,32 +88,53 @@ class FollowRequest(RunReference):
 class FollowedFile:
     """One stream of one rank."""
 
-    def __init__(self, path: str, rank: int, stream: StreamName, offset: int) -> None:
+    def __init__(self, path: str, rank: int, stream: StreamName, offset: int, notes: NotesReader | None = None) -> None:
+        """Those of `notes` that were refreshed after the end of the output was known are told from output."""
         self.path = path
         self.offset = offset
+        self._notes = notes
         self._rank, self._stream = rank, stream
         self._number = -1
 
-    def chunks(self, end: int, at: float | None) -> Iterator[Chunk]:
+    def chunks(self, end: int, at: float | None) -> Iterator[OutputPart]:
         """Output up to that offset, as far as it is there."""
         while self.offset < end and self._is_open():
-            data = os.pread(self._number, min(CHUNK_SIZE, end - self.offset), self.offset)
+            stop, note = end, self._next_note()
+            if note is not None and note.offset == self.offset:
+                if note.end > end:  # it is being written
+                    return
+                self.offset = note.end
+                yield note._replace(at=at)
+                continue
+            if note is not None:
+                stop = min(end, note.offset)
+            data = os.pread(self._number, min(CHUNK_SIZE, stop - self.offset), self.offset)
             if not data:
                 return
             self.offset += len(data)
             yield Chunk(self._rank, self._stream, data, self.offset - len(data), at)
 
-    def pass_on(self, chunk: Chunk, at: float) -> Iterator[Chunk]:
-        """The part of a chunk that was not sent yet; it is not in the file."""
+    def pass_on(self, chunk: Chunk, at: float) -> Iterator[OutputPart]:
+        """The part of a chunk that was not sent yet; it is not in the file. A note is a chunk of its own."""
         new = chunk.data[self.offset - chunk.offset :]
-        if new:
+        note = self._next_note()
+        if new and note is not None and (note.offset, note.end) == (self.offset, chunk.end):
+            self.offset = note.end
+            yield note._replace(at=at)
+        elif new:
             self.offset += len(new)
             yield Chunk(self._rank, self._stream, new, self.offset - len(new), at)
 
-    def new_chunks(self, at: float | None) -> Iterator[Chunk]:
+    def new_chunks(self, at: float | None) -> Iterator[OutputPart]:
         """New output, up to the end of the file as it is now."""
         if self._is_open():
-            yield from self.chunks(os.fstat(self._number).st_size, at)
+            size = os.fstat(self._number).st_size
+            if self._notes is not None and size > self.offset:
+                self._notes.refresh()
+            yield from self.chunks(size, at)
+
+    def _next_note(self) -> Note | None:
+        return None if self._notes is None else self._notes.find_next(self._rank, self._stream, self.offset)
 
     def _is_open(self) -> bool:
         if self._number < 0:
@@ -115,15 +151,22 @@ class OutputReader:
     """The output of the chosen ranks, in order of time."""
 
     def __init__(
-        self, files: dict[OutputKey, FollowedFile], times: TimesReader, unstored: UnstoredReader, *, is_live: bool
+        self,
+        files: dict[OutputKey, FollowedFile],
+        times: TimesReader,
+        unstored: UnstoredReader,
+        notes: NotesReader | None = None,
+        *,
+        is_live: bool,
     ) -> None:
         self.files = files
+        self._notes = notes
         self.is_live = is_live
         self._unstored = unstored
         self._times = times
         self._looked_at = 0.0
 
-    def new_chunks(self) -> Iterator[Chunk]:
+    def new_chunks(self) -> Iterator[OutputPart]:
         """All new output: that with a time, the oldest first, then the rest of each file."""
         for at, key, end in self._times.entries():
             file = self.files.get(key)
@@ -138,12 +181,14 @@ class OutputReader:
         for file in self.files.values():
             yield from file.new_chunks(latest)
 
-    def _unstored_chunks(self) -> Iterator[Chunk]:
+    def _unstored_chunks(self) -> Iterator[OutputPart]:
         """Output that the disk has no room for, behind that in the files."""
         for chunk in self._unstored.new_chunks():
             file = self.files.get((chunk.rank, chunk.stream))
             if file is None:
                 continue
+            if self._notes is not None:
+                self._notes.refresh()
             now = time.time()
             yield from file.chunks(chunk.offset, now)
             if file.offset < chunk.offset:  # it is being written to the file
@@ -151,7 +196,7 @@ class OutputReader:
             yield from file.pass_on(chunk, now)
 
 
-def files_of(request: FollowRequest, rundir: str, world_size: int) -> dict[OutputKey, FollowedFile]:
+def files_of(request: FollowRequest, rundir: str, world_size: int, notes: NotesReader) -> dict[OutputKey, FollowedFile]:
     ranks = request["ranks"]
     tail = None if request["grep"] else request["tail"]
     files: dict[OutputKey, FollowedFile] = {}
@@ -163,7 +208,7 @@ def files_of(request: FollowRequest, rundir: str, world_size: int) -> dict[Outpu
             offset = request["offsets"].get(f"{rank}.{suffix}")
             if offset is None:
                 offset = 0 if tail is None else start_of_last_lines(path, tail)
-            files[rank, stream] = FollowedFile(path, rank, stream, offset)
+            files[rank, stream] = FollowedFile(path, rank, stream, offset, notes)
     return files
 
 
@@ -286,23 +331,25 @@ class OutputSender:
             self._writer.send(encode_json({}))
             self._writer.flush()
 
-    def _send(self, chunks: Iterable[Chunk]) -> None:
-        for chunk in chunks:
-            if chunk.data and chunk.at != self._at:
-                self._at = chunk.at
-                self._writer.send(encode_json({"at": chunk.at}))
-            self._writer.send(encode_chunk(chunk))
+    def _send(self, parts: Iterable[OutputPart]) -> None:
+        for part in parts:
+            if part.data and part.at != self._at:
+                self._at = part.at
+                self._writer.send(encode_json({"at": part.at}))
+            self._writer.send(encode_note(part) if isinstance(part, Note) else encode_chunk(part))
 
 
 def follow(request: FollowRequest, _: object) -> Json:
     allow_many_files()  # each rank has two files
     rundir, is_copy = rundir_of(request), request["copy"]
     first = read_status_file(rundir, is_copy=is_copy)
-    files = files_of(request, rundir, first.status.world_size)
-    times = TimesReader(os.path.join(rundir, "output.times"), len(files), exact=request["exact"])
+    notes = NotesReader(os.path.join(rundir, "output.notes"))
+    files = files_of(request, rundir, first.status.world_size, notes)
+    path = os.path.join(rundir, "output.times")
+    times = TimesReader(path, len(files), exact=request["exact"], on_read=notes.refresh)
     is_here = first.status.supervisor.is_of_this_machine and not (is_copy or first.status.is_over)
     unstored = UnstoredReader(first.status.supervisor.pid, first.status.unstored_output if is_here else None)
-    output = OutputReader(files, times, unstored, is_live=not (is_copy or first.status.is_over))
+    output = OutputReader(files, times, unstored, notes, is_live=not (is_copy or first.status.is_over))
     chosen = OutputFilter(request["grep"], request["tail"])
     with emit_frames() as writer:
         sender = OutputSender(output, chosen, writer)
@@ -311,6 +358,7 @@ def follow(request: FollowRequest, _: object) -> Json:
             sender.send_all(is_final=True)
             return {"status": first.document}
         if request["tail"] is not None:
+            writer.send(encode_json({"status": first.document}))  # the caller reads output by what it says of notes
             sender.send_all(is_final=False)
         statuses = StatusWatcher(rundir, request["figures"])
         changes = ChangeSignal(rundir, is_local=first.status.supervisor.is_of_this_machine)

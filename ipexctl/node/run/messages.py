@@ -64,6 +64,12 @@ class Started(NamedTuple):
     pid: int
 
 
+class NotStarted(NamedTuple):
+    """The command could not be started; its exit follows."""
+
+    reason: str
+
+
 class Mismatch(NamedTuple):
     text: str
 
@@ -117,6 +123,7 @@ Message = Union[
     Beat,
     CheckpointFailed,
     Started,
+    NotStarted,
     Mismatch,
     OutsideSignal,
     Exit,
@@ -132,6 +139,7 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
     "beat": Beat,
     "checkpoint-failed": CheckpointFailed,
     "start": Started,
+    "not-started": NotStarted,
     "mismatch": Mismatch,
     "outside-signal": OutsideSignal,
     "exit": Exit,

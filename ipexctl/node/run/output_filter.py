@@ -1,4 +1,9 @@
-"""Chooses lines of the ranks' output: those that match a regular expression, and the last ones."""
+"""Chooses lines of the ranks' output: those that match a regular expression, and the last ones.
+
+In come chunks and notes in order of time; out go the chosen lines as chunks, and notes as they came. The rules: without
+a choice everything passes at once, also a part of a line; a note is a line like others when lines are counted or
+searched, and stays a note; what is kept in memory and the time of a search are bounded.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Iterable, NoReturn
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.frames import last_state
+from ipexctl.node.common.frames import Chunk, Note, last_state
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.frames import Chunk
+    from ipexctl.node.common.frames import OutputPart
     from ipexctl.node.run.output_times import OutputKey
 
 MAX_SEARCHED = 16 << 10
@@ -32,21 +37,21 @@ class OutputFilter:
     def __init__(self, pattern: str, tail: int | None) -> None:
         self._pattern = compile_pattern(pattern) if pattern else None
         self._unfinished: dict[OutputKey, list[Chunk]] = {}
-        self._last: deque[Chunk] | None = None if tail is None else deque(maxlen=tail)
+        self._last: deque[OutputPart] | None = None if tail is None else deque(maxlen=tail)
 
-    def feed(self, chunk: Chunk) -> Iterable[Chunk]:
-        """The chosen lines that this chunk ends; none while the last lines are being looked for."""
+    def feed(self, part: OutputPart) -> Iterable[OutputPart]:
+        """The chosen lines that this part ends; none while the last lines are being looked for."""
         if self._pattern is None and self._last is None:
-            return [chunk]
-        lines = self._chosen_lines(self._whole_lines(chunk))
+            return [part]
+        lines = self._chosen_note(part) if isinstance(part, Note) else self._chosen_lines(self._whole_lines(part))
         if self._last is None:
             return merged(lines)
         self._keep(self._last, lines)
         return ()
 
-    def caught_up(self, *, is_final: bool) -> Iterable[Chunk]:
+    def caught_up(self, *, is_final: bool) -> Iterable[OutputPart]:
         """The last lines of all output so far. With `is_final`, lines without an end are lines, too."""
-        rest: list[Chunk] = []
+        rest: list[OutputPart] = []
         if is_final or self._pattern is None:
             rest = [line for parts in self._unfinished.values() for line in self._chosen_lines(joined(parts))]
             self._unfinished.clear()
@@ -76,12 +81,18 @@ class OutputFilter:
             self._unfinished[key] = [whole._replace(data=whole.data[cut:], offset=whole.offset + cut)]
         return whole._replace(data=whole.data[:cut])
 
-    def _chosen_lines(self, whole: Chunk) -> list[Chunk]:
+    def _chosen_note(self, note: Note) -> list[OutputPart]:
+        """The note, behind a line without an end before it, as far as they are chosen."""
+        parts = self._unfinished.pop((note.rank, note.stream), None)
+        before = self._chosen_lines(joined(parts)) if parts else []
+        return [*before, note] if self._chosen_lines(Chunk(*note[:5])) else before
+
+    def _chosen_lines(self, whole: Chunk) -> list[OutputPart]:
         search = None if self._pattern is None else self._pattern.search
         if search is not None:
             signal.signal(signal.SIGALRM, _on_alarm)
             signal.setitimer(signal.ITIMER_REAL, SEARCH_TIME)
-        lines: list[Chunk] = []
+        lines: list[OutputPart] = []
         offset = whole.offset
         try:
             for line in whole.data.split(b"\n"):
@@ -94,7 +105,7 @@ class OutputFilter:
         return lines
 
     @staticmethod
-    def _keep(last: deque[Chunk], lines: list[Chunk]) -> None:
+    def _keep(last: deque[OutputPart], lines: list[OutputPart]) -> None:
         last.extend(lines)
         size = sum(len(line.data) for line in last) if lines and len(lines[-1].data) > MAX_SEARCHED else 0
         while size > MAX_TAIL:
@@ -124,16 +135,23 @@ def joined(parts: list[Chunk]) -> Chunk:
     return parts[-1]._replace(data=b"".join(part.data for part in parts), offset=parts[0].offset)
 
 
-def merged(lines: list[Chunk]) -> list[Chunk]:
+def merged(lines: list[OutputPart]) -> list[OutputPart]:
     """The same output in fewer chunks."""
-    found: list[list[Chunk]] = []
+    found: list[OutputPart | list[Chunk]] = []
     for line in lines:
-        last = found[-1][-1] if found else None
-        if last is not None and last[:2] == line[:2] and (last.end, last.at) == (line.offset, line.at):
-            found[-1].append(line)
+        if isinstance(line, Note):
+            found.append(line)
+            continue
+        last = found[-1] if found else None
+        if (
+            isinstance(last, list)
+            and last[-1][:2] == line[:2]
+            and (last[-1].end, last[-1].at) == (line.offset, line.at)
+        ):
+            last.append(line)
         else:
             found.append([line])
-    return [joined(parts) for parts in found]
+    return [joined(parts) if isinstance(parts, list) else parts for parts in found]
 
 
 def start_of_last_lines(path: str, count: int) -> int:

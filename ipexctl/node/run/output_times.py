@@ -9,7 +9,7 @@ import contextlib
 import os
 import struct
 import time
-from typing import Iterator, NamedTuple, Tuple
+from typing import Callable, Iterator, NamedTuple, Tuple
 
 from ipexctl.node.common.frames import SUFFIXES, StreamName
 
@@ -70,8 +70,14 @@ class TimesWriter:
 class TimesReader:
     """Reads the entries, the oldest first, also those that are added later; none of a run of an older version."""
 
-    def __init__(self, path: str, files: int, *, exact: bool = False) -> None:
-        """`files` is how many files of output are read. With `exact`, no step is longer than it was written."""
+    def __init__(
+        self, path: str, files: int, *, exact: bool = False, on_read: Callable[[], None] | None = None
+    ) -> None:
+        """`files` is how many files of output are read. With `exact`, no step is longer than it was written.
+
+        `on_read` is called after entries are read, before they are passed on.
+        """
+        self._on_read = on_read
         self.last: float | None = None
         """The time of the last entry read."""
         self._number = -1
@@ -89,6 +95,8 @@ class TimesReader:
         step: dict[OutputKey, TimeEntry] = {}
         began = 0.0
         while entries := self._read_entries(self._offset, ENTRIES_READ):
+            if self._on_read is not None:
+                self._on_read()
             for entry in entries:
                 self._offset += _ENTRY.size
                 self.last = entry.at

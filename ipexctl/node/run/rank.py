@@ -73,6 +73,8 @@ class Rank:
         self.usage: processes.Usage | None = None
         self.openmp_files = processes.OpenmpFiles()
         self.mismatches: list[str] = []
+        self.not_started = ""
+        """Why the command could not be started."""
         self.exit: Json | None = None
         self.exit_code = 0
         self.is_stopping = False
@@ -183,7 +185,7 @@ class Rank:
         self.on_exit(128 + signal.SIGTERM, signal.SIGTERM)
 
     def start_command(self) -> None:
-        """Start the command. If that fails, the reason goes to the rank's stderr, where users look for it."""
+        """Start the command. If that fails, the supervisor notes why in the rank's stderr, where users look for it."""
         self.is_waiting = False
         out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         code, why = 127, ""
@@ -221,7 +223,7 @@ class Rank:
             assert self.child.stderr is not None
             pipes: list[IO[bytes]] = [self.child.stdout, self.child.stderr]
         else:
-            err.put(f"ipexctl: {self.plan.host}: {why}\n".encode())
+            self.not_started = why
             pipes = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
         self.streams = [supervisor_client.CommandStream(pipe, buffer) for pipe, buffer in zip(pipes, (out, err))]
         if self.child is None:
@@ -247,6 +249,8 @@ class Rank:
         self.end_sent = False
         if self.child is not None:
             self.client.send_message("start", pid=self.child.pid)
+        if self.not_started:
+            self.client.send_message("not-started", reason=self.not_started)
         for text in self.mismatches if self.streams else ():
             self.client.send_message("mismatch", text=text)
         if self.stacks.stuck is not None:

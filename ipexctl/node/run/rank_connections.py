@@ -59,6 +59,8 @@ class RankConnection:
         self.lost_at = 0.0
         self.outside_signal: int | None = None
         """A signal that its wrapper got, and that the supervisor did not send."""
+        self.is_start_failure_noted = False
+        """Its output has the note that its command could not be started."""
         self.printed_at: dict[str, float] = {}
         """When each stream last had output."""
         self.exit: messages.Exit | None = None

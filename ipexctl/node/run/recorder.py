@@ -1,4 +1,6 @@
-"""Writes the record of a run on node0: output, output.times, status.json and events.jsonl. It decides nothing.
+"""Writes the record of a run on node0: output, output.times, output.notes, status.json and events.jsonl.
+
+It decides nothing.
 
 After a full disk it continues. Output that the disk has no room for is held in memory for followers and written later
 (`unstored_output.py`); output that the memory has no room for either stays with the ranks and is requested again.
@@ -15,14 +17,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from ipexctl.node.common.files import last_lines, open_private, remove_file
-from ipexctl.node.common.frames import SUFFIXES, last_state
+from ipexctl.node.common.frames import SUFFIXES, Note, last_state
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RankStatus, RunStatus
+from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.node.run.unstored_output import Held, UnstoredOutput
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.job import StartRequest, SupervisorRequest
+    from ipexctl.node.run.output_times import OutputKey
 
 SAVE = 2.0
 """Seconds between two writes of the status when only figures changed."""
@@ -55,9 +60,22 @@ class OutputFile:
     """One stream of one rank, and the file it is in."""
 
     def __init__(
-        self, path: str, host: str, on_grown: Callable[[int], None], hold: Callable[[int, bytes], Held | None]
+        self,
+        path: str,
+        host: str,
+        on_grown: Callable[[int], None],
+        hold: Callable[[int, bytes], Held | None],
+        announce: Callable[[Note], None],
+        withdraw: Callable[[], None],
+        key: OutputKey,
     ) -> None:
-        """`on_grown` gets the size of the file after each write; `hold` keeps what the disk has no room for."""
+        """`on_grown` gets the size of the file after each write; `hold` keeps what the disk has no room for.
+
+        `announce` gets each note before its line is written, and `withdraw` takes that back.
+        """
+        self._key = key
+        self._announce = announce
+        self._withdraw = withdraw
         self.have = 0
         """The offset up to which output is written, held in memory, or known to be lost."""
         self.lines = 0
@@ -82,40 +100,49 @@ class OutputFile:
             return True
         if self.full:
             return False
-        gap = offset - self.have
-        note = self._gap_note(gap) if gap else b""
-        if not self._write(note + data):
+        if offset > self.have and not self._write_gap(offset):
             self.full = True
             return False
-        self.lost += gap
+        if not self._write(data):
+            self.full = True
+            return False
         self.lines += data.count(b"\n")
         self.have = offset + len(data)
         return True
 
     def end(self, offset: int) -> None:
         """End the stream at that offset; missing output before it counts as lost."""
-        if offset > self.have:
-            self._write(self._gap_note(offset - self.have))
+        if offset > self.have and not self._write_gap(offset):
             self.lost += offset - self.have
             self.have = offset
 
-    def note(self, line: str, *, is_first: bool = False) -> None:
-        """Write a line of ipexctl after the output so far; with `is_first`, also if there is none."""
-        if self._size or is_first:
-            self._write(b"" if self._ends_line() else b"\n")
-            self._write(line.encode(errors="replace") + b"\n")
+    def note(self, kind: str, fields: Json, *, is_first: bool = False) -> bool:
+        """Write a note after the output so far; with `is_first`, also if there is none. False if there is no room."""
+        if not self._size and not is_first:
+            return True
+        if not self._ends_line() and not self._write(b"\n"):
+            return False
+        line = note_line(kind, fields)
+        self._announce(Note(*self._key, line, self._size, None, kind, fields))
+        if self._write(line):
+            return True
+        self._withdraw()
+        return False
+
+    def _write_gap(self, offset: int) -> bool:
+        """What is missing before that offset is lost. False if there is no room to note it."""
+        size = offset - self.have
+        if not self.note("gap", {"bytes": size, "host": self._host}, is_first=True):
+            return False
+        self.lost += size
+        self.have = offset
+        return True
 
     def _ends_line(self) -> bool:
         try:
             return os.pread(self._number, 1, self._size - 1) == b"\n"
         except OSError:
             return True
-
-    def _gap_note(self, size: int) -> bytes:
-        return b"\n[ipexctl: %d bytes are missing here: there was no room for them on %s]\n" % (
-            size,
-            self._host.encode(errors="replace"),
-        )
 
     def _write(self, data: bytes) -> bool:
         if self.held or not self._store(data, self._size):
@@ -174,8 +201,9 @@ class Recorder:
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.makedirs(self.path("ranks"), mode=0o700, exist_ok=True)
         self.times = TimesWriter(self.path("output.times"))
+        self.notes = NotesWriter(self.path("output.notes"))
         self.unstored = UnstoredOutput()
-        self.status = status._replace(unstored_output=self.unstored.number)
+        self.status = status._replace(unstored_output=self.unstored.number, notes=True)
         self.files: list[OutputFile] = []
         # Room for the last status, in case the disk is full by then.
         with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=open_private) as file:
@@ -191,6 +219,9 @@ class Recorder:
                 host,
                 partial(self.times.add, rank, stream),
                 partial(self.unstored.put, rank, stream),
+                self.notes.add,
+                self.notes.withdraw,
+                (rank, stream),
             )
             for stream, suffix in SUFFIXES.items()
         }
@@ -203,6 +234,7 @@ class Recorder:
 
     def store_held(self) -> bool:
         """Write the output that is held in memory, as far as the disk has room; True if all of it is written."""
+        self.notes.write_refused()
         return all(file.store_held(self.unstored) for file in self.files if file.held)
 
     def give_up_held(self) -> None:

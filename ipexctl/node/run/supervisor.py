@@ -30,7 +30,7 @@ from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorR
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.node.common.records import FINAL, RESTART_MARK, Mpirun
+from ipexctl.node.common.records import FINAL, Mpirun
 from ipexctl.node.run import messages, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
@@ -93,6 +93,7 @@ class Supervisor:
             messages.Connected: self.on_connected,
             messages.CheckpointFailed: self.on_checkpoint_failed,
             messages.Started: self.on_start,
+            messages.NotStarted: self.on_not_started,
             messages.Mismatch: self.on_mismatch,
             messages.OutsideSignal: lambda peer, message: self.verdict.on_outside_signal(peer, message.signal),
             messages.Exit: self.on_exit,
@@ -235,6 +236,12 @@ class Supervisor:
         if all(rank.status.state != "starting" for rank in self.ranks):
             self.record.status = self.record.status._replace(state="running")
 
+    def on_not_started(self, peer: RankConnection, message: messages.NotStarted) -> None:
+        if not peer.is_start_failure_noted:  # it is repeated after a reconnect
+            peer.is_start_failure_noted = True
+            fields = {"host": peer.host, "reason": message.reason}
+            peer.sinks["err"].note("not-started", fields, is_first=True)
+
     def on_mismatch(self, peer: RankConnection, message: messages.Mismatch) -> None:
         known = peer.status.mismatch
         if message.text not in known and len(known) < MAX_MISMATCHES:
@@ -304,7 +311,7 @@ class Supervisor:
         while not exchange.notes.empty():
             note = exchange.notes.get()
             self.record.event("checkpoint", text=note)
-            self.ranks[0].sinks["err"].note(f"[ipexctl: {note}]", is_first=True)
+            self.ranks[0].sinks["err"].note("checkpoint", {"text": note}, is_first=True)
         if not is_over:
             return
         if exchange.failure:
@@ -466,10 +473,10 @@ class Supervisor:
         after = self.verdict.restart()
         self.peers.attempt = self.record.status.attempt
         self.peers.drop_all()
-        line = f"{RESTART_MARK}{self.peers.attempt} of {self.plan.restarts} after: {after}]"
+        note = {"attempt": self.peers.attempt, "restarts": self.plan.restarts, "reason": after}
         for peer in self.ranks:
             for sink in peer.sinks.values():
-                sink.note(line)
+                sink.note("restart", note)
             peer.reset()
         self.record.times.write_all(time.time())  # a setup file may take long to source
         try:
@@ -493,6 +500,7 @@ class Supervisor:
                     reason = error.strerror or str(error)
                     self.record.event("output-lost", rank=peer.rank, host=peer.host, stream=name, reason=reason)
         self.record.times.close()
+        self.record.notes.close()
         if self.process is not None:
             self.process.kill_leftovers()
         self.peers.dismiss()

@@ -17,7 +17,7 @@ from ipexctl.jobs.submit import pipeline
 from ipexctl.jobs.submit.project import ProjectLocation, locate_project
 from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_request, run_request
 from ipexctl.launch.request import CommandKind, Export
-from ipexctl.node.common.frames import Chunk, StreamName
+from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.playbook.masks import masked
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path, script_argv
@@ -168,6 +168,8 @@ def _follow(context: PlayContext, call: Call, record: RunRecord) -> tuple[int, s
             open_lines[key] = remainder
             if newline:
                 emit(event.rank, event.stream, complete + newline)
+        elif isinstance(event, Note):
+            emit(event.rank, event.stream, event.data)
         elif isinstance(event, Notice):
             context.watch(Notice(event.text, event.warning))
 

@@ -18,13 +18,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
-from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable, without_colors
 from ipexctl.ui.messages import STOPPING, notice_text, write_to_terminal
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.lines import PrefixedLines
+from ipexctl.ui.run.notes import ShownNotes
 from ipexctl.ui.run.summary import end_lines, summary_fields
 from ipexctl.ui.safe_output import Pipe
 
@@ -44,6 +45,21 @@ _ENCODE: Final = json.JSONEncoder().encode
 def event_text(kind: str, fields: Mapping[str, Any], at: float | None) -> str:
     """The line of an event."""
     return _ENCODE({"schema": SCHEMA, "kind": kind, "time": at, **fields}) + "\n"
+
+
+def note_fields(
+    note: str,
+    text: str,
+    *,
+    warning: bool,
+    rank: int | None = None,
+    host: str | None = None,
+    stream: str | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The fields of a `note`: a message about the call, or a note in the output of a rank."""
+    place = {"rank": rank, "host": host, "stream": stream}
+    return {"note": note, "warning": warning, **place, "details": dict(details or {}), "text": text}
 
 
 def failure_fields(
@@ -92,6 +108,7 @@ class EventsView:
         """The run, once it is started: it is set before the view is entered."""
         self._lines: dict[tuple[int, StreamName], _RankLines] = {}
         self._figures = Figures()
+        self._notes = ShownNotes()
         self._shown: RunStatus | None = None
         """The last status whose figures were printed."""
         self._attempt = 0
@@ -133,8 +150,10 @@ class EventsView:
             self._on_chunk(update)
         elif isinstance(update, RunStatus):
             self._on_status(update)
+        elif isinstance(update, Note):
+            self._on_note(update)
         elif isinstance(update, Notice):
-            self._print("note", {"note": "message", "warning": update.warning, "text": printable(update.text)})
+            self._print("note", note_fields("message", printable(update.text), warning=update.warning))
             if update.warning or not self._quiet:
                 self._print_words(notice_text(update))
         elif update.status is not None:
@@ -176,6 +195,17 @@ class EventsView:
         self._write(lines.events(texts))
         for text in texts:
             self._figures.read_line(lines.rank, without_colors(text) if "\x1b" in text else text)
+
+    def _on_note(self, note: Note) -> None:
+        if (text := self._notes.text_of(note)) is None:
+            return
+        place: dict[str, Any] = {"rank": note.rank, "host": self._host(note.rank), "stream": note.stream}
+        is_warning = note.kind in ("gap", "not-started")
+        self._print("note", note_fields(note.kind, text, warning=is_warning, details=note.fields, **place), note.at)
+        self._print_words(text)
+        attempt = note.fields.get("attempt")
+        if note.kind == "restart" and isinstance(attempt, int):
+            self._on_restart(attempt, note.at)
 
     def _on_status(self, status: RunStatus) -> None:
         self._shown = status

@@ -1,13 +1,14 @@
 """Plain output of a run for pipes, logs and dumb terminals: `[RANK] line`, stdout to stdout, stderr to stderr; or JSON.
 
-Lines are complete, in the order of each rank, and none is lost. Messages of ipexctl go to stderr without a rank.
+In come the updates of `jobs/follow.py`; out go lines to stdout and stderr (`PlainRun`, a `RunView`), or the one
+document of `logs --json` (`JsonLog`). The rules: lines are complete, in the order of each rank, and none is lost.
+Messages and notes of ipexctl go to stderr without a rank's prefix; no line that a script prints is taken for one.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -15,11 +16,12 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.jobs.follow import RunEnded, RunUpdate
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
-from ipexctl.node.common.frames import Chunk, StreamName
+from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
 from ipexctl.ui.messages import STOPPING, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.lines import PrefixedLines
+from ipexctl.ui.run.notes import ShownNotes
 from ipexctl.ui.run.summary import end_lines
 from ipexctl.ui.safe_output import OutputPipes
 
@@ -27,14 +29,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
-
-
-_AGENT_MESSAGE: Final = re.compile(
-    rb"\[ipexctl: (restart \d+ of \d+ after: .*|checkpoint .*|"
-    rb"\d+ bytes are missing here: there was no room for them on .*)\]|"
-    rb"ipexctl: ([^\s:]+: .*)"
-)
-"""A message that the supervisor or a rank wrapper put into the output of a rank."""
 
 
 def wants_live(*, plain: bool) -> bool:
@@ -86,7 +80,7 @@ class PlainRun(OutputPipes):
         self._timestamps = timestamps
         self.lines: dict[tuple[int, StreamName], PrefixedLines] = {}
         """Of the ranks that have printed something so far."""
-        self._restarts: set[bytes] = set()
+        self._notes = ShownNotes()
 
     def __enter__(self) -> PlainRun:
         return self
@@ -116,7 +110,9 @@ class PlainRun(OutputPipes):
                 if self._timestamps and event.data:
                     lines.prefix = self._prefix(*key) + f"{format_time(event.at)} ".encode()
                 if complete := lines.feed(event.data):
-                    self._show(event.rank, event.stream, complete, lines.prefix)
+                    self.write(event.stream, complete)
+        elif isinstance(event, Note):
+            self._on_note(event)
         elif isinstance(event, Notice):
             if event.warning or not self._quiet:
                 self._print(notice_text(event))
@@ -125,39 +121,21 @@ class PlainRun(OutputPipes):
             if event.status is not None and not (self._quiet and event.exit_code == 0):
                 self._print("\n".join(end_lines(event.status, event.exit_code)))
 
+    def _on_note(self, note: Note) -> None:
+        if note.rank in self._ranks:
+            self.lines.setdefault((note.rank, note.stream), PrefixedLines(self._prefix(note.rank, note.stream)))
+            if text := self._notes.text_of(note):
+                self._print(text)
+
     def close(self) -> None:
         """Print unfinished lines and wait until all is written, only briefly after cancellation."""
         self._flush()
         super().close()
 
     def _flush(self) -> None:
-        for (rank, stream), lines in sorted(self.lines.items()):
+        for (_, stream), lines in sorted(self.lines.items()):
             if rest := lines.flush():
-                self._show(rank, stream, rest, lines.prefix)
-
-    def _show(self, rank: int, stream: StreamName, lines: bytes, prefix: bytes) -> None:
-        """Print complete lines. Messages of the agent get no rank prefix; a restart is printed once for all ranks."""
-        if b"ipexctl: " not in lines:
-            self.write(stream, lines)
-            return
-        rank_lines: list[bytes] = []
-        for line in lines.removesuffix(b"\n").split(b"\n"):
-            match = _AGENT_MESSAGE.fullmatch(line[len(prefix) :])
-            if match is None or (match[2] and stream == "stdout"):
-                rank_lines.append(line + b"\n")
-                continue
-            self.write(stream, b"".join(rank_lines))
-            rank_lines.clear()
-            self._print_agent_message(rank, stream, match[1] or match[2])
-        self.write(stream, b"".join(rank_lines))
-
-    def _print_agent_message(self, rank: int, stream: StreamName, message: bytes) -> None:
-        text = printable(message.decode(errors="replace"))
-        if not message.startswith((b"restart ", b"checkpoint ")):
-            self._print(f"rank {rank}, {stream}: {text}")
-        elif message not in self._restarts:
-            self._restarts.add(message)
-            self._print(text)
+                self.write(stream, rest)
 
     def _prefix(self, rank: int, stream: StreamName) -> bytes:
         return self.prefix(stream, f"[{rank}]")
@@ -188,18 +166,26 @@ class JsonLog(OutputPipes):
         self.close()
 
     def watch(self, event: RunUpdate) -> None:
-        if isinstance(event, Chunk):
+        if isinstance(event, Note):
+            self.lines.setdefault((event.rank, event.stream), (PrefixedLines(b""), event.at))
+            self._write_lines(event.rank, event.stream, event.at, event.data, note=event.kind)
+        elif isinstance(event, Chunk):
             lines, _ = self.lines.get((event.rank, event.stream)) or (PrefixedLines(b""), None)
             self.lines[event.rank, event.stream] = lines, event.at
             self._write_lines(event.rank, event.stream, event.at, lines.feed(event.data))
         elif isinstance(event, Notice):
             print_message(printable(event.text))
 
-    def _write_lines(self, rank: int, stream: StreamName, at: float | None, lines: bytes) -> None:
+    def _write_lines(
+        self, rank: int, stream: StreamName, at: float | None, lines: bytes, *, note: str | None = None
+    ) -> None:
+        """Write lines of a rank, or a note of that kind."""
         host = self._hosts[rank] if rank < len(self._hosts) else ""
         for line in lines.removesuffix(b"\n").split(b"\n") if lines else ():
             text = line.decode(errors="replace")
             document = {"rank": rank, "host": host, "stream": stream, "at": at, "text": text}
+            if note is not None:
+                document["note"] = note
             self._write(self._separator + json.dumps(document))
             self._separator = ",\n    "
 

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet, fold_ranks
-from ipexctl.node.common.frames import Chunk, StreamName
+from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.progress import Notice
 from ipexctl.text import neutralise, without_colors
@@ -15,6 +15,7 @@ from ipexctl.ui.messages import notice_text
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.lines import NewestLines
+from ipexctl.ui.run.notes import ShownNotes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,6 +146,7 @@ class RunState:
         self._has_new_event = False
         self._updated: dict[tuple[int, StreamName], None] = {}
         self._notices: list[str] = []
+        self._shown_notes = ShownNotes()
         self._measured: float | None = None
         self._paused_entries: list[LogLine] | None = None
         self._apply_status(status)
@@ -165,6 +167,9 @@ class RunState:
             self._updated[event.rank, event.stream] = None
         elif isinstance(event, RunStatus):
             self._apply_status(event)
+        elif isinstance(event, Note):
+            if text := self._shown_notes.text_of(event):
+                self._notices.append(text)
         elif isinstance(event, Notice):
             self._notices += notice_text(event).split("\n")
         else:

@@ -11,8 +11,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.follow import RunEnded
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus
+from ipexctl.node.run.output_notes import note_line
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.errors import requests_events
@@ -34,7 +35,7 @@ CONTRACT = {
     "start": "attempt",
     "line": "rank host stream text",
     "figures": "state attempt ranks loss step steps epoch epochs speed",
-    "note": "note warning text",
+    "note": "note warning rank host stream details text",
     "failure": "failure attempt rank host exit_code signal ranks reason fix",
     "end": "id state exit_code world_size hosts seconds output_lost",
 }
@@ -111,6 +112,17 @@ def test_each_attempt_has_one_start_and_one_failure(capfd: Captured) -> None:
     starts = [event["attempt"] for event in events if event["kind"] == "start"]
     failures = [(event["attempt"], event["failure"], event["rank"]) for event in events if event["kind"] == "failure"]
     assert (starts, failures) == ([0, 1], [(0, "exit", 0), (1, "exit", 1)])
+
+
+def test_a_restart_is_one_note_and_then_the_start_of_its_attempt(capfd: Captured) -> None:
+    fields = {"attempt": 1, "restarts": 2, "reason": "rank 0 ended"}
+    notes = [Note(rank, "stdout", note_line("restart", fields), 0, 7.0, "restart", fields) for rank in (0, 1)]
+    again = RUNNING._replace(attempt=1)
+    events = shown(capfd, *notes, again, Chunk(0, "stdout", b"[ipexctl: restart 2 of 2 after: me]\n", 99))
+    assert [event["kind"] for event in events] == ["plan", "start", "note", "start", "figures", "line", "end"]
+    note, start = events[2:4]
+    assert (note["note"], note["details"], note["rank"], note["time"]) == ("restart", fields, 0, 7.0)
+    assert (start["attempt"], start["time"]) == (1, 7.0)
 
 
 def test_a_run_that_can_not_be_followed_has_a_failure_and_an_unknown_state(capfd: Captured) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from ipexctl.jobs.follow import RunEnded
 from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import Failure, RunStatus
+from ipexctl.node.run.output_notes import note_line
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.run.plain import PlainRun
@@ -33,24 +34,30 @@ def test_streams_are_separate_and_ipexctl_messages_have_no_rank(capfd: Captured)
     assert err == "a message\n[1] careful\nwarning: WARNING\n"
 
 
-def test_ipexctl_messages_in_rank_output_are_shown_on_stderr(capfd: Captured) -> None:
-    restart = b"[ipexctl: restart 1 of 2 after: rank 1 on node2 ended with exit code 5]\n"
+def note(rank: int, stream: StreamName, kind: str, **fields: object) -> Note:
+    return Note(rank, stream, note_line(kind, fields), 0, None, kind, fields)
+
+
+def test_notes_are_on_stderr_and_a_line_in_the_same_words_is_the_ranks(capfd: Captured) -> None:
+    reason = "rank 1 on node2 ended with exit code 5"
     with PlainRun(Cancel()) as plain:
         for rank in (0, 1):
-            plain.watch(Chunk(rank, "stdout", b'{"try": 0}\n' + restart[:20]))
-            plain.watch(Chunk(rank, "stdout", restart[20:] + b"[ipexctl: mine]\nipexctl: node1: mine\n"))
-            plain.watch(Chunk(rank, "stderr", restart))
-        gap = b"[ipexctl: 7 bytes are missing here: there was no room for them on node2]\nlater\n"
-        plain.watch(Chunk(0, "stdout", gap))
-        plain.watch(Chunk(1, "stderr", b"ipexctl: node2: train: No such file or directory\nsh: oops\n"))
+            restart = note(rank, "stdout", "restart", attempt=1, restarts=2, reason=reason)
+            plain.watch(Chunk(rank, "stdout", b"before\n" + restart.data))
+            plain.watch(restart)
+            plain.watch(Chunk(rank, "stderr", b"ipexctl: node1: mine\n"))
+            plain.watch(restart._replace(stream="stderr"))
+        plain.watch(note(0, "stdout", "gap", bytes=7, host="node2"))
+        plain.watch(note(1, "stderr", "not-started", host="node2", reason="train: No such file\x1b[31m"))
     out, err = capfd.readouterr()
-    each = ['[{}] {{"try": 0}}', "[{}] [ipexctl: mine]", "[{}] ipexctl: node1: mine"]
-    assert out.splitlines() == [line.format(rank) for rank in (0, 1) for line in each] + ["[0] later"]
+    each = ["[{}] before", f"[{{}}] [ipexctl: restart 1 of 2 after: {reason}]"]
+    assert out.splitlines() == [line.format(rank) for rank in (0, 1) for line in each]
     assert err.splitlines() == [
-        "restart 1 of 2 after: rank 1 on node2 ended with exit code 5",
+        f"restart 1 of 2 after: {reason}",
+        "[0] ipexctl: node1: mine",
+        "[1] ipexctl: node1: mine",
         "rank 0, stdout: 7 bytes are missing here: there was no room for them on node2",
-        "rank 1, stderr: node2: train: No such file or directory",
-        "[1] sh: oops",
+        "rank 1, stderr: node2: train: No such file\ufffd[31m",
     ]
 
 
@@ -60,9 +67,7 @@ def test_timestamps_are_the_end_of_the_line_after_the_rank(capfd: Captured, monk
     with PlainRun(Cancel(), timestamps=True) as plain:
         plain.watch(Chunk(0, "stdout", b"begun", 0, 0.25))
         plain.watch(Chunk(0, "stdout", b" and ended\nnext\n", 5, 1.5))
-        plain.watch(
-            Chunk(0, "stdout", b"[ipexctl: 7 bytes are missing here: there was no room for them on n]\n", 20, 2)
-        )
+        plain.watch(note(0, "stdout", "gap", bytes=7, host="n"))
         plain.watch(Chunk(1, "stdout", b"of an older version\n"))
         plain.watch(Chunk(2, "stdout", b"a forged time\n", 0, 1e300))
     out, err = capfd.readouterr()

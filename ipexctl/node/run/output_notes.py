@@ -1,0 +1,130 @@
+"""Notes: lines that ipexctl puts into the output of a rank, and the file `output.notes`, which says where they are.
+
+A note stands in the rank's file as a line, so that a user who reads the file sees a restart where it happened. What
+makes it a note is its entry in `output.notes`, never its text: whatever a script prints stays the script's line. An
+entry is the JSON of a note's frame: rank, stream, offset, the line, the kind of note and its fields.
+
+In come kinds with fields, from the supervisor; out go the line for the file, and for a follower each note once its line
+is complete. The rules: an entry is written before its line, and withdrawn if there was no room for the line; a follower
+reads the entries after it has seen how long a file is. If a full disk refuses an entry, it is written later, and until
+then the line looks like one of the rank. Records of older versions have no entries (`RunStatus.notes` is false), and
+`jobs/old_notes.py` finds their notes by their text.
+
+The kinds, with their fields:
+
+    restart      attempt, restarts, reason    begins the next attempt, in all files with output
+    checkpoint   text                         what an exchange of checkpoints does, in the stderr of rank 0
+    gap          bytes, host                  output is missing: the disk of the host had no room
+    not-started  host, reason                 the command could not be started, in the stderr of its rank
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from ipexctl.node.common.frames import HEAD, FrameError, Note, StreamName, decode_note, encode_note
+from ipexctl.node.common.records import RESTART_MARK
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
+READ_SIZE = 1 << 20
+"""Bytes of entries that are read at once."""
+_SENTENCES = {
+    "restart": "restart {attempt} of {restarts} after: {reason}",
+    "checkpoint": "{text}",
+    "gap": "{bytes} bytes are missing here: there was no room for them on {host}",
+    "not-started": "{host}: {reason}",
+}
+_LINES = {
+    "restart": RESTART_MARK + "{attempt} of {restarts} after: {reason}]",
+    "not-started": "ipexctl: {host}: {reason}",
+}
+
+
+def note_line(kind: str, fields: Json) -> bytes:
+    """The line in the file."""
+    template = _LINES.get(kind) or "[ipexctl: " + _SENTENCES[kind] + "]"
+    return template.format(**fields).encode(errors="replace") + b"\n"
+
+
+def note_sentence(note: Note) -> str:
+    """What the note says, without a mark; of a kind or fields that are not known, as of a newer version, its line."""
+    try:
+        return _SENTENCES[note.kind].format(**note.fields)
+    except (KeyError, IndexError, AttributeError, ValueError):
+        return note.data.decode(errors="replace").rstrip("\n")
+
+
+class NotesWriter:
+    """Appends entries. `withdraw` takes back the last one."""
+
+    def __init__(self, path: str) -> None:
+        self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._before = 0
+        self._refused: list[bytes] = []
+
+    def add(self, note: Note) -> None:
+        self._refused.append(encode_note(note)[HEAD.size :] + b"\n")
+        self.write_refused()
+
+    def write_refused(self) -> None:
+        """Write the entries that are not written yet."""
+        with contextlib.suppress(OSError):
+            while self._refused:
+                self._before = os.fstat(self._number).st_size
+                entry = self._refused[0]
+                if os.write(self._number, entry) != len(entry):
+                    os.ftruncate(self._number, self._before)
+                    return
+                self._refused.pop(0)
+
+    def withdraw(self) -> None:
+        if self._refused:
+            self._refused.pop()
+        else:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._number, self._before)
+
+    def close(self) -> None:
+        self.write_refused()
+        with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
+            os.close(self._number)
+
+
+class NotesReader:
+    """Knows the notes of a run; `refresh` reads entries that were added since."""
+
+    def __init__(self, path: str) -> None:
+        self._number = -1
+        self._offset = 0
+        self._notes: dict[tuple[int, StreamName], list[Note]] = {}
+        with contextlib.suppress(OSError):
+            self._number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def refresh(self) -> None:
+        while self._number >= 0:
+            data = os.pread(self._number, READ_SIZE, self._offset)
+            whole = data[: data.rfind(b"\n") + 1]
+            if not whole:
+                return
+            self._offset += len(whole)
+            for entry in whole.splitlines():
+                with contextlib.suppress(FrameError):
+                    note = decode_note(entry)
+                    notes = self._notes.setdefault((note.rank, note.stream), [])
+                    notes.append(note)
+                    notes.sort(key=_offset_of)  # one that was refused first comes late
+
+    def find_next(self, rank: int, stream: StreamName, offset: int) -> Note | None:
+        """The first note that begins at that offset of a file or behind it."""
+        notes = self._notes.get((rank, stream))
+        while notes and notes[0].offset < offset:
+            notes.pop(0)
+        return notes[0] if notes else None
+
+
+def _offset_of(note: Note) -> int:
+    return note.offset
