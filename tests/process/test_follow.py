@@ -20,7 +20,14 @@ from run_helpers import SLEEP_FOREVER, Run
 
 from agent_helpers import all_pythons, follow_request, read_events
 from env_helpers import said, start
-from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameReader, CompressedFrameWriter
+from ipexctl.node.common.frames import (
+    SUFFIXES,
+    Chunk,
+    CompressedFrameReader,
+    CompressedFrameWriter,
+    Note,
+    OutputPart,
+)
 from ipexctl.node.common.liveness import REPORT_LIMITS
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.run.follow import (
@@ -47,7 +54,7 @@ SLOW = "import time\nfor i in range(300):\n    print('line', i, flush=True)\n   
 
 class Follow:
     def __init__(self, run: Run, python: str = sys.executable, **more: Any) -> None:
-        self.events: list[Chunk | dict[str, Any]] = []
+        self.events: list[OutputPart | dict[str, Any]] = []
         self.process = start("run.follow", "follow", follow_request(run.home, run.id, **more), python=python)
 
     def collect(self, until: Callable[[Follow], bool] = lambda _: False) -> Follow:
@@ -64,7 +71,8 @@ class Follow:
 
     @property
     def chunks(self) -> list[Chunk]:
-        return [event for event in self.events if isinstance(event, Chunk)]
+        """Notes are chunks, too, in the file."""
+        return [Chunk(*event[:5]) for event in self.events if isinstance(event, (Chunk, Note))]
 
     def output(self, rank: int = 0, stream: str = "stdout") -> bytes:
         data, end = b"", None
