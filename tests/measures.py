@@ -12,7 +12,7 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -181,17 +181,68 @@ def _where_printed(text: str, kind: str, below: tuple[str, ...] = ("ipexctl/",))
     return ""
 
 
-@row("* places where the default of --hang-after is written", wanted=1, held=4)
-def places_of_a_default() -> list[str]:
-    """The place of the name is the evidence: other numbers may be 600, too."""
-    found = []
-    for path, tree in modules().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and node.value in (600, 600.0) and type(node.value) in (int, float):
-                line = (ROOT / path).read_text().splitlines()[node.lineno - 1]
-                if "hang" in line.lower():
-                    found.append(f"{path}:{node.lineno}: {line.strip()}")
+# Defaults
+
+_OF_MANY_FIELDS = (None, False, True, 0, "", ())
+"""Defaults that many fields have."""
+
+
+@row("* places where the default of an option is written again", wanted=0, held=0)
+def defaults_written_again() -> list[str]:
+    return [
+        f"{path}:{line}: {name}"
+        for path, tree in modules().items()
+        for name, line in defaults_in(tree, defaults_of_options())
+    ]
+
+
+@cache
+def defaults_of_options() -> dict[str, set[Any]]:
+    """The defaults of the options of all commands, by parameter name."""
+    from ipexctl.cli.app import COMMANDS
+    from ipexctl.cli.config import command_specs
+
+    found = defaultdict(set)
+    for _, spec in command_specs(*COMMANDS):
+        for param in spec.params.values():
+            default = getattr(param.default, "value", param.default)
+            if default not in _OF_MANY_FIELDS:
+                found[param.name].add(default)
     return found
+
+
+def defaults_in(tree: ast.AST, defaults: Mapping[str, Set[Any]]) -> Iterator[tuple[str, int]]:
+    """Where source has the default of an option as a literal: for a field, a parameter, an argument or an option of a
+    playbook module that has the option's name, or in the text of a help. Its declaration has it as an argument.
+    """
+    numbers = {f"(default: {value:g})": name for name, values in defaults.items() for value in values
+               if isinstance(value, (int, float))}  # fmt: skip
+    for node in ast.walk(tree):
+        named: list[tuple[str | None, ast.expr | None]] = []
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            named = [(node.target.id, node.value)]
+        elif isinstance(node, ast.arguments):
+            positional = [*node.posonlyargs, *node.args]
+            named = [
+                (arg.arg, value) for arg, value in zip(reversed(positional), reversed(node.defaults), strict=False)
+            ]
+            named += [(arg.arg, value) for arg, value in zip(node.kwonlyargs, node.kw_defaults, strict=True)]
+        elif isinstance(node, ast.Call):
+            named = [(keyword.arg, keyword.value) for keyword in node.keywords]
+        elif isinstance(node, ast.Dict):
+            items = zip(node.keys, node.values, strict=True)
+            calls = [(key, value) for key, value in items if isinstance(value, ast.Call)]
+            named = [
+                (str(key.value), keyword.value)
+                for key, call in calls
+                for keyword in call.keywords
+                if isinstance(key, ast.Constant) and keyword.arg == "default"
+            ]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from ((name, node.lineno) for text, name in numbers.items() if text in node.value)
+        for name, value in named:
+            if name and isinstance(value, ast.Constant) and value.value in defaults.get(name, ()):
+                yield name, value.lineno
 
 
 # Stories
@@ -221,7 +272,8 @@ def exception_classes() -> dict[str, tuple[str, ...]]:
 
     def is_exception(name: str) -> bool:
         if name in bases:
-            return any(is_exception(base.rpartition(".")[2]) for base in bases[name])
+            of = {base.rpartition(".")[2] for base in bases[name]} - {name}  # a class may have the name of its base
+            return any(map(is_exception, of))
         return name.endswith(("Error", "Exception", "Interrupt")) or name == "RuntimeError"
 
     return {name: of for name, of in bases.items() if is_exception(name)}
