@@ -1,7 +1,7 @@
 """The options of a run beside those of its ranks: environment, project, restarts, hangs.
 
 `option_declaration.py` says what follows from a declaration. `RunRequest` in `request.py` has these fields; of the
-supervisor's, `submit/pipeline.py` makes the `StartRequest` that travels to node0.
+supervisor's, `submit/records.py` makes the `StartRequest` that travels to node0.
 """
 
 from __future__ import annotations

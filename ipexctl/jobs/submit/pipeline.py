@@ -1,8 +1,18 @@
-"""Starts a run: gather, plan, preflight, upload, start."""
+"""Starts a run: gather, plan, preflight, upload, start. Or only plans it, for a dry run.
+
+In: the hosts, a checked `RunRequest`, the project's place and a pool of sessions. Out: a `StartedRun`, which continues
+without this program, or the `StartFailure` that says why nothing runs. `submit_run` has the steps in their order; what
+takes long is begun early and in the background, and the step that needs it waits for it:
+
+    project is read ──► hosts are asked for their copies of it ───────────┐
+    facts, homes, environment ──► plan ──► preflight, supervisor starts ──┴──► upload ──► job files ──► mpirun
+
+Two rules. No file of the project is uploaded before preflight has passed. A run that does not start leaves nothing:
+each step that leaves something behind adds to `_Undo` how that is removed.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import time
@@ -14,7 +24,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
-from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
@@ -22,16 +31,15 @@ from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.jobs.submit.context import RunContext, gather
 from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path, first_link
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
-from ipexctl.jobs.submit.preflight.imports import check_script, install_command, normalised, with_environment
+from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.preflight.trainer import trainer_note
 from ipexctl.jobs.submit.project import ProjectLocation, describe_project, files_in_other_generations
+from ipexctl.jobs.submit.records import launch_spec, logind_notes, nodes_of, plan_document, run_record
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
-from ipexctl.jobs.submit.start import File, Launch, LaunchSpec, clean_up, job_of
-from ipexctl.launch.plan import HostPlan, LaunchPlan, to_json
+from ipexctl.jobs.submit.start import Launch, clean_up, job_of
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
-from ipexctl.node.common.job import ConnectivityRecord, Master, RankPlacement, StartRequest
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 
@@ -41,8 +49,9 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
+    from ipexctl.launch.plan import HostPlan, LaunchPlan
+    from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.node.common.records import RunStatus
-    from ipexctl.remote.connector import ConnectOptions
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
     from ipexctl.sync.sync import ProjectSync
@@ -69,6 +78,33 @@ class PlannedRun:
     context: RunContext
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What every step of a start gets."""
+
+    hosts: Sequence[Host]
+    request: RunRequest
+    pool: SessionPool
+    project: ProjectLocation
+    notify: Callable[[str], None]
+    """Gets each step that the user sees."""
+    note: Callable[[str], None]
+    """Gets advice."""
+
+
+class _Undo(ExitStack):
+    """How to remove what the steps leave behind, in reverse order; used unless the run starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreached = set[str]()
+        """The hosts on which that failed."""
+
+    def on_hosts(self, clean: Callable[[], frozenset[str]]) -> None:
+        """`clean` returns the hosts that it could not reach."""
+        self.callback(lambda: self.unreached.update(clean()))
+
+
 def plan_run(
     hosts: Sequence[Host],
     request: RunRequest,
@@ -80,12 +116,13 @@ def plan_run(
     note: Callable[[str], None],
 ) -> PlannedRun | StartFailure:
     """Plan a run and change nothing, for --dry-run and export. Steps are told to `notify`, advice to `note`."""
+    call = _Call(hosts, request, pool, project, notify, note)
     try:
-        with ExitStack() as stack:
+        with ExitStack() as at_end:
             query = None
             if (reading := start_reading(request, project, notify)) is not None:
-                query = run_in_background(partial(_query_tree, hosts, request, pool, reading, lease=None), "tree")
-                stack.callback(wait, (query,))
+                query = run_in_background(partial(_query_tree, call, reading, lease=None), "tree")
+                at_end.callback(wait, (query,))
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), dry_run=True)
             if query is not None:
                 query.result()  # the project is named before any note
@@ -95,7 +132,7 @@ def plan_run(
             for text in _script_notes(context, plan, request, project):
                 note(text)
             tree = _upload(query, project, context, notify)
-            return PlannedRun(replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory)), context)
+            return PlannedRun(_plan_in(tree, plan, project), context)
     except StartFailure as failure:
         return failure
 
@@ -114,162 +151,56 @@ def submit_run(
 ) -> StartedRun | StartFailure:
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
 
-    The order: the project is read and the hosts are asked for their copies of it while the facts are gathered. Then the
-    plan; the preflight checks, the start of the supervisor and the upload at once, but files are uploaded only after
-    the checks have passed; the job files; mpirun.
-
     `reading`: the project, if `start_reading` was called before. `call_options` are those of this call on a command
     line. `probed`: the facts, if they were gathered just before.
     """
-    run, registry, retention = new_id(request.script, time.time()), RunRegistry(), read_limits(os.environ)
+    call = _Call(hosts, request, pool, project, notify, note)
+    run, registry, undo = new_id(request.script, time.time()), RunRegistry(), _Undo()
+    retention = read_limits(os.environ)
+    _note_secret_files(request)
+    try:
+        with mark_pending(registry.directory, run, undo.unreached), undo:
+            reading = reading or start_reading(request, project, notify)
+            query = _begin_query(call, reading, run, undo)
+            context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
+
+            plan = make_plan(context, request, project, run)
+            for text in (*_restart_notes(context, plan, request), *_script_notes(context, plan, request, project)):
+                note(text)
+
+            _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
+            preflight = _begin_preflight(call, context, plan, undo)
+            _refuse_bad_project(reading)  # while no host has a file of the run
+            record = run_record(run, context, plan, request, pool.connector.options, call_options)
+            launch = _begin_launch(call, record, context, plan, retention, registry, undo)
+
+            tree = _upload(query, project, context, notify, preflight)
+            check_data(hosts, request, project.root, tree, pool)
+            _note_other_generations(call, tree, registry)
+            plan = _plan_in(tree, plan, project)
+            record = replace(record, cwd=plan.cwd)
+            registry.save(record)
+            document = plan_document(context, plan, request)
+            launch.upload_jobs(partial(job_of, plan, _secrets(request)), document)
+
+            connectivity = preflight.result()
+            clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
+            _start_mpirun(launch, connectivity, undo)
+    except StartFailure as failure:
+        return failure
+    run_in_background(lambda: prune_local(registry, retention), "prune")
+    return StartedRun(record, plan, launch, (*plan.notes, *logind_notes(context)), document)
+
+
+# Gather
+
+
+def _note_secret_files(request: RunRequest) -> None:
+    """Remember the files of --env-file and the private keys, so that no later sync sends them."""
     if request.secret_files:
         from ipexctl.sync.secret_files import note_secret_files  # few runs have one
 
         note_secret_files(request.secret_files)
-    unreached = set[str]()
-    try:
-        with mark_pending(registry.directory, run, unreached), ExitStack() as on_failure:
-            query = None
-            reading = reading or start_reading(request, project, notify)
-            if reading is not None:
-                query = run_in_background(partial(_query_tree, hosts, request, pool, reading, lease=run), "tree")
-                on_failure.callback(lambda: unreached.update(_release_tree(hosts, request, pool, run, query)))
-
-            context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
-            plan = make_plan(context, request, project, run)
-            if request.max_restarts and not request.checkpoint and (text := restart_note(plan.hosts, context.stores)):
-                note(text)
-            for text in _script_notes(context, plan, request, project):
-                note(text)
-            if reading is not None and reading.done():
-                reading.result()  # a refused project needs no check of the hosts
-            preflight = run_in_background(partial(_preflight, context, plan, request, pool, project, note), "preflight")
-            on_failure.callback(wait, (preflight,))  # its notes come before the answer of the call
-
-            if reading is not None:
-                reading.result()  # raises the UserError of a refused project, while no host has a file of the run
-            record = _record(run, context, plan, request, pool.connector.options, call_options)
-            on_failure.callback(registry.remove, run)
-            launch = Launch(record.nodes, _launch_spec(record, context, plan, request, retention), pool)
-            launch.start_supervisor()
-            on_failure.callback(lambda: unreached.update(launch.abandon()))
-            tree = _upload(query, project, context, notify, preflight)
-            check_data(hosts, request, project.root, tree, pool)
-            if request.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
-                note(text)
-            plan = replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
-            record = replace(record, cwd=plan.cwd)
-            registry.save(record)
-            secrets = {export.name: export.value for export in request.options.exports if export.secret}
-            document = _plan_document(context, plan, request)
-            launch.upload_jobs(partial(job_of, plan, secrets), document)
-            connectivity = preflight.result()
-            clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
-            try:
-                launch.start_mpirun(connectivity)
-            except StartFailure as failure:
-                if failure.is_unsure:
-                    on_failure.pop_all()
-                raise
-            on_failure.pop_all()
-    except StartFailure as failure:
-        return failure
-    run_in_background(lambda: prune_local(registry, retention), "prune")
-    return StartedRun(record, plan, launch, (*plan.notes, *_logind_notes(context)), document)
-
-
-def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation, run: str) -> LaunchPlan:
-    """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
-
-    Raises a StartFailure if there is no plan, a UserError if the ranks to show do not exist.
-    """
-    options, notes = request.options, list[str]()
-    if request.accelerate is not None:
-        options, notes = _accelerate_options(request.accelerate, options, context)
-    plan = plan_launch(
-        LaunchRequest(
-            hosts=context.hosts,
-            facts=context.facts,
-            internal=context.addresses,
-            env=context.env,
-            command=project.command,
-            kind=request.kind,
-            cwd=context.home,
-            rundir=f"{context.home}/runs/{run}",
-            ssh_names=context.ssh_names,
-            ssh_config=context.ssh_config,
-            options=options,
-            mpi_seen=context.mpi,
-        )
-    )
-    if isinstance(plan, Refusal):
-        raise StartFailure.of_refusal(plan)
-    request.ranks.within(plan.world_size)
-    return replace(plan, notes=(*plan.notes, *notes))
-
-
-def _script_notes(
-    context: RunContext, plan: LaunchPlan, request: RunRequest, project: ProjectLocation
-) -> tuple[str, ...]:
-    """What the source of the script shows for this environment and these ranks. Pure."""
-    uses_it = project.script is not None and project.script.uses_trainer
-    packages = context.env.packages if context.env.is_installed else {}
-    note = trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=plan.world_size)
-    return (note,) if note else ()
-
-
-def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
-    """A warning if the hosts do not share a home: a checkpoint of rank 0 is then on one host only. Pure."""
-    first = hosts[0].name
-    others = [host.name for host in hosts if stores[host.name] != stores[first]]
-    if not others:
-        return ""
-    return (
-        f"--max-restarts: what rank 0 writes on {first} is not on {fold(others)}; if only rank 0 saves the checkpoint, "
-        "the ranks there start again without it and can wait forever; --checkpoint PATH brings that file or directory "
-        "to all hosts before each start"
-    )
-
-
-def _accelerate_options(
-    config: AccelerateConfig, options: LaunchOptions, context: RunContext
-) -> tuple[LaunchOptions, list[str]]:
-    """The launch options with the variables of an accelerate config, and notes about its other fields.
-
-    They depend on the version of accelerate in the environment.
-    """
-    from ipexctl.launch.accelerate_config import remarks
-    from ipexctl.launch.accelerate_env import misunderstandings, variables_of
-
-    keeps_workers = options.ccl_workers is not None
-    variables = variables_of(config, context.env.packages)
-    given = tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
-    node0 = context.hosts[0]
-    addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}
-    notes = remarks(config, len(context.hosts), {node0.name, node0.address, *addresses})
-    return replace(options, given=given), [*notes, *misunderstandings(config, context.env.packages)]
-
-
-def _preflight(
-    context: RunContext,
-    plan: LaunchPlan,
-    request: RunRequest,
-    pool: SessionPool,
-    project: ProjectLocation,
-    note: Callable[[str], None],
-) -> ConnectivityRecord | None:
-    """Check the imports of the script, and the connections between the hosts with ranks."""
-    nodes = _nodes(context, plan)
-    connectivity = run_in_background(lambda: check_connectivity(nodes, context, pool), "connectivity")
-    script = with_environment(project.script, request, context) if project.script and request.sync else None
-    try:
-        text = check_script(nodes, context.env.python, script, pool) if script is not None else ""
-    except StartFailure:
-        connectivity.result()  # raises the failure of a connection, which comes first
-        raise
-    if text:
-        note(text)
-    return connectivity.result()
 
 
 def start_reading(
@@ -304,23 +235,157 @@ def start_reading(
     return reading
 
 
-def _query_tree(
-    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, reading: Future[Project], *, lease: str | None
-) -> ProjectSync:
+def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = True) -> None:
+    """Raise the UserError of a project that cannot be sent; without `wait_for_it`, only if it is known by now."""
+    if reading is not None and (wait_for_it or reading.done()):
+        reading.result()
+
+
+def _begin_query(call: _Call, reading: Future[Project] | None, run: str, undo: _Undo) -> Future[ProjectSync] | None:
+    """Ask the hosts for their copies of the project, in the background; None if it is not synced."""
+    if reading is None:
+        return None
+    query = run_in_background(partial(_query_tree, call, reading, lease=run), "tree")
+    undo.on_hosts(lambda: _release_tree(call, run, query))
+    return query
+
+
+def _query_tree(call: _Call, reading: Future[Project], *, lease: str | None) -> ProjectSync:
     """Ask the hosts which files of the project they have. A complete tree gets the lease at once."""
     from ipexctl.sync.sync import query_project  # imported while the facts are gathered
 
     return query_project(
         reading.result(),
-        hosts,
-        pool,
-        home=request.home,
-        iface=request.iface,
-        timeout=request.timeout,
+        call.hosts,
+        call.pool,
+        home=call.request.home,
+        iface=call.request.iface,
+        timeout=call.request.timeout,
         dry_run=lease is None,
         lease=lease,
         ended=abandoned_runs(RunRegistry().directory),
     )
+
+
+def _release_tree(call: _Call, run: str, query: Future[ProjectSync]) -> frozenset[str]:
+    """Remove the run's leases, so that the next sync may change the tree in place; returns the hosts that have them."""
+    wait((query,))  # it may still ask for a lease
+    home = shlex.quote(call.request.home.removeprefix("~/"))  # sessions start in the home directory
+    return clean_up(call.hosts, f"rm -f {home}/code/*/.ipexctl/leases/{run}", call.pool)
+
+
+# Plan: pure
+
+
+def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation, run: str) -> LaunchPlan:
+    """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
+
+    Raises a StartFailure if there is no plan, a UserError if the ranks to show do not exist.
+    """
+    options, notes = request.options, list[str]()
+    if request.accelerate is not None:
+        options, notes = _accelerate_options(request.accelerate, options, context)
+    plan = plan_launch(
+        LaunchRequest(
+            hosts=context.hosts,
+            facts=context.facts,
+            internal=context.addresses,
+            env=context.env,
+            command=project.command,
+            kind=request.kind,
+            cwd=context.home,
+            rundir=f"{context.home}/runs/{run}",
+            ssh_names=context.ssh_names,
+            ssh_config=context.ssh_config,
+            options=options,
+            mpi_seen=context.mpi,
+        )
+    )
+    if isinstance(plan, Refusal):
+        raise StartFailure.of_refusal(plan)
+    request.ranks.within(plan.world_size)
+    return replace(plan, notes=(*plan.notes, *notes))
+
+
+def _accelerate_options(
+    config: AccelerateConfig, options: LaunchOptions, context: RunContext
+) -> tuple[LaunchOptions, list[str]]:
+    """The launch options with the variables of an accelerate config, and notes about its other fields.
+
+    They depend on the version of accelerate in the environment.
+    """
+    from ipexctl.launch.accelerate_config import remarks
+    from ipexctl.launch.accelerate_env import misunderstandings, variables_of
+
+    keeps_workers = options.ccl_workers is not None
+    variables = variables_of(config, context.env.packages)
+    given = tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
+    node0 = context.hosts[0]
+    addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}
+    notes = remarks(config, len(context.hosts), {node0.name, node0.address, *addresses})
+    return replace(options, given=given), [*notes, *misunderstandings(config, context.env.packages)]
+
+
+def _plan_in(tree: str, plan: LaunchPlan, project: ProjectLocation) -> LaunchPlan:
+    """The plan with the working directory of the ranks, which is in the tree that the hosts have."""
+    return replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
+
+
+def _script_notes(
+    context: RunContext, plan: LaunchPlan, request: RunRequest, project: ProjectLocation
+) -> tuple[str, ...]:
+    """What the source of the script shows for this environment and these ranks. Pure."""
+    uses_it = project.script is not None and project.script.uses_trainer
+    packages = context.env.packages if context.env.is_installed else {}
+    note = trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=plan.world_size)
+    return (note,) if note else ()
+
+
+def _restart_notes(context: RunContext, plan: LaunchPlan, request: RunRequest) -> tuple[str, ...]:
+    note = restart_note(plan.hosts, context.stores) if request.max_restarts and not request.checkpoint else ""
+    return (note,) if note else ()
+
+
+def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
+    """A warning if the hosts do not share a home: a checkpoint of rank 0 is then on one host only. Pure."""
+    first = hosts[0].name
+    others = [host.name for host in hosts if stores[host.name] != stores[first]]
+    if not others:
+        return ""
+    return (
+        f"--max-restarts: what rank 0 writes on {first} is not on {fold(others)}; if only rank 0 saves the checkpoint, "
+        "the ranks there start again without it and can wait forever; --checkpoint PATH brings that file or directory "
+        "to all hosts before each start"
+    )
+
+
+# Preflight
+
+
+def _begin_preflight(
+    call: _Call, context: RunContext, plan: LaunchPlan, undo: _Undo
+) -> Future[ConnectivityRecord | None]:
+    preflight = run_in_background(partial(_preflight, call, context, plan), "preflight")
+    undo.callback(wait, (preflight,))  # its notes come before the answer of the call
+    return preflight
+
+
+def _preflight(call: _Call, context: RunContext, plan: LaunchPlan) -> ConnectivityRecord | None:
+    """Check the imports of the script, and the connections between the hosts with ranks."""
+    nodes, request, script = nodes_of(context, plan), call.request, call.project.script
+    connectivity = run_in_background(lambda: check_connectivity(nodes, context, call.pool), "connectivity")
+    script = with_environment(script, request, context) if script and request.sync else None
+    try:
+        text = check_script(nodes, context.env.python, script, call.pool) if script is not None else ""
+    except StartFailure:
+        connectivity.result()  # raises the failure of a connection, which comes first
+        raise
+    if text:
+        call.note(text)
+    return connectivity.result()
+
+
+# Upload
 
 
 def _upload(
@@ -358,100 +423,48 @@ def _upload(
     return path or f"{context.home}/code/{report.project}"
 
 
-def _nodes(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
-    """Node0, which may be without ranks, and the hosts with ranks."""
-    names = {host.name for host in plan.hosts}
-    return (context.hosts[0], *(host for host in context.hosts[1:] if host.name in names))
+def _note_other_generations(call: _Call, tree: str, registry: RunRegistry) -> None:
+    subdirectory = call.project.subdirectory
+    if call.request.sync and (text := files_in_other_generations(tree, subdirectory, registry.all())):
+        call.note(text)
 
 
-def _record(
-    run: str, context: RunContext, plan: LaunchPlan, request: RunRequest, connect: ConnectOptions, call: CallOptions
-) -> RunRecord:
-    nodes = _nodes(context, plan)
-    leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
-    return RunRecord(
-        id=run,
-        node0=nodes[0],
-        home=context.home,
-        python=context.env.python,
-        script=" ".join(request.argv)[:200],
-        env=plan.env or plan.python,
-        started=time.time(),
-        world_size=plan.world_size,
-        hosts=tuple(host.name for host in nodes),
-        host_keys=connect.host_keys,
-        connect_timeout=connect.connect_timeout,
-        stores=tuple(dict.fromkeys(leaders.values())),
-        nodes=nodes,
-        ranks=tuple(rank.host for rank in plan.ranks),
-        cwd=plan.cwd,
-        again=call.hosts,
-        again_run=call.run,
-    )
+# Start
 
 
-def _launch_spec(
+def _begin_launch(
+    call: _Call,
     record: RunRecord,
     context: RunContext,
     plan: LaunchPlan,
-    request: RunRequest,
     retention: RetentionLimits,
-) -> LaunchSpec:
-    stores = context.stores
-    start = StartRequest(
-        argv=tuple(plan.argv),
-        by_mpirun=plan.flavor != "none",
-        ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host]) for rank in plan.ranks),
-        world_size=plan.world_size,
-        nodes=len(plan.hosts),
-        master=Master(plan.master_addr, plan.master_port),
-        script=record.script,
-        env=record.env,
-        variables={setting.name: setting.value for setting in plan.launcher_env},
-        setup=context.setup,
-        addresses=tuple(host.address for host in plan.hosts),
-        time_limit=plan.time_limit,
-        restarts=request.max_restarts,
-        checkpoint=(request.checkpoint or "") if len({stores[host.name] for host in plan.hosts}) > 1 else "",
-        checkpoint_is_found=request.checkpoint_is_found,
-        hang_after=request.hang_after,
-        on_hang=request.on_hang,
-    )
-    return LaunchSpec(
-        record=record,
-        bind=plan.hosts[0].address,
-        start=start,
-        stores=stores,
-        files=[File(file.name, file.text.encode(), file.mode) for file in plan.files],
-        python_version=context.env.version,
-        logind=context.facts[record.node0.name].logind,
-        retention=retention,
-    )
+    registry: RunRegistry,
+    undo: _Undo,
+) -> Launch:
+    """Let the supervisor start on node0, where it waits for its job and the mpirun line."""
+    undo.callback(registry.remove, record.id)
+    launch = Launch(record.nodes, launch_spec(record, context, plan, call.request, retention), call.pool)
+    launch.start_supervisor()
+    undo.on_hosts(launch.abandon)
+    return launch
 
 
-def _plan_document(context: RunContext, plan: LaunchPlan, request: RunRequest) -> str:
-    """The text of plan.json."""
-    install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
-    packages = sorted(map(normalised, context.env.packages)) if plan.env else []
-    return json.dumps({**to_json(plan), "install": install, "packages": packages}, indent=1)
+def _start_mpirun(launch: Launch, connectivity: ConnectivityRecord | None, undo: _Undo) -> None:
+    """Start the ranks. From then on nothing is undone, also where the run may have started."""
+    try:
+        launch.start_mpirun(connectivity)
+    except StartFailure as failure:
+        if failure.is_unsure:
+            undo.pop_all()
+        raise
+    undo.pop_all()
 
 
-def _logind_notes(context: RunContext) -> tuple[str, ...]:
-    name = context.hosts[0].name
-    logind = context.facts[name].logind
-    if logind is None or not logind.kill_user_processes or logind.linger:
-        return ()
-    note = f"{name}: logind ends all processes of an account at its last logout, and the run with them"
-    return (f"{note}; `loginctl enable-linger` there, once, prevents that",)
+def _secrets(request: RunRequest) -> dict[str, str]:
+    return {export.name: export.value for export in request.options.exports if export.secret}
 
 
-def _release_tree(
-    hosts: Sequence[Host], request: RunRequest, pool: SessionPool, run: str, query: Future[ProjectSync]
-) -> frozenset[str]:
-    """Remove the run's leases, so that the next sync may change the tree in place; returns the hosts that have them."""
-    wait((query,))  # it may still ask for a lease
-    home = shlex.quote(request.home.removeprefix("~/"))  # sessions start in the home directory
-    return clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{run}", pool)
+# Afterwards
 
 
 def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:

@@ -305,8 +305,12 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
         raise StartFailure("no")
 
     fakes: dict[str, Callable[..., object]] = {
-        "start_reading": lambda *_: None, "gather": Mock(), "make_plan": Mock(), "_preflight": check, "_record": fail,
-    }  # fmt: skip
+        "start_reading": lambda *_: None,
+        "gather": Mock(),
+        "make_plan": Mock(),
+        "_preflight": check,
+        "run_record": fail,
+    }
     for name, fake in fakes.items():
         monkeypatch.setattr(pipeline, name, fake)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -1,0 +1,113 @@
+"""The records of a start: of the registry, for the supervisor, and plan.json.
+
+In: the context that was gathered, the plan, the request. Out: the values that `pipeline.py` stores and that `Launch` in
+`start.py` sends to node0. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from ipexctl.hosts.home import find_leaders
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.jobs.submit.preflight.imports import install_command, normalised
+from ipexctl.jobs.submit.start import File, LaunchSpec
+from ipexctl.launch.plan import LaunchPlan, to_json
+from ipexctl.node.common.job import Master, RankPlacement, StartRequest
+
+if TYPE_CHECKING:
+    from ipexctl.call_options import CallOptions
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.retention import RetentionLimits
+    from ipexctl.jobs.submit.context import RunContext
+    from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.remote.connector import ConnectOptions
+
+
+def nodes_of(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
+    """Node0, which may be without ranks, and the hosts with ranks."""
+    names = {host.name for host in plan.hosts}
+    return (context.hosts[0], *(host for host in context.hosts[1:] if host.name in names))
+
+
+def run_record(
+    run: str, context: RunContext, plan: LaunchPlan, request: RunRequest, connect: ConnectOptions, call: CallOptions
+) -> RunRecord:
+    nodes = nodes_of(context, plan)
+    leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
+    return RunRecord(
+        id=run,
+        node0=nodes[0],
+        home=context.home,
+        python=context.env.python,
+        script=" ".join(request.argv)[:200],
+        env=plan.env or plan.python,
+        started=time.time(),
+        world_size=plan.world_size,
+        hosts=tuple(host.name for host in nodes),
+        host_keys=connect.host_keys,
+        connect_timeout=connect.connect_timeout,
+        stores=tuple(dict.fromkeys(leaders.values())),
+        nodes=nodes,
+        ranks=tuple(rank.host for rank in plan.ranks),
+        cwd=plan.cwd,
+        again=call.hosts,
+        again_run=call.run,
+    )
+
+
+def launch_spec(
+    record: RunRecord,
+    context: RunContext,
+    plan: LaunchPlan,
+    request: RunRequest,
+    retention: RetentionLimits,
+) -> LaunchSpec:
+    stores = context.stores
+    start = StartRequest(
+        argv=tuple(plan.argv),
+        by_mpirun=plan.flavor != "none",
+        ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host]) for rank in plan.ranks),
+        world_size=plan.world_size,
+        nodes=len(plan.hosts),
+        master=Master(plan.master_addr, plan.master_port),
+        script=record.script,
+        env=record.env,
+        variables={setting.name: setting.value for setting in plan.launcher_env},
+        setup=context.setup,
+        addresses=tuple(host.address for host in plan.hosts),
+        time_limit=plan.time_limit,
+        restarts=request.max_restarts,
+        checkpoint=(request.checkpoint or "") if len({stores[host.name] for host in plan.hosts}) > 1 else "",
+        checkpoint_is_found=request.checkpoint_is_found,
+        hang_after=request.hang_after,
+        on_hang=request.on_hang,
+    )
+    return LaunchSpec(
+        record=record,
+        bind=plan.hosts[0].address,
+        start=start,
+        stores=stores,
+        files=[File(file.name, file.text.encode(), file.mode) for file in plan.files],
+        python_version=context.env.version,
+        logind=context.facts[record.node0.name].logind,
+        retention=retention,
+    )
+
+
+def plan_document(context: RunContext, plan: LaunchPlan, request: RunRequest) -> str:
+    """The text of plan.json."""
+    install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
+    packages = sorted(map(normalised, context.env.packages)) if plan.env else []
+    return json.dumps({**to_json(plan), "install": install, "packages": packages}, indent=1)
+
+
+def logind_notes(context: RunContext) -> tuple[str, ...]:
+    name = context.hosts[0].name
+    logind = context.facts[name].logind
+    if logind is None or not logind.kill_user_processes or logind.linger:
+        return ()
+    note = f"{name}: logind ends all processes of an account at its last logout, and the run with them"
+    return (f"{note}; `loginctl enable-linger` there, once, prevents that",)
