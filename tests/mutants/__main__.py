@@ -32,7 +32,7 @@ _ALSO: Final = {
     "jobs": ("golden/test_golden_run.py", "golden/test_golden_why.py", "golden/test_golden_fetch.py"),
     "launch": ("golden/test_golden_launch.py",),
     "node": ("jobs", "sync"),
-    "node/run": ("jobs",),
+    "node/run": (),
     "stack": ("golden/test_golden_install.py", "golden/test_golden_versions.py"),
     "trust": ("golden/test_golden_trust.py",),
     "ui": ("golden",),
