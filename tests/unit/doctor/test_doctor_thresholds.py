@@ -68,6 +68,12 @@ def test_open_files_on_both_sides_of_the_threshold(peers: int, soft: float, expe
     assert level(alone(facts, peers=tuple(f"n{at}" for at in range(peers))), "limits.nofile") == expected
 
 
+@pytest.mark.parametrize(("hard", "fix"), [(1023, "limits.d"), (1024, "ulimit -n 1024"), (1e6, "ulimit -n 65536")])
+def test_open_files_are_raised_by_the_account_itself_up_to_the_hard_limit(hard: float, fix: str) -> None:
+    found = changed(limits={"nofile": Limit(256, hard)})
+    assert fix in next(finding.fix for finding in found if finding.id == "limits.nofile")
+
+
 @pytest.mark.parametrize(("uid", "soft", "expected"), [(1000, 1023, "warn"), (1000, 1024, None), (0, 1023, None)])
 def test_processes_on_both_sides_of_the_threshold(uid: int, soft: float, expected: str | None) -> None:
     found = changed(limits={"nproc": Limit(soft, soft)}, account={"uid": uid})  # 4 for each of 224 threads are fewer

@@ -105,6 +105,9 @@ def test_limit_may_name_a_file_of_hosts(tmp_path: Path) -> None:
     assert [host.name for host in limit_hosts(hosts, f"@{listed},!node1")] == ["node2"]
     listed.write_text("# all but one\n!node2\r\n")
     assert [host.name for host in limit_hosts(hosts, f"@{listed}")] == ["node1", "node3"]
+    colon = tmp_path / "12:30.retry"
+    colon.write_text("node3\n")
+    assert [host.name for host in limit_hosts(hosts, f"@{colon}")] == ["node3"]
     listed.write_text("# none\n")
     with pytest.raises(UserError, match="names no host"):
         limit_hosts(hosts, f"@{listed}")

@@ -211,6 +211,40 @@ def test_signal_after_the_end_of_a_run_has_begun_is_not_waited_for() -> None:
     assert not judge.is_open, "a signal of the attempt before does not count for the next"
 
 
+def test_failure_before_the_sender_of_a_signal_is_known_stays_the_first() -> None:
+    judge, record = verdict()
+    peers = cluster()
+    judge.on_outside_signal(peers[3], 15)
+    judge.on_exit(peers[0], Exit(1, True))
+    judge.check_outside_signals(time.monotonic() + 60, peers, False)
+    assert first_failure_fields(record)[:2] == ("exit", 0)
+    assert judge.ending.code == 1
+
+
+@pytest.mark.parametrize(
+    ("ended", "disconnected_before", "expected"),
+    [
+        (Exit(1, True), 0.1, ("lost", 4, "node3", [4])),  # the exception came of the lost rank
+        (Exit(1, True), -0.1, ("exit", 0, "node1", [0])),  # the rank was lost after the failure
+        (Exit(1, True), None, ("exit", 0, "node1", [0])),
+        (Exit(137, True, 9, OutOfMemory("cgroup", 2 << 30)), 0.1, ("oom", 0, "node1", [0])),  # its own cause
+    ],
+)
+def test_rank_that_was_lost_before_an_exception_elsewhere_is_the_first_failure(
+    ended: Exit, disconnected_before: float | None, expected: tuple[Any, ...]
+) -> None:
+    judge, record = verdict()
+    peers = cluster()
+    judge.on_all_ended(peers)
+    assert record.status.first_failure is None, "nothing has failed"
+    judge.on_exit(peers[0], ended)
+    if disconnected_before is not None:
+        peers[4].closed_by_peer, peers[4].disconnected_at = True, judge.ending.at - disconnected_before
+    peers[0].exit = ended
+    judge.on_all_ended(peers)
+    assert first_failure_fields(record) == expected
+
+
 def test_rank_lost_before_mpirun_ended_is_the_cause_unless_mpirun_was_killed() -> None:
     judge, record = verdict()
     peers = cluster()
