@@ -212,6 +212,8 @@ def survey(
     state.revoke_logins(dry_run=True)
     state.follow_leaders()
     found, left = find_control_files(hosts, options.selection, with_results=options.with_results)
+    if dry_run and any(result.has_failed for result in state.results.values()):
+        left = ()  # the lines that would remove it repeat a call that has failed, maybe by its --home
     control = UninstallResult(CONTROL_MACHINE, "changed" if found else "ok", found=found, left=left)
     report = state.report(control, is_survey=True)
     return replace(report, obstacles=obstacles)

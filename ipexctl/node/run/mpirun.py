@@ -42,6 +42,7 @@ class MpirunProcess:
         finally:
             os.close(log)
         self.pid = self._process.pid
+        self._is_hydra = os.path.basename(start.argv[0]) == "mpiexec.hydra"
         self.ended_at: float | None = None
         self._ranks_ended_at: float | None = None
 
@@ -61,15 +62,21 @@ class MpirunProcess:
         code = self._process.returncode
         return (code, None) if code is None or code >= 0 else (128 - code, -code)
 
-    def end_after_ranks(self, now: float, end_by: float | None, *, is_over: bool) -> None:
-        """Send signals to its group when it does not exit after all ranks have, or not by `end_by`."""
+    def end_after_ranks(self, now: float, end_by: float | None, *, is_over: bool, have_begun: bool = True) -> None:
+        """Send signals to its group when it does not exit after all ranks have, or not by `end_by`.
+
+        `have_begun`: every rank has connected. Before that, SIGTERM could be endless under hydra: its daemon on a node
+        sends the signal on to the process group of each child, and a child that has no group of its own yet is in the
+        daemon's, which so signals itself for ever. When mpirun is killed, its daemons end by the lost connection.
+        """
         if self._ranks_ended_at is None and is_over:
             self._ranks_ended_at = now
         is_late = end_by is not None and now > end_by + 1.0
         patience = EXIT_WAIT if end_by is None else 0.3
         if is_late or (self._ranks_ended_at is not None and now - self._ranks_ended_at > patience):
             began = end_by + 1.0 if is_late and end_by is not None else (self._ranks_ended_at or now) + patience
-            self.signal(signal.SIGKILL if now - began > 2.0 else signal.SIGTERM)
+            is_killed = now - began > 2.0 or (self._is_hydra and not have_begun)
+            self.signal(signal.SIGKILL if is_killed else signal.SIGTERM)
 
     def signal(self, number: int) -> None:
         """Send a signal to its whole group, never by name."""

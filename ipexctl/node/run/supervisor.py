@@ -407,7 +407,9 @@ class Supervisor:
             waiting = [peer for peer in self.ranks if not peer.is_done and peer.instance is not None]
             is_over = all(peer.is_done for peer in self.ranks) or (ending is not None and not waiting)
             patience = FLUSH if self.peers.is_behind(now) else protocol.GRACE
-            self.mpirun.end_after_ranks(now, ending.at + patience if ending else None, is_over=is_over)
+            end_by = ending.at + patience if ending else None
+            have_begun = all(peer.instance is not None for peer in self.ranks)
+            self.mpirun.end_after_ranks(now, end_by, is_over=is_over, have_begun=have_begun)
             return
         left = [peer for peer in self.ranks if not peer.is_done and peer.exit is None]
         if left and ending is None and now - self.mpirun.ended_at > LAST_MESSAGE_TIME:
