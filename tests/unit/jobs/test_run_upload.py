@@ -12,8 +12,9 @@ import pytest
 from launch_helpers import cpu, machine, plan
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.submit.pipeline import _launch_spec, _upload, restart_note
+from ipexctl.jobs.submit.pipeline import _upload, restart_note
 from ipexctl.jobs.submit.project import ProjectLocation
+from ipexctl.jobs.submit.records import launch_spec
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.launch.request import LaunchOptions
 
@@ -98,6 +99,6 @@ def test_checkpoint_is_exchanged_if_the_hosts_with_ranks_have_more_than_one_stor
     )
     record: Any = SimpleNamespace(script="train.py", env="e", node0=Host("n", "n"))
     limits: Any = None
-    spec = _launch_spec(record, context, planned, request, limits)
+    spec = launch_spec(record, context, planned, request, limits)
     assert spec.start.checkpoint == expected
     assert [rank.store for rank in spec.start.ranks] == list(stores)
