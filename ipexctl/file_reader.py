@@ -68,7 +68,7 @@ class TooLargeError(OSError):
 
 def read_regular(path: Path | str, kind: FileKind) -> bytes:
     """The content of a regular file; that of /dev/null is empty. Raises an OSError."""
-    return _read(open_regular(path), path, kind)
+    return _read_limited(open_regular(path), path, kind)
 
 
 def read_typed(path: Path | str, kind: FileKind) -> bytes:
@@ -77,7 +77,7 @@ def read_typed(path: Path | str, kind: FileKind) -> bytes:
     A pipe that nobody writes to is an error, too: after `PIPE_SECONDS` without a writer, or without a byte from it.
     """
     if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
-        return _read(os.open(path, _FLAGS), path, kind)
+        return _read_limited(os.open(path, _FLAGS), path, kind)
     number = _open_pipe(path)
     try:
         return _read_pipe(number, path, kind)
@@ -166,7 +166,7 @@ def _is_readable(status: os.stat_result) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev  # noqa: PTH116
 
 
-def _read(number: int, path: Path | str, kind: FileKind) -> bytes:
+def _read_limited(number: int, path: Path | str, kind: FileKind) -> bytes:
     with open(number, "rb") as file:  # of a descriptor
         data = file.read(kind.limit + 1)
     if len(data) > kind.limit:

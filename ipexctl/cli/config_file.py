@@ -88,21 +88,21 @@ def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
     """The file that `--config` names or else the project's, then the user's, if they exist. Raises a UserError."""
     files, is_there = [], False
     if named is not None:
-        files.append(_read(expanded(named), "call"))
+        files.append(_read_config_file(expanded(named), "call"))
     with contextlib.suppress(PermissionError):  # a directory above that may not be searched has no file for this call
         if named is None and (path := project_file()) is not None:
             check_found(path, naming=f"--config {shlex.quote(os.fspath(path))}")
-            files.append(_read(path, "project"))
+            files.append(_read_config_file(path, "project"))
     user = user_file()
     with contextlib.suppress(PermissionError):  # the home of another account, as after su
         is_there = user.is_file()
     if is_there:
         check_own(user)
-        files.append(_read(user, "user"))
+        files.append(_read_config_file(user, "user"))
     return tuple(files)
 
 
-def _read(path: Path, origin: Literal["project", "call", "user"]) -> ConfigFile:
+def _read_config_file(path: Path, origin: Literal["project", "call", "user"]) -> ConfigFile:
     from ipexctl.hosts.source import SourceFile
     from ipexctl.text import tilde_path
 

@@ -61,7 +61,7 @@ def ps_command(
     keep = read_limits(os.environ)
     register = RunRegistry()
     abandoned_runs(register.directory)
-    records, damaged = register.read()
+    records, damaged = register.read_records()
     if newest is not None and not (running or prune):  # other runs are not even queried
         records, damaged = records[-newest:], []
     cancel = Cancel()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Pair = tuple[str, str]
 """From, to."""
-Kind = Literal["ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "error"]
-_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+ConnectionKind = Literal["ok", "refused", "timeout", "noroute", "denied", "wrong", "mute", "error"]
+_KINDS: Final[tuple[ConnectionKind, ...]] = get_args(ConnectionKind)
 _BLOCKED: Final = ("refused", "timeout", "noroute", "denied")
 ALL_PAIRS_UP_TO: Final = 16
 
@@ -31,7 +31,7 @@ ALL_PAIRS_UP_TO: Final = 16
 class ConnectionResult(NamedTuple):
     """The result of one connection between two hosts."""
 
-    kind: Kind
+    kind: ConnectionKind
     text: str = ""
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.system import HomeDirectory
     from ipexctl.hosts.host import Host
     from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.outcome import Status
+    from ipexctl.remote.outcome import HostStatus
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -72,7 +72,7 @@ class _Output(OutputCollector):
                 self._deadline.limit(REST_SECONDS)
             super().sink(stream, data)
 
-    def failure(self, error: HostError, timeout: float | None) -> tuple[Status, str, str]:
+    def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
         """Status, reason and fix. It is none that REST_SECONDS were over, if the host ended the probe then."""
         if not isinstance(error, TimedOut) or self._deadline.seconds == timeout:
             return error.status, error.reason, error.fix
@@ -103,7 +103,7 @@ def gather_facts(
         output = _Output(deadline)
         probed_at = time.monotonic()
         sent = time.time()
-        status: Status = "ok"
+        status: HostStatus = "ok"
         reason = fix = ""
         try:
             ended = session.run(command, output.sink, deadline=deadline)

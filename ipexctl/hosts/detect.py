@@ -62,12 +62,12 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
             f"{shlex.quote(shown)} --list --yaml --output NEW.yml",
         )
     format_ = detect(text, path.suffix)
-    read = read_hostfile
+    read_format = read_hostfile
     if format_ != "hostfile":
         from ipexctl.hosts import inventory_files  # slow to import
 
-        read = inventory_files.read_inventory_yaml if format_ == "yaml" else inventory_files.read_inventory_ini
-    hosts = read(text, shown, base=path.parent, found=found)
+        read_format = inventory_files.read_inventory_yaml if format_ == "yaml" else inventory_files.read_inventory_ini
+    hosts = read_format(text, shown, base=path.parent, found=found)
     if not hosts:
         what = "is empty" if not text.strip() else "names no host"
         raise UserError(f"{shown}: the file {what}", fix="write one host a line, such as node1 or node[1-4]:2")

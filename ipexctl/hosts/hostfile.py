@@ -156,9 +156,9 @@ def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
 def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Host]:
     """Every host of one line, in order."""
 
-    def value(key: str, read: Callable[[str], Value]) -> Value | None:
+    def value(key: str, parse: Callable[[str], Value]) -> Value | None:
         pair = fields.get(key)
-        return None if pair is None else read_at(pair.value_column, read, pair.value)
+        return None if pair is None else read_at(pair.value_column, parse, pair.value)
 
     user = value("user", check_user) or word.user
     if word.user not in (None, user):

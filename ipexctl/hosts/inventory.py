@@ -86,19 +86,19 @@ class _SettingReader:
     source: SourceFile
     settings: dict[str, HostSetting]
 
-    def value(self, keys: tuple[str, ...], read: Callable[[str], Value]) -> Value | None:
+    def value(self, keys: tuple[str, ...], parse_text: Callable[[str], Value]) -> Value | None:
         """The value of the first of these variables that is set."""
         present = [self.settings.pop(key) for key in keys if key in self.settings]
         for setting in present:
             if setting.problem or setting.text:
                 self._check_usable(setting)
-                return self.parse(setting, read)
+                return self.parse(setting, parse_text)
         return None
 
-    def parse(self, setting: HostSetting, read: Callable[[str], Value], text: str | None = None) -> Value:
+    def parse(self, setting: HostSetting, parse_text: Callable[[str], Value], text: str | None = None) -> Value:
         """The value of the setting, or of `text` in it."""
         try:
-            return read(setting.text if text is None else text)
+            return parse_text(setting.text if text is None else text)
         except WordError as error:
             raise self.source.word_error(setting.line, error.moved(setting.column - 1)) from None
 

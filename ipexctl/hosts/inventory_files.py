@@ -37,7 +37,7 @@ def read_inventory_ini(text: str, path: str | Path, *, base: Path | None = None,
         bare = line.strip(" \t\r")
         if bare and bare[0] not in "#;":
             try:
-                reader.read(number, line.rstrip(" \t\r"))
+                reader.parse_line(number, line.rstrip(" \t\r"))
             except WordError as error:
                 raise source.word_error(number, error) from None
     reader.check_sections()
@@ -52,7 +52,7 @@ class _IniReader:
         self._declared: set[str] = {ALL, UNGROUPED}
         self._used_groups: dict[str, tuple[int, int]] = {}
 
-    def read(self, number: int, line: str) -> None:
+    def parse_line(self, number: int, line: str) -> None:
         """Parse one line that is neither empty nor a comment."""
         start = len(line) - len(line.lstrip()) + 1
         section = _SECTION.fullmatch(line.strip())

@@ -39,10 +39,10 @@ class WordError(UserError):
         return WordError(self.message, column=self.column + by, fix=self.fix)
 
 
-def read_at(column: int, read: Callable[[str], Value], text: str) -> Value:
-    """`read(text)`, where the text begins at this column of a longer one: a WordError points into that."""
+def read_at(column: int, parse: Callable[[str], Value], text: str) -> Value:
+    """`parse(text)`, where the text begins at this column of a longer one: a WordError points into that."""
     try:
-        return read(text)
+        return parse(text)
     except WordError as error:
         raise error.moved(column - 1) from None
 

@@ -78,7 +78,7 @@ def _split_parts(text: str) -> Iterator[tuple[int, str]]:
             start = index + 1
 
 
-def _expand(text: str, column: int, read: ReadBracket) -> Sequence[str]:
+def _expand(text: str, column: int, numbers_of: ReadBracket) -> Sequence[str]:
     if "[" not in text and "]" not in text:
         return (text,)
     if text[0] == "[" and text.endswith("]") and text.count(":") > 1 and "[" not in text[1:] and "::" in text:
@@ -87,7 +87,7 @@ def _expand(text: str, column: int, read: ReadBracket) -> Sequence[str]:
     position, count = 0, 1
     for match in _BRACKET.finditer(text):
         parts.append((_literal(text, position, match.start(), column),))
-        values = read(match[1], column + match.start(1))
+        values = numbers_of(match[1], column + match.start(1))
         count *= len(values)
         _check_count(count, column + match.start())
         parts.append(values)

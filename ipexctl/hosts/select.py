@@ -81,9 +81,9 @@ def _from_first_source(
     if named is not None:
         return (*named, None)
     if _is_hostfile(cwd / DEFAULT_FILE):
-        return _read(Path(DEFAULT_FILE), cwd, found=naming(Path(DEFAULT_FILE), cwd)), f"./{DEFAULT_FILE}", None
+        return _read_hosts(Path(DEFAULT_FILE), cwd, found=naming(Path(DEFAULT_FILE), cwd)), f"./{DEFAULT_FILE}", None
     if project is not None and _is_hostfile(path := project / DEFAULT_FILE):
-        return _read(path, cwd, found=naming(path, cwd)), tilde_path(path), path
+        return _read_hosts(path, cwd, found=naming(path, cwd)), tilde_path(path), path
     return (LOCAL,), "this machine alone", None
 
 
@@ -97,14 +97,14 @@ def _from_named_source(
         return read_host_list(request.hosts), "--hosts"
     if request.hostfile is not None:
         found = naming(request.hostfile, cwd) if request.hostfile_found else ""
-        return _read(request.hostfile, cwd, found=found), tilde_path(request.hostfile)
+        return _read_hosts(request.hostfile, cwd, found=found), tilde_path(request.hostfile)
     if request.accelerate_hostfile is not None:
         path = request.accelerate_hostfile
         found = naming(path, cwd, by_variable=False) if request.accelerate_found else ""
-        return _read(path, cwd, found=found), f"{printable(str(path))}, named by the accelerate config"
+        return _read_hosts(path, cwd, found=found), f"{printable(str(path))}, named by the accelerate config"
     if environ.get(ENVIRONMENT):
         path = Path(environ[ENVIRONMENT])
-        return _read(path, cwd, shown=f"${ENVIRONMENT} ({path})"), f"${ENVIRONMENT} ({printable(str(path))})"
+        return _read_hosts(path, cwd, shown=f"${ENVIRONMENT} ({path})"), f"${ENVIRONMENT} ({printable(str(path))})"
     if any(environ.get(name) for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")):
         from ipexctl.hosts.allocation import allocated_hosts
 
@@ -118,7 +118,7 @@ def _is_hostfile(path: Path) -> bool:
     return os.path.lexists(path) and not os.path.isdir(path)  # noqa: PTH112
 
 
-def _read(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
+def _read_hosts(path: Path, cwd: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
     from ipexctl.hosts.detect import read_hosts_file
 
     if not found:

@@ -128,10 +128,10 @@ class HostWord(NamedTuple):
 
 def read_host_word(word: str, *, column: int = 1, names_of: Callable[[str], tuple[str, ...]] = expand) -> HostWord:
     """Split a word into user, names and number; `column` is its position in the line."""
-    return read_at(column, lambda word: _read(word, column, names_of), word)
+    return read_at(column, lambda word: _parse_host_word(word, column, names_of), word)
 
 
-def _read(word: str, start_column: int, names_of: Callable[[str], tuple[str, ...]]) -> HostWord:
+def _parse_host_word(word: str, start_column: int, names_of: Callable[[str], tuple[str, ...]]) -> HostWord:
     scheme = _SCHEME.fullmatch(word)
     if scheme is not None:
         raise WordError("a URL can't stand here, only a host", fix=_without_scheme(scheme[2]))

@@ -126,14 +126,14 @@ class RunRegistry:
 
     def all(self) -> list[RunRecord]:
         """All readable records, from the oldest to the newest."""
-        return self.read()[0]
+        return self.read_records()[0]
 
-    def read(self) -> tuple[list[RunRecord], list[DamagedRecord]]:
+    def read_records(self) -> tuple[list[RunRecord], list[DamagedRecord]]:
         """All readable records, and the files that can't be read."""
         found, damaged = list[RunRecord](), list[DamagedRecord]()
         with contextlib.suppress(OSError):
             for path in sorted(self.directory.glob("*.json")):
-                record = _read(path)
+                record = _read_record(path)
                 if isinstance(record, DamagedRecord):
                     damaged.append(record)
                 elif record.id == path.stem:
@@ -142,7 +142,7 @@ class RunRegistry:
 
     def find(self, word: str) -> RunRecord:
         """The run with that id, or that unique prefix of an id; `last` is the newest."""
-        records, damaged = self.read()
+        records, damaged = self.read_records()
         newest = records[-1].started if records else 0.0
         of_word = [record for record in damaged if word and record.id.startswith(word)]
         meant = [record for record in damaged if record.written > newest] if word == "last" else of_word
@@ -174,7 +174,7 @@ class RunRegistry:
 
     def node0_of(self, run: str) -> Host | None:
         """The node0 of the run with exactly that id; None where it was not started from this machine."""
-        record = _read(self.directory / f"{run}.json")
+        record = _read_record(self.directory / f"{run}.json")
         return record.node0 if isinstance(record, RunRecord) and record.id == run else None
 
     def remove(self, run: str) -> None:
@@ -217,7 +217,7 @@ def _host(document: dict[str, Any]) -> Host:
     return Host(**{name: document[name] for name in _HOST_FIELDS}, **paths, proxy=document.get("proxy"))
 
 
-def _read(path: Path) -> RunRecord | DamagedRecord:
+def _read_record(path: Path) -> RunRecord | DamagedRecord:
     """The record; fields that records of older versions don't have get their defaults."""
     try:
         data = Reply(json.loads(path.read_text(encoding="utf-8")))

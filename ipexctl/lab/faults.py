@@ -27,7 +27,7 @@ class Argument:
 
     name: str
     default: str
-    read: Callable[[str], str]
+    parse: Callable[[str], str]
     """Returns the text in its normal form; the message of ValueError names the expected form."""
 
 
@@ -82,13 +82,13 @@ def _rate(text: str) -> str:
 def _number(most: int, unit: str, expected: str) -> Callable[[str], str]:
     """The parser of numbers above 0 and up to `most`, with the unit or without."""
 
-    def read(text: str) -> str:
+    def parse(text: str) -> str:
         number = text.removesuffix(unit)
         if not re.fullmatch(r"\d+(\.\d+)?", number) or not 0 < float(number) <= most:
             raise ValueError(expected)
         return f"{float(number):g}"
 
-    return read
+    return parse
 
 
 def _skew(text: str) -> str:
@@ -193,7 +193,7 @@ def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
     for position, argument in enumerate(fault.arguments):
         text = texts[position] if position < len(texts) else argument.default
         try:
-            values.append(argument.read(text))
+            values.append(argument.parse(text))
         except ValueError as error:
             raise UserError(
                 f"{fault.name}: {text!r} is not {error}", fix=f"ipexctl lab break NAME {fault.usage}"

@@ -82,7 +82,7 @@ def read_accelerate(text: str, path: str) -> AccelerateConfig:
     tree = YamlTree(text, path)
     if tree.root is None:
         raise UserError(f"{path} is empty", fix="accelerate config writes one")
-    return _Reader(tree, path).read()
+    return _AccelerateConfigReader(tree, path).config()
 
 
 def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateConfig:
@@ -133,7 +133,7 @@ def remarks(config: AccelerateConfig, hosts: int, node0: Collection[str]) -> tup
     return tuple(notes)
 
 
-class _Reader:
+class _AccelerateConfigReader:
     """Reads one file, key by key."""
 
     def __init__(self, tree: YamlTree, path: str) -> None:
@@ -144,7 +144,7 @@ class _Reader:
         self._notes: list[str] = []
         self._nested = {section: self._section(section) for section in NESTED}
 
-    def read(self) -> AccelerateConfig:
+    def config(self) -> AccelerateConfig:
         self._refuse_other_machines()
         self._note_unknown()
         if self._flag(self._top.get("use_cpu")) is False:

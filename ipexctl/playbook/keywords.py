@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ipexctl.playbook.model import InheritedKeywords
     from ipexctl.playbook.playbook_file import PlaybookFile
 
-    Reader = Callable[[PlaybookFile, Entry], Any]
+    KeywordReader = Callable[[PlaybookFile, Entry], Any]
     """Reads the value of one keyword."""
 
 RESERVED: Final = frozenset(
@@ -27,10 +27,10 @@ RESERVED: Final = frozenset(
 )
 
 
-def known_value(option: Option) -> Reader:
+def known_value(option: Option) -> KeywordReader:
     """Reads a value that must be known before anything runs, so it can't be a template."""
 
-    def read(file: PlaybookFile, entry: Entry) -> Any:
+    def read_known(file: PlaybookFile, entry: Entry) -> Any:
         value = file.value(entry.value)
         if isinstance(value, Templated):
             raise file.error(entry.value, f"{quoted(entry.key)} can't be a template", fix="write the value itself")
@@ -39,7 +39,7 @@ def known_value(option: Option) -> Reader:
         except BadOption as bad:
             raise file.error(entry.value, f"{quoted(entry.key)} {bad.message}", fix=bad.fix) from None
 
-    return read
+    return read_known
 
 
 boolean: Final = known_value(Option("bool"))
@@ -136,14 +136,14 @@ def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:
     return tuple(values)
 
 
-_ADDED: Final[Mapping[str, Reader]] = {
+_ADDED: Final[Mapping[str, KeywordReader]] = {
     "when": conditions,
     "tags": _tags,
     "vars": lambda file, entry: (variables(file, entry.value, "'vars'"),),
     "environment": _environment,
 }
 """Keywords whose values come behind those of the play and the blocks; those of the others replace them."""
-_INHERITED: Final[Mapping[str, Reader]] = {
+_INHERITED: Final[Mapping[str, KeywordReader]] = {
     **_ADDED,
     **dict.fromkeys(("become", "no_log", "run_once", "check_mode", "diff"), boolean),
     "ignore_errors": _ignore_errors,
@@ -151,7 +151,7 @@ _INHERITED: Final[Mapping[str, Reader]] = {
     "delegate_to": text,
     "timeout": known_value(Option("float", least=0.1)),
 }
-OF_TASKS: Final[Mapping[str, Reader]] = {
+OF_TASKS: Final[Mapping[str, KeywordReader]] = {
     "name": text,
     "register": name_of,
     "until": conditions,
@@ -194,7 +194,9 @@ def report_unknown(
             file.report(entry.key_node, f"{owner} has no {quoted(key)}", fix=fix)
 
 
-def read_keywords(file: PlaybookFile, entries: Mapping[str, Entry], readers: Mapping[str, Reader]) -> dict[str, Any]:
+def read_keywords(
+    file: PlaybookFile, entries: Mapping[str, Entry], readers: Mapping[str, KeywordReader]
+) -> dict[str, Any]:
     """The values of the keywords that have a reader; a value that can't be read is reported and left out."""
     values = {}
     for key, entry in entries.items():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ipexctl.playbook.model import Arg
 
-Kind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "env", "any", "exprs"]
+OptionKind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "env", "any", "exprs"]
 Where = Literal["host", "control", "all"]
 """On each host by itself; on the control machine, without any host; on all hosts of the play in one call."""
 
@@ -34,7 +34,7 @@ OMIT: Final = "\x00omit"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    kind: Kind
+    kind: OptionKind
     required: bool = False
     default: Any = None
     choices: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ def converted(option: Option, value: Value) -> Any:
     return result
 
 
-def _wrong(kind: Kind, value: Value) -> BadOption:
+def _wrong(kind: OptionKind, value: Value) -> BadOption:
     shown = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
     shown = shown if value is None or isinstance(value, list | dict) else quoted(str(value))
     return BadOption(f"must be {_KINDS[kind][0]}, not {shown}")
@@ -238,7 +238,7 @@ def _command(value: Value) -> str | list[str]:
     raise _wrong("command", value)
 
 
-_KINDS: Final[Mapping[Kind, tuple[str, Callable[[Value], Any]]]] = {
+_KINDS: Final[Mapping[OptionKind, tuple[str, Callable[[Value], Any]]]] = {
     "str": ("a text", _text),
     "int": ("a whole number", _integer),
     "float": ("a number", _float),

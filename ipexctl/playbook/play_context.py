@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.node.common.frames import StreamName
-    from ipexctl.playbook.report import Watch
+    from ipexctl.playbook.report import PlayWatch
     from ipexctl.playbook.templater import Templater
     from ipexctl.playbook.variables import VarsDirs
     from ipexctl.remote.cancel import Cancel, Deadline
@@ -59,7 +59,7 @@ class PlayContext:
     pool: SessionPool
     templater: Templater
     options: Options
-    watch: Watch
+    watch: PlayWatch
     hosts: Sequence[Host]
     """The hosts of the call; the first is node0."""
     all_hosts: Sequence[Host]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.playbook.keywords import Reader
+    from ipexctl.playbook.keywords import KeywordReader
 
 MAX_TASKS: Final = 50_000
 MAX_FILES: Final = 1_000
@@ -53,7 +53,7 @@ _MAX_DEPTH: Final = 50
 
 def read_playbook(path: Path, shown: str) -> tuple[Playbook, list[FileError]]:
     """All plays of a file and of the files it imports, and all errors in them; without what can't be read."""
-    reader = _Reader([path.resolve()])
+    reader = _PlaybookReader([path.resolve()])
     plays = reader.plays(read_file(path, shown, errors=reader.errors))
     return Playbook(path, shown, tuple(plays)), reader.errors + reader.source_errors
 
@@ -65,7 +65,7 @@ def read_variables(path: Path, shown: str | None = None) -> Mapping[str, Value]:
 
 
 @dataclass
-class _Reader:
+class _PlaybookReader:
     """State of reading one playbook: the files being read, the errors, the numbers of tasks and files so far."""
 
     open_files: list[Path]
@@ -330,14 +330,14 @@ def _serial(file: PlaybookFile, entry: Entry) -> tuple[int | str, ...]:
     return sizes
 
 
-_OF_PLAYS: Final[Mapping[str, Reader]] = {
+_OF_PLAYS: Final[Mapping[str, KeywordReader]] = {
     "hosts": _hosts,
     "vars": lambda file, entry: variables(file, entry.value, "'vars'"),
     "gather_facts": boolean,
     "any_errors_fatal": boolean,
     "serial": _serial,
 }
-_LOOP_CONTROL: Final[Mapping[str, Reader]] = {
+_LOOP_CONTROL: Final[Mapping[str, KeywordReader]] = {
     "loop_var": name_of,
     "label": lambda file, entry: file.template(entry.value),
     "index_var": name_of,

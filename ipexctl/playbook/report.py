@@ -83,8 +83,8 @@ class RunOutput:
     text: str
 
 
-Event = PlayStarted | TaskStarted | TaskDone | Notice | RunOutput
-Watch = Callable[[Event], None]
+PlayEvent = PlayStarted | TaskStarted | TaskDone | Notice | RunOutput
+PlayWatch = Callable[[PlayEvent], None]
 
 
 @dataclass(frozen=True, slots=True)

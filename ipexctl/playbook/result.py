@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from ipexctl.playbook.model import Task
     from ipexctl.remote.outcome import HostError, HostResult
 
-Status = Literal["ok", "changed", "failed", "skipped", "unreachable"]
+TaskStatus = Literal["ok", "changed", "failed", "skipped", "unreachable"]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """`reason` is a sentence without the host's name; `data` holds further values for `register`."""
 
-    status: Status
+    status: TaskStatus
     reason: str = ""
     fix: str = ""
     data: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -78,12 +78,12 @@ class Call:
     timeout: float | None = None
 
 
-_ORDER: tuple[Status, ...] = ("skipped", "ok", "changed", "failed", "unreachable")
+_ORDER: tuple[TaskStatus, ...] = ("skipped", "ok", "changed", "failed", "unreachable")
 
 
 def combine_items(results: Sequence[Result], items: Sequence[object], var: str) -> Result:
     """The result of a loop: its worst status, and all results."""
-    worst: Status = max((result.status for result in results), key=_ORDER.index, default=_ORDER[0])
+    worst: TaskStatus = max((result.status for result in results), key=_ORDER.index, default=_ORDER[0])
     failure = next((result for result in results if result.status == worst and result.is_failure), None)
     entries = [{**result.to_variable(), var: item} for result, item in zip(results, items, strict=True)]
     return Result(

@@ -47,10 +47,10 @@ class KeyRing:
         """The key in that file, or None if there is no such file. The deadline pauses while the user types."""
         with deadline.paused(), self._lock:
             if path not in self._loaded:
-                self._loaded[path] = self._read(path, deadline.cancel)
+                self._loaded[path] = self._load_file(path, deadline.cancel)
             return self._loaded[path]
 
-    def _read(self, path: Path, cancel: Cancel) -> LoadedKey | None:
+    def _load_file(self, path: Path, cancel: Cancel) -> LoadedKey | None:
         try:
             return LoadedKey(_read_key(path))
         except FileNotFoundError:

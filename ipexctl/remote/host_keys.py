@@ -81,7 +81,7 @@ class HostKeys:
 
     def _file(self, path: Path) -> tuple[KnownHostsEntry, ...]:
         if path not in self._files:
-            self._files[path] = _read(path)
+            self._files[path] = _read_known_hosts(path)
         return self._files[path]
 
     def _remember(self, endpoint: Endpoint, key_type: str, key: bytes) -> None:
@@ -176,7 +176,7 @@ def _append(path: Path, line: str) -> int:
         return before.count(b"\n") + 1
 
 
-def _read(path: Path) -> tuple[KnownHostsEntry, ...]:
+def _read_known_hosts(path: Path) -> tuple[KnownHostsEntry, ...]:
     try:
         return parse(decoded(read_regular(path, KNOWN_HOSTS), errors="replace"), str(path))
     except (FileNotFoundError, NotRegularError, IsADirectoryError):

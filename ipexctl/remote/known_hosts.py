@@ -14,7 +14,7 @@ from ipexctl.remote.patterns import list_matches
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Verdict = Literal["known", "unknown", "changed", "revoked"]
+KeyVerdict = Literal["known", "unknown", "changed", "revoked"]
 
 
 class HashedName(NamedTuple):
@@ -54,7 +54,7 @@ class KnownHostsEntry(NamedTuple):
 class KeyCheck(NamedTuple):
     """The verdict on a host's key, and the entry that decided it."""
 
-    verdict: Verdict
+    verdict: KeyVerdict
     entry: KnownHostsEntry | None = None
 
 

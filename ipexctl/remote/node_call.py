@@ -287,7 +287,7 @@ def _run(
 def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
     frames = CompressedFrameReader()
 
-    def read(data: memoryview) -> int | None:
+    def receive_frames(data: memoryview) -> int | None:
         try:
             for frame in frames.feed(data):
                 on_frame(frame)
@@ -295,7 +295,7 @@ def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:
             raise HostError(f"its output can't be read: {error}") from None
         return len(data) - len(frames.rest) if frames.is_over else None
 
-    return read
+    return receive_frames
 
 
 def agent_and_request(command: str, request: Mapping[str, Any]) -> bytes:

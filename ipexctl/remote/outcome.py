@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
 
-Status = Literal["ok", "changed", "failed", "unreachable"]
+HostStatus = Literal["ok", "changed", "failed", "unreachable"]
 
 
 class HostError(Exception):
@@ -20,7 +20,7 @@ class HostError(Exception):
     Raised and caught inside one host's work only; the fan-out turns it into an outcome.
     """
 
-    status: Status = "failed"
+    status: HostStatus = "failed"
     left_running = False
     """Processes of the command may still be running on the host."""
 
@@ -38,7 +38,7 @@ class HostError(Exception):
 class Unreachable(HostError):
     """The host couldn't be reached, or the connection to it was lost."""
 
-    status: Status = "unreachable"
+    status: HostStatus = "unreachable"
 
 
 class TimedOut(HostError):
@@ -54,7 +54,7 @@ class HostResult:
     """The result of a command on one host. A command with more to report adds its fields in a subclass."""
 
     host: Host
-    status: Status
+    status: HostStatus
     reason: str = ""
     """Why it failed, or a remark; a sentence without the host's name."""
     fix: str = ""
@@ -86,7 +86,7 @@ class Report(Generic[AnyResult]):
         return exit_code([result.status for result in self.hosts])
 
 
-def exit_code(statuses: Sequence[Status]) -> int:
+def exit_code(statuses: Sequence[HostStatus]) -> int:
     """The exit code for the statuses of all hosts: unreachable (3) wins over failed (1)."""
     if "unreachable" in statuses:
         return 3

@@ -51,8 +51,8 @@ class HostFinished:
     ok: bool
 
 
-Event = Notice | BytesMoved | Stepped | Timed | HostFinished
-Watch = Callable[[Event], None]
+ProgressEvent = Notice | BytesMoved | Stepped | Timed | HostFinished
+Watch = Callable[[ProgressEvent], None]
 
 
 def ignore_event(*_: object) -> None:

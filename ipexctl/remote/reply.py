@@ -38,34 +38,34 @@ class Reply(dict[str, Any]):
         raise self.error(f"{key} is missing")
 
     def text(self, key: str) -> str:
-        return self._read(key, str)
+        return self._checked_value(key, str)
 
     def text_or_none(self, key: str) -> str | None:
         return None if self.get(key) is None else self.text(key)
 
     def flag(self, key: str) -> bool:
-        return self._read(key, bool)
+        return self._checked_value(key, bool)
 
     def integer(self, key: str) -> int:
-        return self._read(key, int)
+        return self._checked_value(key, int)
 
     def integer_or_none(self, key: str) -> int | None:
         return None if self.get(key) is None else self.integer(key)
 
     def number(self, key: str) -> float:
-        return self._read(key, float)
+        return self._checked_value(key, float)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        return self._read(key, tuple, "tuple[str, ...]")
+        return self._checked_value(key, tuple, "tuple[str, ...]")
 
     def texts_by_name(self, key: str) -> dict[str, str]:
-        return self._read(key, dict, "dict[str, str]")
+        return self._checked_value(key, dict, "dict[str, str]")
 
     def record(self, key: str) -> Reply:
-        return Reply(self._read(key, dict, "Json"))
+        return Reply(self._checked_value(key, dict, "Json"))
 
     def records(self, key: str) -> tuple[Reply, ...]:
-        return tuple(map(Reply, self._read(key, tuple, "tuple[Json, ...]")))
+        return tuple(map(Reply, self._checked_value(key, tuple, "tuple[Json, ...]")))
 
     def decode(self, kind: Callable[..., Value], **given: object) -> Value:
         """A record with the fields of these names; one that has a default may be missing or null."""
@@ -74,7 +74,7 @@ class Reply(dict[str, Any]):
         except ValueError as error:
             raise self.error(str(error)) from None
 
-    def _read(self, key: str, kind: type[Value], type_: str = "") -> Value:
+    def _checked_value(self, key: str, kind: type[Value], type_: str = "") -> Value:
         try:
             value: Value = decoder_of(type_ or kind.__name__)(self.get(key), key)
         except ValueError as error:

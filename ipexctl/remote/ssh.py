@@ -70,7 +70,7 @@ class SshSession(Session):
             size = len(line) // 1024
             raise HostError(f"the command is {size} KiB long; a host takes 128", "put it into a file and push that")
         channel = self._start(line, deadline)
-        reader = _Reader(channel, sink, nonce)
+        reader = _OutputReader(channel, sink, nonce)
         try:
             if stdin is not None:
                 copy_stdin(stdin, channel.sendall, channel.shutdown_write, _CONNECTION_ERRORS)
@@ -145,7 +145,7 @@ class SshSession(Session):
             raise _lost(error) from None
         return channel
 
-    def _wait_for_end(self, reader: _Reader, deadline: Deadline) -> Ended:
+    def _wait_for_end(self, reader: _OutputReader, deadline: Deadline) -> Ended:
         keepalive = _Keepalive(self._transport)
         overtime: Deadline | None = None
         with deadline.cancel.waking(reader.wake.set):
@@ -155,7 +155,7 @@ class SshSession(Session):
                     raise Cancelled("stopped")
                 overtime = (overtime or Deadline(OVERTIME)) if deadline.over else None
                 is_over = overtime is not None and overtime.over
-                if reader.read() and not is_over:
+                if reader.forward_output() and not is_over:
                     continue
                 if reader.at_end:
                     return self._result(reader)
@@ -166,7 +166,7 @@ class SshSession(Session):
                 elif not reader.wake.wait(deadline.left(tcp.DEAD_AFTER / 2)):
                     keepalive.check()
 
-    def _result(self, reader: _Reader) -> Ended:
+    def _result(self, reader: _OutputReader) -> Ended:
         channel = reader.channel
         if channel.exit_status >= 0 and reader.fenced:
             return Ended(channel.exit_status)
@@ -182,7 +182,7 @@ class SshSession(Session):
             "is a shell set for this account? does it end early for commands without a terminal?",
         )
 
-    def _end_processes(self, reader: _Reader) -> str:
+    def _end_processes(self, reader: _OutputReader) -> str:
         """End the command's processes on the host; returns the end of the error message if some survive."""
         nonce = secrets.token_hex(8)
         fence = FenceFilter(nonce)
@@ -246,7 +246,7 @@ class _Pipe:
         self._wake.set()
 
 
-class _Reader:
+class _OutputReader:
     """Reads stdout and stderr of one channel behind their fences; `wake` is set by every event of the channel."""
 
     def __init__(self, channel: paramiko.Channel, sink: Callable[[StreamName, bytes], None], nonce: str) -> None:
@@ -278,7 +278,7 @@ class _Reader:
         over = channel.closed or (channel.eof_received and channel.status_event.is_set())
         return bool(over) and not channel.recv_ready() and not channel.recv_stderr_ready()
 
-    def read(self) -> bool:
+    def forward_output(self) -> bool:
         """Forward the data that has arrived; False if there was none."""
         channel, has_data = self.channel, False
         if channel.recv_ready():

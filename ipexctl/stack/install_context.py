@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.node.env.replies import EnvRecord
     from ipexctl.refusal import Refusal
-    from ipexctl.remote.outcome import Status
+    from ipexctl.remote.outcome import HostStatus
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
@@ -77,12 +77,12 @@ def install_request(
         return request
     from ipexctl.stack.lock.requirements import read_package_request, sources_of  # slow to import
 
-    read = read_package_request(packages, files)
+    packages_read = read_package_request(packages, files)
     return replace(
         request,
-        env=EnvRequest(stack, read.lines, read.constraints),
-        sources=sources_of(sources, read.sources),
-        origins=read.origins,
+        env=EnvRequest(stack, packages_read.lines, packages_read.constraints),
+        sources=sources_of(sources, packages_read.sources),
+        origins=packages_read.origins,
     )
 
 
@@ -207,7 +207,7 @@ class InstallContext:
         found = usable_pythons(self.facts[host.name])
         return found[0].path if found else "python3"
 
-    def add_result(self, host: Host, status: Status, reason: str = "", fix: str = "", **details: Any) -> None:
+    def add_result(self, host: Host, status: HostStatus, reason: str = "", fix: str = "", **details: Any) -> None:
         """Record the host's result; `details` are the fields that InstallResult adds."""
         self.done[host.name] = InstallResult(host, status, reason, fix, self.seconds, **details)
 

@@ -134,7 +134,7 @@ def layer_of(directory: Path, base: str, names: Iterable[str] = FILES) -> Layer 
     trust = f"{root}/*"  # one entry for the files of all directories of the project
     for name in names:
         with contextlib.suppress(*_ABSENT):
-            text = _read(directory / name, trust).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+            text = _read_ignore_file(directory / name, trust).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
             files[str(directory / name)] = text.split("\n")
     return layer(base, files) if files else None
 
@@ -143,7 +143,7 @@ _ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError, Perm
 """Errors for a file that has no patterns for us: git passes over it, too."""
 
 
-def _read(path: Path, trust: str) -> bytes:
+def _read_ignore_file(path: Path, trust: str) -> bytes:
     try:
         content = read_regular(path, IGNORE_FILE)
     except TooLargeError:
@@ -185,7 +185,7 @@ def git_directory(repository: Path) -> Path:
 def _line_of(path: Path) -> str:
     """The first line of a file; empty if there is none, or no such file, or if it can't be a path."""
     with contextlib.suppress(*_ABSENT):
-        line = os.fsdecode(_read(path, str(path.parent))).partition("\n")[0].strip()
+        line = os.fsdecode(_read_ignore_file(path, str(path.parent))).partition("\n")[0].strip()
         return "" if "\0" in line else line
     return ""
 

@@ -18,14 +18,14 @@ from ipexctl.text import readable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Kind = Literal["f", "l", "d"]
+EntryKind = Literal["f", "l", "d"]
 
 
 class ManifestEntry(NamedTuple):
     """One path below the root; a row of the manifest in JSON."""
 
     path: str
-    kind: Kind
+    kind: EntryKind
     mode: int
     size: int
     content: str

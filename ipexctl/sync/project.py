@@ -49,7 +49,7 @@ class Project:
     """Paths that may hold credentials."""
     fetched: tuple[str, ...] = ()
     """Paths that are left out because fetch brought them."""
-    read: int = 0
+    files_read: int = 0
     """The number of files whose hash was not cached."""
 
 
@@ -86,7 +86,7 @@ def read_project(
     hashes = Hashes(cache / "hashes.json")
     manifest = manifest_of(scanned, hashes)
     credentials, fetched = tuple(sorted(scanned.credentials)), tuple(sorted(scanned.fetched))
-    return Project(root, name, manifest, cache, _notes(scanned), credentials, fetched, hashes.read)
+    return Project(root, name, manifest, cache, _notes(scanned), credentials, fetched, hashes.files_read)
 
 
 def _own(root: Path, home: str) -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class Hashes:
         self._path = path
         self._cached: dict[str, list[object]] = {}
         self._next: dict[str, list[object]] = {}
-        self.read = 0
+        self.files_read = 0
         """The number of files that had to be read."""
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             data = json.loads(path.read_bytes())
@@ -189,7 +189,7 @@ class Hashes:
                 digest.update(chunk)
                 size += len(chunk)
             after = os.fstat(file.fileno())
-        self.read += 1
+        self.files_read += 1
         current = (after.st_mtime_ns, after.st_ctime_ns, after.st_ino, after.st_dev)
         if current != found.identity or size != found.size:
             return found._replace(size=after.st_size, identity=current)

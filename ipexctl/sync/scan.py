@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ipexctl.sync.ignore import Layer, Reason
-    from ipexctl.sync.manifest import Kind
+    from ipexctl.sync.manifest import EntryKind
 
 MAX_SCANNED: Final = 200_000
 """Paths after which a scan ends, so that a whole disk is not scanned."""
@@ -34,7 +34,7 @@ class Found(NamedTuple):
     """One path below the root, by its lstat."""
 
     path: str
-    kind: Kind
+    kind: EntryKind
     mode: int
     size: int
     identity: tuple[int, int, int, int]

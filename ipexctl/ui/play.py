@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.playbook.model import parts_of
 from ipexctl.playbook.report import (
-    Event,
     ItemDone,
+    PlayEvent,
     PlayReport,
     PlayStarted,
     RunOutput,
@@ -52,7 +52,7 @@ class PlayView:
         self._headed = False
         self._task = ""
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: PlayEvent) -> None:
         with self._lock:
             if isinstance(event, PlayStarted):
                 self._play(event)

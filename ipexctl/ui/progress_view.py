@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.remote.progress import BytesMoved, Event, HostFinished, Notice, Stepped, Timed
+from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, ProgressEvent, Stepped, Timed
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import notice_text, print_message
 
@@ -46,7 +46,7 @@ class ProgressView:
         if self._bars is not None:
             self._bars.stop()
 
-    def watch(self, event: Event) -> None:
+    def watch(self, event: ProgressEvent) -> None:
         if self._quiet and not (isinstance(event, Notice) and event.warning):
             return
         if isinstance(event, Timed) and not self._verbose:
@@ -89,7 +89,7 @@ class _Bars:
         self._total_task: TaskID | None = None
         self._show_bytes_from = time.monotonic() + _SHORT_SECONDS / 2
 
-    def show(self, event: Event) -> None:
+    def show(self, event: ProgressEvent) -> None:
         with self._lock:
             if self._progress is None and isinstance(event, BytesMoved) and time.monotonic() < self._show_bytes_from:
                 return  # rich takes longer to import than a small transfer

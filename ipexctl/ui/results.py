@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from ipexctl.doctor.finding import HostReport
-    from ipexctl.remote.outcome import HostResult, Report, Status
+    from ipexctl.remote.outcome import HostResult, HostStatus, Report
 
 Result = TypeVar("Result", bound="HostResult")
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 _COLORS: Final = {"changed": "33", "ok": "32"}
 _FAILED: Final = ("failed", "unreachable")
-_STATUSES: Final[tuple[Status, ...]] = ("changed", "ok", *_FAILED)
+_STATUSES: Final[tuple[HostStatus, ...]] = ("changed", "ok", *_FAILED)
 
 
 def host_json(result: HostResult, *, without: Collection[str] = (), **others: Any) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def show_results(
     """Print equal results once: successes with their description to stdout, failures with their fix to stderr."""
     has_color = wants_color(sys.stdout, no_color=no_color)
 
-    def line_of(result: Result) -> tuple[Status, str, str]:
+    def line_of(result: Result) -> tuple[HostStatus, str, str]:
         return result.status, result.reason if result.status in _FAILED else describe(result), result.fix
 
     for (status, text, fix), names in fold_equal(results, line_of).items():
@@ -124,6 +124,6 @@ def show_failures(results: Iterable[HostResult], patience: float | None = None) 
         _print_failure(names, status, reason, fix, patience)
 
 
-def _print_failure(names: str, status: Status, reason: str, fix: str, patience: float | None = None) -> None:
+def _print_failure(names: str, status: HostStatus, reason: str, fix: str, patience: float | None = None) -> None:
     line = f"{names}: {status}" + (f": {printable(reason)}" if reason else "")
     print_with_fix(line, fix, patience)

@@ -22,7 +22,7 @@ from ipexctl.text import readable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-Kind = Literal["d", "f", "l"]
+FetchedKind = Literal["d", "f", "l"]
 
 _UNREADABLE: Final = "its list of files can't be read"
 _LONGEST_PATH: Final = 4096
@@ -47,7 +47,7 @@ class FetchEntry:
 
     index: int
     parts: tuple[str, ...]
-    kind: Kind
+    kind: FetchedKind
     mode: int
     size: int
     mtime: int
@@ -126,7 +126,7 @@ def read_entry(fields: Mapping[str, Any], index: int) -> FetchEntry:
         raise HostError(_UNREADABLE)
     if is_link and not _can_be_a_path(to):
         raise HostError(_UNREADABLE)
-    return FetchEntry(index, parts, cast("Kind", kind), mode, size, mtime, to, bool(fields.get("g")))
+    return FetchEntry(index, parts, cast("FetchedKind", kind), mode, size, mtime, to, bool(fields.get("g")))
 
 
 def update_entry(entry: FetchEntry, fields: Mapping[str, Any]) -> FetchEntry:

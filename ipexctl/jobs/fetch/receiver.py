@@ -112,7 +112,7 @@ class Receiver:
         if not 0 <= left <= _PIECE:
             raise event.error("an event out of order")
 
-        def read(data: memoryview) -> int | None:
+        def receive_part(data: memoryview) -> int | None:
             nonlocal left
             assert self.destination is not None
             part = data[:left]
@@ -126,7 +126,7 @@ class Receiver:
                 self._on_bytes(self._done, max(self._total, self._done))
             return None if left else len(part)
 
-        return read
+        return receive_part
 
     def _begin(self, event: Reply) -> None:
         missing = self._missing.pop(event.integer("i"), None)

@@ -213,7 +213,7 @@ def start_reading(
         notify(describe_project(project, request))
         return None
 
-    def read() -> Project:
+    def read_content() -> Project:
         from ipexctl.sync.project import data_patterns, read_project  # imported while the hosts are connected
 
         excludes = (*request.exclude, *data_patterns(project.root, [Path(path) for path in request.data]))
@@ -229,7 +229,7 @@ def start_reading(
         notify(describe_project(project, request, content.manifest.summary))
         return content
 
-    reading = run_in_background(read, "project")
+    reading = run_in_background(read_content, "project")
     if first_link(checkpoint, project):
         reading.result()  # it may be refused, and then no host is asked anything
     return reading

@@ -62,7 +62,7 @@ class Listener:
         """Handle readable connections before new ones, which may take their place."""
         for link in readable:
             if isinstance(link, Link) and link in self._unauthenticated:
-                self._drop_on_error(link, self._read)
+                self._drop_on_error(link, self._receive_hello)
         for link in self.writers():
             self._drop_on_error(link, Link.flush)
         for listener in readable:
@@ -115,7 +115,7 @@ class Listener:
         strangers = [link for link in links if link.address not in self.addresses]
         self._drop((strangers or list(links))[0])
 
-    def _read(self, link: Link) -> None:
+    def _receive_hello(self, link: Link) -> None:
         frames = list(link.receive())
         if not frames:
             return

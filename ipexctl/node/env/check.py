@@ -123,17 +123,17 @@ def describe(link: str) -> list[str]:
     if home.st_uid != os.geteuid() or home.st_mode & 0o077:
         return []
     lines = [f"env {name}", f"env.runs {name}", f"env.link {name} {os.path.basename(link)}"]
-    lines += [f"env.record {name} {line}" for line in _read(f"{env}/env.json").splitlines()]
-    lines.append("env.lock " + " ".join(_read(f"{env}/lock.json").splitlines()))
+    lines += [f"env.record {name} {line}" for line in _text_of(f"{env}/env.json").splitlines()]
+    lines.append("env.lock " + " ".join(_text_of(f"{env}/lock.json").splitlines()))
     for file in os.listdir(f"{env}/verified"):
-        lines.append(f"env.verified {file[:-5]} " + " ".join(_read(f"{env}/verified/{file}").splitlines()))
+        lines.append(f"env.verified {file[:-5]} " + " ".join(_text_of(f"{env}/verified/{file}").splitlines()))
     site = "{}/lib/python{}.{}/site-packages".format(env, *sys.version_info[:2])
     for info in _infos_in(site):
         lines.append(f"env.{'damaged' if check_files(site, info, info) else 'intact'} {info}")
     return [*lines, "end yes"]
 
 
-def _read(path: str) -> str:
+def _text_of(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
 

@@ -71,7 +71,7 @@ class Child:
         self._stream = stream
         self.fds = {stream.fileno()} | ({self._pipe} if self._pipe is not None else set())
 
-    def read(self, fd: int) -> None:
+    def receive(self, fd: int) -> None:
         data = os.read(fd, 65536)
         if not data:
             self.fds.discard(fd)
@@ -129,7 +129,7 @@ def watch(children: Sequence[Child], timeout: float) -> bool:
                 poller.register(fd, select.POLLIN)
             for fd, _ in poller.poll(min(left, 1.0 if open_fds else 0.01) * 1000):
                 if fd != 1:
-                    open_fds[fd].read(fd)
+                    open_fds[fd].receive(fd)
     finally:
         for child in children:
             child.close()

@@ -39,7 +39,7 @@ def expand_home(path: str) -> str:
         return path
 
 
-def read() -> dict[str, str]:
+def read_options() -> dict[str, str]:
     """Option → text as written. Files that can't be read are left out."""
     sections: dict[str, dict[str, str]] = {"global": {}, "download": {}, "install": {}}
     for path in files():
@@ -65,7 +65,7 @@ def normalize_option(name: str) -> str:
 
 
 def settings() -> PipSettings:
-    values = read()
+    values = read_options()
 
     def get_text(name: str) -> str | None:
         return (values.get(name) or "").strip() or None

@@ -129,7 +129,7 @@ class CheckpointFiles:
             if len(copies) >= MAX_FILES:
                 raise AgentError(f"more than {MAX_FILES} files", "name the directory of the checkpoints alone")
             try:
-                found = self._read(name)
+                found = self._read_copy(name)
             except OSError as error:
                 found = error.strerror or str(error)
             if isinstance(found, Copy):
@@ -174,7 +174,7 @@ class CheckpointFiles:
                 if not is_temporary(part):
                     yield f"{above}/{part}"
 
-    def _read(self, name: str) -> Copy | str:
+    def _read_copy(self, name: str) -> Copy | str:
         """A complete copy, or why it is none."""
         path = self.source_of(name)
         if path is None:
@@ -302,10 +302,10 @@ def problem_of(file: IO[bytes], path: str, size: int) -> str:
     return ""
 
 
-def _has_all_tensors(read: Any, head: bytes, size: int) -> bool:
+def _has_all_tensors(read_bytes: Any, head: bytes, size: int) -> bool:
     length = int.from_bytes(head, "little")
     try:
-        header = json.loads(read(min(length, _MAX_HEADER)))
+        header = json.loads(read_bytes(min(length, _MAX_HEADER)))
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         return bool(8 + length + max(ends, default=0) == size)
     except (*MALFORMED, AttributeError, IndexError):

@@ -22,7 +22,7 @@ from ipexctl.playbook.masks import masked
 from ipexctl.playbook.modules.host_script import run_sh
 from ipexctl.playbook.options import local_path, script_argv
 from ipexctl.playbook.report import RunOutput
-from ipexctl.playbook.result import Call, Result, Status
+from ipexctl.playbook.result import Call, Result, TaskStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
@@ -96,7 +96,7 @@ def _plan_only(
     context: PlayContext, call: Call, hosts: Sequence[Host], request: RunRequest, location: ProjectLocation
 ) -> Result:
     # As for exec: a missing file of `creates` shows that it would run, and that later tasks find it changed.
-    status: Status = "skipped" if call.args["creates"] is None else "changed"
+    status: TaskStatus = "skipped" if call.args["creates"] is None else "changed"
     planned = pipeline.plan_run(
         hosts, request, context.pool, location, run="RUN", notify=lambda _: None, note=lambda _: None
     )

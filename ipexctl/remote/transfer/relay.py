@@ -111,10 +111,10 @@ class Relay:
             new = [file for file in files if file.sha256 not in self._requested]
             self._requested.update(file.sha256 for file in new)
             if new:
-                self._readers.append(run_in_background(lambda: self._read(new), "relay"))
+                self._readers.append(run_in_background(lambda: self._relay_files(new), "relay"))
         return self._arriving.files(files)
 
-    def _read(self, files: Sequence[StoredFile]) -> None:
+    def _relay_files(self, files: Sequence[StoredFile]) -> None:
         error = HostError(f"{self._source.host.name} did not send all files")
         try:
             with self._session() as session:

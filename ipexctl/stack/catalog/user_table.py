@@ -56,7 +56,7 @@ class JsonNode:
     """The position of its key, for a value of an object."""
 
 
-def read(text: str) -> JsonNode:
+def parse_json(text: str) -> JsonNode:
     """Parse JSON. Raises FormatError with the position."""
     try:
         json.loads(text)
@@ -283,7 +283,7 @@ def merged(text: str, path: str) -> tuple[StackSpec, ...]:
 
 
 def _read_rows(text: str, path: str) -> dict[str, StackSpec]:
-    document = read(text)
+    document = parse_json(text)
     if not isinstance(document.value, list):
         raise FormatError("the file must be a list of rows", document.at, '[{"name": "ipex-2.8", ...}]')
     found: dict[str, StackSpec] = {}

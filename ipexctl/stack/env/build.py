@@ -11,7 +11,7 @@ from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import Cancelled, HostError, Status, TimedOut
+from ipexctl.remote.outcome import Cancelled, HostError, HostStatus, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
 from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoreLocation, missing
 from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
@@ -309,7 +309,7 @@ class EnvInstaller:
             client.link(name, context.request.name)
         elif problem is not None and named and not works_elsewhere:
             client.unlink(name, context.request.name)
-        status: Status = "failed" if problem is not None else "changed" if changed or not named else "ok"
+        status: HostStatus = "failed" if problem is not None else "changed" if changed or not named else "ok"
         reason, fix = problem or ("shares the home of another host" if shares_home else "", "")
         packages = self.spec.lock.packages
         context.add_result(host, status, reason, fix, env=name, packages=packages, verify=result.to_json())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.home import find_leaders
-from ipexctl.remote.outcome import HostError, HostResult, Report, Status
+from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report
 from ipexctl.stack.env.environment import EnvClient, machine_token, verify
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.compatibility import usable_pythons
@@ -58,7 +58,7 @@ class _Target:
     def client(self, session: Session, pool: SessionPool) -> EnvClient:
         return EnvClient(session, self.python, self.home, pool.cancel)
 
-    def result(self, status: Status, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
+    def result(self, status: HostStatus, reason: str = "", fix: str = "", **found: Any) -> EnvsResult:
         return EnvsResult(self.host, status, reason, fix, home=self.home, **found)
 
 
@@ -96,7 +96,7 @@ def prune_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: 
     def prune_one(target: _Target, session: Session) -> EnvsResult:
         outcome = target.client(session, pool).prune(target.used)
         reason = f"wheels and leftovers removed, {readable(outcome.bytes)}" if outcome.bytes else ""
-        status: Status = "changed" if outcome.removed or outcome.bytes else "ok"
+        status: HostStatus = "changed" if outcome.removed or outcome.bytes else "ok"
         return target.result(status, reason, removed=outcome.removed)
 
     def removed(target: _Target) -> list[Env]:

@@ -58,7 +58,7 @@ class IndexCache:
             "schema": _SCHEMA,
             "answered": list(availability.answered),
             "failures": [[failure.source, failure.reason] for failure in availability.failures],
-            "projects": {**self._read(machine).get("projects", {}), **projects},
+            "projects": {**self._document_of(machine).get("projects", {}), **projects},
         }
         with contextlib.suppress(OSError):
             make_private_directory(self._directory)
@@ -67,7 +67,7 @@ class IndexCache:
     def load(self, machine: str, projects: Iterable[str]) -> CachedAnswer | None:
         """The answer about these projects; None if there is none of the last day about each of them."""
         try:
-            document = self._read(machine)
+            document = self._document_of(machine)
             found = {project: document["projects"][project] for project in projects}
             at = min(float(part["at"]) for part in found.values())
             candidates = {
@@ -82,7 +82,7 @@ class IndexCache:
             return None
         return CachedAnswer(availability, at) if 0 <= time.time() - at < _LIFETIME else None
 
-    def _read(self, machine: str) -> dict[str, Any]:
+    def _document_of(self, machine: str) -> dict[str, Any]:
         try:
             document = json.loads(self._path(machine).read_text(encoding="utf-8"))
         except (OSError, ValueError):

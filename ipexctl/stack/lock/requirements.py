@@ -64,7 +64,7 @@ class _Line:
 
 def read_requirements(path: Path | str) -> PackageRequest:
     """Read a requirements file and the files it includes. Raises FileError or UserError."""
-    return _read(expanded(path), (), constraining=False)
+    return _read_requirements_file(expanded(path), (), constraining=False)
 
 
 def requirement(text: str) -> str:
@@ -109,12 +109,12 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
     return None
 
 
-def _read(path: Path, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+def _read_requirements_file(path: Path, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
     if path.resolve() in above:
         raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
     try:
-        read = read_regular if above else read_typed  # those that a file names are never pipes
-        text = decoded(read(path, REQUIREMENTS), "utf-8-sig")
+        read_file = read_regular if above else read_typed  # those that a file names are never pipes
+        text = decoded(read_file(path, REQUIREMENTS), "utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is not text in UTF-8", fix="save it as UTF-8") from None
     except OSError as error:
@@ -171,7 +171,7 @@ def _option(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> Pack
         if "://" in value:
             raise line.error("a requirements file cannot be a URL", value, "download it beside this file")
         second = line.path.parent / expanded(value)
-        return _read(second, above, constraining=constraining or name in ("-c", "--constraint"))
+        return _read_requirements_file(second, above, constraining=constraining or name in ("-c", "--constraint"))
     if name in _SOURCES:
         if not value:
             raise line.error(f"{name} has no value", name)

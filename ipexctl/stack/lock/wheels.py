@@ -84,8 +84,8 @@ class Availability:
 
     def pythons(self, project: str, version: str) -> tuple[str, ...]:
         """The Python versions with wheels of this version."""
-        read = [_read(candidate.filename) for candidate in self.of(project)]
-        tags = [tag.interpreter for each in read if each and each[0].base_version == version for tag in each[1]]
+        parsed = [_parse_filename(candidate.filename) for candidate in self.of(project)]
+        tags = [tag.interpreter for each in parsed if each and each[0].base_version == version for tag in each[1]]
         found = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
         return tuple(sorted(found, key=version_key))
 
@@ -93,9 +93,9 @@ class Availability:
         """The wheels for this target, with their versions."""
         fitting = tag_ranks(target.python, target.glibc)
         for candidate in self.of(project):
-            if (read := _read(candidate.filename)) is None:
+            if (parsed := _parse_filename(candidate.filename)) is None:
                 continue
-            known, tags = read
+            known, tags = parsed
             if any(tag in fitting for tag in tags) and _allows(candidate.requires_python, target.python):
                 yield candidate, known
 
@@ -109,7 +109,7 @@ def is_cpu_build(torch: Candidate) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _read(filename: str) -> tuple[Version, frozenset[Tag]] | None:
+def _parse_filename(filename: str) -> tuple[Version, frozenset[Tag]] | None:
     """The version and the tags of a file name; None if it is not a wheel's."""
     try:
         _, version, _, tags = parse_wheel_filename(filename)

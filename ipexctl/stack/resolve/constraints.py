@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 StackKind = Literal["any", "ipex", "torch"]
-KINDS: Final = ("ipex", "torch")
+STACK_KINDS: Final = ("ipex", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,13 @@ class _ConstraintReader:
         _check_version("IPEX", request.ipex, [build.version for row in table for build in row.ipex_builds])
         _check_version("oneccl_bind_pt", request.oneccl, [b.version for row in table for b in row.oneccl_builds])
         self._check_python()
-        chosen = table if request.stack is None or request.stack in KINDS else (stacks(table)[request.stack],)
+        chosen = table if request.stack is None or request.stack in STACK_KINDS else (stacks(table)[request.stack],)
         for narrow in (self._narrow_torch, self._narrow_ipex, self._narrow_oneccl, self._narrow_kind):
             chosen = narrow(chosen)
         kind: StackKind = "any" if request.stack is None else "torch" if not any(row.ipex for row in chosen) else "ipex"
-        named = bool(request.torch or request.ipex or request.oneccl or (request.stack and request.stack not in KINDS))
+        named = bool(
+            request.torch or request.ipex or request.oneccl or (request.stack and request.stack not in STACK_KINDS)
+        )
         must = request.require_oneccl or request.oneccl is not None
         rows = _ordered(chosen, must=must, named=named, kind=kind)
         if not rows:
@@ -121,7 +123,7 @@ class _ConstraintReader:
         return Constraints(rows, kind, named, request.python, must, request.oneccl)
 
     def _check_stack(self) -> None:
-        stack, known = self.request.stack, [*KINDS, *stacks(self.table)]
+        stack, known = self.request.stack, [*STACK_KINDS, *stacks(self.table)]
         if stack is not None and stack not in known:
             near = tuple(get_close_matches(stack.lower(), known, n=2))
             raise _Refused(UnknownStack(stack, known[2], self.table[-1].name, near=near))

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ipexctl.jobs.fetch.manifest import (
+    FetchedKind,
     FetchEntry,
-    Kind,
     Requested,
     is_contents,
     leads_out,
@@ -28,7 +28,7 @@ from ipexctl.remote.outcome import HostError
 RUN = "train-1120-120000-abcd"
 
 
-def entry(name: str, kind: Kind = "f", to: str = "", index: int = 0) -> FetchEntry:
+def entry(name: str, kind: FetchedKind = "f", to: str = "", index: int = 0) -> FetchEntry:
     return FetchEntry(index, tuple(name.split("/")), kind, 0o644, 3, 1, to)
 
 
@@ -99,7 +99,9 @@ def accepts(path: str | None, *entries: FetchEntry) -> bool:
         (None, ".envrc", "f", False),
     ],
 )
-def test_names_are_matched_against_the_request(path: str | None, name: str, kind: Kind, is_asked_for: bool) -> None:
+def test_names_are_matched_against_the_request(
+    path: str | None, name: str, kind: FetchedKind, is_asked_for: bool
+) -> None:
     assert accepts(path, entry(name, kind, "x" if kind == "l" else "")) == is_asked_for
 
 

@@ -27,7 +27,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
-from ipexctl.remote.progress import Event
+from ipexctl.remote.progress import ProgressEvent
 from ipexctl.remote.session import Ended
 from ipexctl.ui.fetch import as_json, show, show_other_hosts
 from message_data import missing
@@ -233,7 +233,7 @@ def _cancel_fetch(there: Path, out: Path, after: int) -> Path:
     order = FetchRequest(HERE, request_for(there, "w.pt"), f"{out}/", "~/.ipexctl")
     cancel, link = Cancel(), UnstableConnection(after)
 
-    def broken(_: Event) -> None:
+    def broken(_: ProgressEvent) -> None:
         if link.moved > after - 300_000:
             cancel.throw()
 

@@ -57,7 +57,7 @@ def test_damaged_and_foreign_files_are_ignored(register: RunRegistry, tmp_path: 
         (tmp_path / "runs" / name).write_text(text)
     (tmp_path / "runs" / "copy.json").write_text((tmp_path / "runs" / "train-1.json").read_text())
     assert register.all() == [RUN]
-    assert [each.id for each in register.read()[1]] == ["a", "b", "c"]
+    assert [each.id for each in register.read_records()[1]] == ["a", "b", "c"]
 
 
 def test_lookup_of_a_run_with_a_damaged_record_is_an_error(register: RunRegistry, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.network.connectivity import Connections
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.sync.manifest import Kind, Manifest, ManifestEntry
+from ipexctl.sync.manifest import EntryKind, Manifest, ManifestEntry
 from message_data import missing
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
@@ -268,7 +268,9 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
     (tmp_path / "a/ckpt").symlink_to("../b")
     location = ProjectLocation(tmp_path, subdirectory, ("train.py",))
     rows = (("a", "d", ""), ("a/ckpt", "l", "../b"), ("ckpt", "l", "../../../.aws"), ("file", "f", "hash"))
-    manifest = Manifest.of(ManifestEntry(path, cast("Kind", kind), 0o777, 0, content) for path, kind, content in rows)
+    manifest = Manifest.of(
+        ManifestEntry(path, cast("EntryKind", kind), 0o777, 0, content) for path, kind, content in rows
+    )
     checks: tuple[Callable[[], None], ...] = (
         lambda: check_synced_path(checkpoint, location, manifest),
         lambda: check_unsynced_path(checkpoint, location, is_found=True),

@@ -25,7 +25,7 @@ from ipexctl.remote.session_pool import SessionPool
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.playbook.report import Event, PlayReport
+    from ipexctl.playbook.report import PlayEvent, PlayReport
     from ipexctl.remote.session import Session
 
 HOST = Host("localhost", "localhost")
@@ -86,10 +86,10 @@ def run_module(module: str, session: Session, *, check: bool = False, home: str 
     return result
 
 
-def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list[Event]]:
+def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list[PlayEvent]]:
     """Run a playbook whose modules use no host; return its report and events."""
     (directory / "site.yml").write_text(text)
-    events: list[Event] = []
+    events: list[PlayEvent] = []
     nobody: Any = None
     limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
     with Templater() as templater:

@@ -15,14 +15,14 @@ import pytest
 from ipexctl.node.common.frames import Chunk
 from ipexctl.playbook.model import parts_of
 from ipexctl.playbook.modules.run import _follow as follow
-from ipexctl.playbook.report import Event, RunOutput, TaskDone, TaskStarted
+from ipexctl.playbook.report import PlayEvent, RunOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.play import PlayView
 from message_data import missing
 from playbook_helpers import book, play_of, run_playbook
 
 
-def view_output(capsys: pytest.CaptureFixture[str], events: Sequence[Event]) -> tuple[str, str]:
+def view_output(capsys: pytest.CaptureFixture[str], events: Sequence[PlayEvent]) -> tuple[str, str]:
     view = PlayView(no_color=True)
     for event in events:
         view.watch(event)
@@ -88,7 +88,7 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
     def follower(_record: Any, _session: Any, watch: Callable[[Any], None], *_: Any, **__: Any) -> Any:
         return SimpleNamespace(follow=lambda: [*map(watch, chunks), SimpleNamespace(status=None, exit_code=0)][-1])
 
-    shown: list[Event] = []
+    shown: list[PlayEvent] = []
     templater = SimpleNamespace(secrets={"s3cr3t-value"})
     context: Any = SimpleNamespace(templater=templater, watch=shown.append, cancel=None)
     monkeypatch.setattr("ipexctl.playbook.modules.run.Follower", follower)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.remote.known_hosts import Verdict, check_key, entries_for, fingerprint, hash_name, known_types, parse
+from ipexctl.remote.known_hosts import KeyVerdict, check_key, entries_for, fingerprint, hash_name, known_types, parse
 
 GOOD, OTHER = b"the host's key", b"somebody else's key"
 
@@ -49,7 +49,7 @@ def b64(key: bytes) -> str:
         ("|1|broken ssh-ed25519 AAAA", "node1", "unknown"),
     ],
 )
-def test_check_key_verdicts(line: str, name: str, verdict: Verdict) -> None:
+def test_check_key_verdicts(line: str, name: str, verdict: KeyVerdict) -> None:
     assert check_key(entries_for(parse(line, "f"), name), "ssh-ed25519", GOOD).verdict == verdict
 
 

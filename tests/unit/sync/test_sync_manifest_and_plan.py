@@ -126,7 +126,7 @@ def test_files_are_read_again_only_if_their_stat_changed(tmp_path: Path) -> None
     def read() -> tuple[int, str]:
         hashes = Hashes(cache)
         digest = manifest_of(walk.scan_project(root), hashes).digest
-        return hashes.read, digest
+        return hashes.files_read, digest
 
     old, fresh = put(root, "old", "1"), put(root, "fresh", "1")
     assert read()[0] == 2
@@ -153,7 +153,7 @@ def test_invalid_hash_cache_is_ignored(tmp_path: Path, text: str) -> None:
     cache = put(tmp_path, "cache", text)
     hashes = Hashes(cache)
     manifest_of(walk.scan_project(tmp_path / "root"), hashes)
-    assert hashes.read == 1
+    assert hashes.files_read == 1
 
 
 def test_missing_project_directory_is_named(tmp_path: Path) -> None:

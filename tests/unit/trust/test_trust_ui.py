@@ -11,14 +11,14 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.host import Host
-from ipexctl.remote.outcome import Status
+from ipexctl.remote.outcome import HostStatus
 from ipexctl.trust.setup import TrustReport, TrustResult
 from ipexctl.ui.results import print_json
 from ipexctl.ui.trust import as_json, show
 from message_data import missing
 
 
-def done(name: str, status: Status = "ok", reason: str = "", fix: str = "") -> TrustResult:
+def done(name: str, status: HostStatus = "ok", reason: str = "", fix: str = "") -> TrustResult:
     return TrustResult(Host(name, f"{name}.net"), status, reason, fix, 0.1234, f"in-{name}", name)
 
 

@@ -125,7 +125,7 @@ class ScriptFile:
 
 def project_script(name: str, path: Path, cwd: Path) -> ScriptFile:
     """Raises a UserError if the script cannot be read or is not Python."""
-    return _without_project(_read(name, path), (path.parent, path.resolve().parent), cwd)
+    return _without_project(_read_script_file(name, path), (path.parent, path.resolve().parent), cwd)
 
 
 def project_module(argv: Sequence[str], cwd: Path, above: Sequence[Path] = ()) -> ScriptFile | None:
@@ -137,7 +137,7 @@ def project_module(argv: Sequence[str], cwd: Path, above: Sequence[Path] = ()) -
     base = cwd.joinpath(*name.split("."))
     for path in (base.with_name(f"{base.name}.py"), base / "__main__.py"):
         if path.is_file():
-            return _without_project(_read(str(path.relative_to(cwd)), path), (cwd,), cwd)
+            return _without_project(_read_script_file(str(path.relative_to(cwd)), path), (cwd,), cwd)
     top = name.partition(".")[0]
     if _has_module(cwd, top):
         return None
@@ -146,7 +146,7 @@ def project_module(argv: Sequence[str], cwd: Path, above: Sequence[Path] = ()) -
     return ScriptFile(name, imports=(Import(top, 0),), call_from_above=call)
 
 
-def _read(name: str, path: Path) -> ScriptFile:
+def _read_script_file(name: str, path: Path) -> ScriptFile:
     try:
         return read_script(name, read_regular(path, SCRIPT))
     except (NotRegularError, IsADirectoryError):
