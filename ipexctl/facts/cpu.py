@@ -1,5 +1,10 @@
-"""A host's processors: lists of CPU numbers, the cores this account may use, the tier, and the parser of the probe's
-lines about them. Pure."""
+"""A host's processors: CPU numbers, usable cores, tier, and the parser for the probe's lines about them. Pure.
+
+In come lines of /proc/cpuinfo, /sys and cgroups; out goes a `Cpu`. Only online CPUs count. `allowed` is what an
+account may use: affinity, cpuset and quota together, since a container or a batch job has less than the machine. The
+tier is the strongest set of instructions that is complete, by the flags that kernels of PyTorch and oneDNN require: a
+Xeon Phi with avx512f alone is no AVX-512 machine. AMX-FP16 has no flag in /proc/cpuinfo, so there the model decides.
+"""
 
 from __future__ import annotations
 

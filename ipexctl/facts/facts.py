@@ -1,4 +1,10 @@
-"""Facts: the result of the probe of one host, its parser and its JSON. Pure; unknown values are missing."""
+"""Facts: the result of the probe of one host, its parser and its JSON. Pure; unknown values are missing.
+
+In comes the text that `facts/probe/` printed, complete or cut off; out goes a frozen `Facts`, whose parts are parsed by
+`cpu.py`, `network.py`, `software.py` and `system.py`. Nothing raises: a value that can't be parsed is missing, and a
+missing value is no reason against a host. Whether a missing fact means that there is none is known by `has_finished`.
+The names in the JSON are promised by the documentation.
+"""
 
 from __future__ import annotations
 

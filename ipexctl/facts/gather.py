@@ -1,4 +1,10 @@
-"""Probes hosts: one command and one round trip each."""
+"""Probe hosts: one command and one round trip each.
+
+In come hosts and the pool; out come `HostFacts` as they arrive, with status, reason and fix of a host that gave none.
+The probe is sh, so a host needs no Python. A file server that is down or a program that hangs must not block a
+command: 5 s after a host's first output everything is ended there, and the facts that have come are used. The clock of
+each host is compared on the way, from the times of sending and of the first output.
+"""
 
 from __future__ import annotations
 

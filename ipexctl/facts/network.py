@@ -1,4 +1,10 @@
-"""A host's network, and the parser of the probe's lines about interfaces, addresses and names. Pure."""
+"""A host's network, and the parser for the probe's lines about interfaces, addresses and names. Pure.
+
+In come lines of `ip -o addr` or, without ip, of the kernel's own tables, of /sys and of name look-ups; out goes a
+`Network`. Temporary and deprecated addresses are left out, as they change during a run. The kind of an interface is by
+what the kernel says of it, and by its name where the kernel does not distinguish: to it a docker bridge is a bridge.
+Each host has resolved the names of all others, as /etc/hosts may differ.
+"""
 
 from __future__ import annotations
 

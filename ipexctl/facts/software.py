@@ -1,4 +1,10 @@
-"""Software on a host that matters for a stack: Pythons, environments, MPIs, libraries; and its parser. Pure."""
+"""Software on a host that matters for a stack: Pythons, environments, MPIs, libraries; and its parser. Pure.
+
+In come the lines of the probe about programs on the PATH and in usual places; out goes `Software`. A Python that does
+not run has no version; one for another libc or processor is listed, too, and `stack/resolve/compatibility.py` says
+which are usable. The flavour of an MPI is by its own --version, as all of them are called mpirun. Environments are
+those below the home, each with its record as text: `stack/env/record.py` decides whether to believe it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""A host's system, memory, disks, limits and policies, and the parser of the probe's lines about them. Pure."""
+"""A host's system, memory, disks, limits and policies, and the parser for the probe's lines about them. Pure.
+
+In come lines of /proc, ulimit, mountinfo, df, systemd and of the home; out come frozen values, where None means
+unknown. The values are those of this account: memory is the cgroup's limit where that is lower, limits are those of a
+command over ssh. Hosts whose `store` is equal share their home (`store.py`). Supervisors and processes of runs are
+listed with their start times, as a pid alone may have been given to another process since.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Parses the hostfiles of mpirun, DeepSpeed, Slurm and PBS: a host or node set per line, with attributes."""
+"""Hostfiles of mpirun, DeepSpeed, Slurm and PBS, and --hosts: a host or node set per line, with attributes.
+
+In comes the text of a file or an option; out come `Host`s in the order of their first lines, or a FileError that
+points at the word. One format for all: `node[1-4] slots=8`, `node1:8`, `user@node1`, and the names that other tools
+have for an attribute. Repeated lines of a host add up their slots, as in Open MPI; values that contradict each other
+are an error, never a silent choice. In a file without any slots, repeated lines are those of a $PBS_NODEFILE, one slot
+each.
+
+A file that the user did not name may set no attribute that runs a program or trusts a key (`source.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Chooses the address by which other hosts reach a host. Pure."""
+"""The address by which other hosts reach a host, which is seldom the one that ssh uses. Pure.
+
+In come the addresses of all hosts' interfaces, the hostfile's `internal=` and --iface; out goes one address a host, or
+a refusal that names the hosts outside the common subnet. The hostfile wins, then --iface, then a subnet in which every
+host has an address of its own: first that of the control machine's connections, then IPv4. Bridges of containers are
+left out, and so is any subnet in which two hosts have the same address: 172.17.0.1 is a bridge inside each of them.
+"""
 
 from __future__ import annotations
 

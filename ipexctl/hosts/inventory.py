@@ -1,4 +1,11 @@
-"""An Ansible inventory: groups, variables and the hosts that they describe. INI and YAML readers fill it."""
+"""An Ansible inventory: groups, variables and the hosts that they describe.
+
+`inventory_files.py` reads INI and YAML and fills an `Inventory` line by line; out come `Host`s, with variables merged
+in Ansible's order: all, then parents, children, the host. Connection variables (`ansible_host`, `ansible_user`, ssh
+arguments) become fields of the host, and the rest its `vars` for playbooks. A connection variable that can't be
+honoured is an error at its line, not ignored: the login would go elsewhere. `node1:8` is refused, as Ansible means a
+port by it and a hostfile slots.
+"""
 
 from __future__ import annotations
 

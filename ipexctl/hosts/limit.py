@@ -1,6 +1,8 @@
-"""`--limit`: selects hosts by name, node set, glob or group, or by a file of these.
+"""`--limit`: select hosts by name, node set, glob or group, or by a file of these. Pure but for such a file.
 
-Parts are separated by commas or, as in Ansible, colons; `!` excludes, `&` intersects.
+In come all hosts of the call and the option; out come the selected ones, in the order of the file, so that node0 stays
+the same where it is selected. Parts are separated by commas or, as in Ansible, colons; `!` excludes, `&` intersects. A
+part that matches nothing is an error with the nearest name: a misspelt exclusion must not run on that host.
 """
 
 from __future__ import annotations

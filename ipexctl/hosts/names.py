@@ -1,4 +1,9 @@
-"""Checks names of hosts, addresses and names of users."""
+"""Checks of names of hosts, addresses and names of users, before any of them is used.
+
+In comes one word of a file or an option; it passes, or a `WordError` points at the character. A name becomes part of
+commands, ssh configs and paths, so it has a fixed alphabet and no leading dash: ssh would take it for an option. Also
+here: how a user's text is quoted in a message (printable, at most 60 characters), and the question for a misspelt one.
+"""
 
 from __future__ import annotations
 

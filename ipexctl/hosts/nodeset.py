@@ -1,4 +1,10 @@
-"""Node sets: expands `node[1-4,7]` to names, in order, and folds names."""
+"""Node sets: `node[1-4,7]` to names, in order, and names back to a node set.
+
+In comes text of a hostfile, an option or an inventory; out come names, with repeats, in the order as written, or a
+`WordError` that points into the text. Padding is kept (`n[01-10]`), and bounds of different width are refused rather
+than guessed. A line names at most 100,000 hosts: `node[1-999999999]` is a slip, and must not fill the memory.
+ClusterShell folds names for messages.
+"""
 
 from __future__ import annotations
 

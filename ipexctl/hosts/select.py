@@ -1,4 +1,13 @@
-"""Selects the hosts of a command: precedence of the sources, overrides of the command line, the limit."""
+"""The hosts of a command: which source counts, what the command line changes, what --limit leaves.
+
+In come the options, the environment and the current directory; out goes a `Selection` with the source for messages.
+The first source that is given wins: --hosts, -H, the file that an accelerate config names, $IPEXCTL_HOSTFILE, the
+allocation of Slurm or PBS, ./hostfile, the hostfile at the root of the project, and else this machine alone. Sources
+are never mixed.
+
+A file that was found and not named counts only if nobody but the caller or root could have written it
+(`found_files.py`), and may not set what runs programs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The text of a file of hosts: errors that point into it, and settings refused in a file the user did not name."""
+"""The text of a file of hosts: errors that point into it, and settings refused in a file the user did not name.
+
+In comes a position and a sentence; out goes a FileError with the line and a caret. `found` of a `SourceFile` says that
+no option named it. Such a file may come with a cloned repository, so it can neither run a program on the control
+machine (an ssh config, ProxyCommand, a jump) nor decide which host keys are trusted; the lists here have all ssh
+arguments that do one of these. The error says how to name the file, which makes it count.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Splits a line into words and `key=value` pairs with their columns, and parses the word that names hosts."""
+"""One line to words and `key=value` pairs with their columns, and the word that names hosts.
+
+In comes a line of a hostfile or an inventory; out come words without quotes, each with its column, so that every later
+error can point at it. Blanks around `=` are allowed, as in Open MPI. Invisible characters, which a paste from a web
+page brings, are refused by name: no reader could see what is wrong. `read_host_word` takes `user@node[1-4]:8` apart.
+"""
 
 from __future__ import annotations
 

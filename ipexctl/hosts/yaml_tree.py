@@ -1,4 +1,10 @@
-"""Parses YAML into nodes with positions, without constructing any Python object named by the file."""
+"""YAML to nodes with positions, without constructing any Python object named by the file.
+
+In comes the text of an inventory, a playbook or an accelerate config; out come nodes whose errors point at line and
+column. Duplicate keys are errors, since one of the two values would be lost. The file may be hostile: nesting is
+limited to 100 (the C parser would crash the process), and what aliases expand to is limited by a multiple of the
+file's size (ten lines of aliases can stand for a billion values).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Login with the agent's keys, then with key files; an encrypted key file is opened once for all hosts."""
+"""Login with the agent's keys, then with key files, in the order of ssh.
+
+In come the endpoint of `ssh -G`, the keys of the call and a deadline; a login succeeds, or `Login.refusal` has the
+error with the command that fixes it. A key file is read once for all hosts, and its passphrase is asked for once, on
+the terminal of the call; meanwhile the deadlines of the hosts that wait for it pause. A file whose public half the
+agent has offered already is not opened, so users of an agent are never asked.
+"""
 
 from __future__ import annotations
 

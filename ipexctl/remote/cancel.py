@@ -1,4 +1,12 @@
-"""Cancellation, which one thread requests and many wait for, and the deadline of one step on one host."""
+"""Cancellation, which one thread requests and many wait for, and the deadline of one step on one host.
+
+`Cancel.throw` comes from Ctrl-C and may be called in a signal handler, so it takes no lock. A `Deadline` is over when
+its time has passed or it was cancelled; it pauses while the user types, and one of silence begins again with each sign
+of work. `closing` ends a wait inside a library that knows neither: from another thread, it closes the library's
+connection.
+
+One thread watches all deadlines, as a thread a host costs 0.15 ms each and there may be hundreds.
+"""
 
 from __future__ import annotations
 

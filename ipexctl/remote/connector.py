@@ -1,4 +1,12 @@
-"""Opens sessions on hosts, with the connection options of the command and the data that all sessions share."""
+"""Open sessions on hosts, with the connection options of the command and the data that all sessions share.
+
+In comes a host; out goes a session, local if the host is this machine, else over ssh, or a HostError. `ssh -G` of the
+user's own ssh answers how to log in; then comes TCP or the way through a bastion, then the handshake. One deadline,
+that of --connect-timeout, covers all of it.
+
+Known hosts, keys and logins at bastions are read or made once for all hosts, and paramiko, which takes long to import,
+is imported while `ssh -G` runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Host keys at connect time: the types to request, the check of the key, and the error if it is rejected."""
+"""Host keys at connect time: the types to request, the check of the key, and the error if it is rejected.
+
+In come an endpoint and the key that the host has shown; the call returns if it may be trusted, and else raises
+Unreachable. The policy is that of --host-keys, else of the ssh config: strict by default. `accept-new` adds an unknown
+key to the user's first known_hosts file, under a lock that also makes two names of one host agree.
+
+A changed key is never accepted, whatever the policy but `off`, and no fix contains a command that adds one: a fix is
+pasted, and the host may be another machine. A key in a list of revoked ones, or a list that can't be read, ends it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Parses known_hosts and checks a host key against it. Pure: the text of the files is passed in."""
+"""Parse known_hosts and check a host key against it. Pure: the text of the files is passed in.
+
+In come the lines of files and a key; out goes a `KeyCheck`: known, unknown, changed or revoked, with the entry that
+decided. A host with any other known key counts as changed, even if the type differs: the known types are requested
+first, so a host that still has the known key presents it. Invalid lines are skipped, as ssh does. Names may be hashed,
+one HMAC each, so plain names are compared first: every host is compared with every line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A session on the control machine: the same commands, without ssh and without a login shell."""
+"""A session on the control machine: the same commands, without ssh and without a login shell.
+
+In comes a command; it runs in /bin/sh, in the account's home and in a session of its own, as over ssh; out go its
+output in pieces, its exit code or a HostError. It ends when both streams and the process have ended, since a process
+in the background may hold either. On cancellation or timeout all its processes are ended, TERM first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""A session: one open connection to a host, local or over ssh; and stdin for a command."""
+"""A session: one open connection to a host, local or over ssh; and the ways to feed a command's stdin.
+
+Every command goes through `Session.run`: a command and a sink in, an `Ended` out. It raises a HostError if the
+connection is lost, the time is up or the call is cancelled; in the last two cases all processes of the command were
+ended before. Without --timeout a step may take as long as it works, but not be silent for an hour: then a disk hangs.
+Output that is collected is bounded (16 MB), as a login script may print without end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""A session over ssh: one connection with one channel per command, tuned for short commands and long output."""
+"""A session over ssh: one connection with one channel per command, tuned for short commands and long output.
+
+In comes an authenticated connection (`handshake.py`); each command gets a channel, its output goes to a sink, and its
+end is an exit code or a signal. A command is over when its status has arrived and both streams are read, which may come
+in any order. If sshd opens no further channel (MaxSessions), the command waits for one that ends.
+
+A host that is silent may be dead: after half of the 30 s that TCP takes, a keepalive must be answered, which also
+finds a frozen host and one behind a bastion. On cancellation the command's processes are ended over the same
+connection.
+"""
 
 from __future__ import annotations
 

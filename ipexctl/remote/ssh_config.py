@@ -1,6 +1,10 @@
 """The address and the login of a host, from the user's ssh config.
 
-OpenSSH itself evaluates it (`ssh -G`), so Include, Match and canonical names work as in ssh.
+In come a host and the files of the config; out goes an `Endpoint` with everything that a connection needs, or
+Unreachable. OpenSSH itself evaluates the config (`ssh -G`), so Include, Match and canonical names work as in ssh;
+without OpenSSH, paramiko's parser has to do. `ssh -G` takes a process a host, so hosts that no `Host` line tells apart
+share one call, of which only the name is replaced; where a `Match` or an unusual Include may tell them apart, each has
+its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""TCP connections for ssh: small messages are sent at once, a dead peer is detected within 30 seconds."""
+"""TCP connections for ssh: small messages are sent at once, a dead peer is detected within 30 seconds.
+
+In come a name, a port and a deadline; out goes a `TunedSocket`, or Unreachable that says whether the name, the route,
+the port or the time was at fault. All addresses of a name are tried. The resolver knows neither time limit nor
+cancellation, so it runs in a thread that may be left behind.
+
+The socket reads ahead and acknowledges its first reads at once: Linux delays an acknowledgement by up to 40 ms, which a
+handshake pays at each turn.
+"""
 
 from __future__ import annotations
 

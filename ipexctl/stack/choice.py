@@ -1,5 +1,10 @@
 """The stack that hosts have or would get, for doctor, versions and run: no index is queried.
 
+In come a request, the facts of the hosts and the version table; out goes a plan, two plans between which the indexes
+decide, or a refusal. The order: the stack of the installed environment, then what the last answer of the indexes allows
+(`lock/index_cache.py`), then what the table alone allows. So a command that only asks is answered within the time of
+its probe, and says where the answer comes from.
+
 An install queries the indexes and decides in `lock/pipeline.py: lock_stack`, with the same resolver.
 """
 

@@ -1,4 +1,13 @@
-"""`ipexctl install`: inspect hosts, resolve and lock a stack, distribute its wheels, build and verify environments."""
+"""`ipexctl install`: inspect hosts, resolve and lock a stack, distribute its wheels, build and verify environments.
+
+In come hosts and an `InstallRequest`; out goes an `InstallReport`. `install` reads from top to bottom: nothing to do
+(every host has the environment, intact and verified since its boot), reuse of an environment made for an equal request
+and built again from its own lock where it is damaged or missing, else a new lock.
+
+One stack for all hosts, as ranks with different versions do not work together. Everything before the first build is for
+all hosts at once, so a refusal changes no host; from then on hosts fail independently, and a second call completes the
+rest. With --dry-run only plans are made.
+"""
 
 from __future__ import annotations
 

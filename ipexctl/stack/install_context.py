@@ -1,4 +1,9 @@
-"""One call of install: its request, what is known and done so far, and its report."""
+"""One call of install: its request, what is known and done so far, and its report.
+
+In come hosts and options; the steps of `install.py`, `lock/pipeline.py` and `env/build.py` add facts, notes and one
+result for each host; out goes the `InstallReport` that `ui` prints. `InstallContext` is the one mutable object of this
+package: all else are values, so that a step can be read by what it adds here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The paths of a project that are not sent: ignore files with git's patterns (by `pathspec`), and credentials."""
+"""The paths of a project that are not sent: ignore files with git's patterns (by `pathspec`), and credentials.
+
+In come the ignore files of a project and of the repository around it, --exclude and --include; out goes, for each path,
+the reason why it is left out, or None. The order is: --exclude, --include, credentials, the nearest ignore file, and
+what a fetch has brought. No file of a project can send credentials, as a cloned repository contains such files; only
+--include of the call can. Patterns that would take a time without bound are refused by line.
+"""
 
 from __future__ import annotations
 

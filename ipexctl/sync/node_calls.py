@@ -1,4 +1,10 @@
-"""Calls to the agent for a project's tree: its state, and an update with the contents that are missing."""
+"""Calls to the agent for a project's tree: its state, and an update with the contents that are missing.
+
+In come the manifest of the project and a host; out come the `TreeState` of that host and the reply to an update. With
+an `Expected`, a host that has that tree updates it in the same round trip, which saves most syncs the second one.
+Files are read while they are sent, so a file that has changed since the scan is an error of the call and never half of
+it. The agent checks every content by its hash (`node/files/tree_upload.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Reads a project on the control machine: scan, hashes, manifest; and caches the manifests that were sent."""
+"""A project as it is on the control machine: scan, hashes, manifest; and the cache of manifests that were sent.
+
+In comes a root with patterns; out goes a `Project` or a UserError. A file is hashed once: its hash is cached by size,
+time and inode, except for a file that was changed within the last 2 s, which may change again with the same time. The
+cached manifests say what hosts probably have; a host is asked all the same, so a lost cache costs only time. ipexctl's
+own directories are left out, as they change during the call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""The root directory of a project, and the name of its tree on the nodes. The project's files are not read."""
+"""The root directory of a project, and the name of its tree on the nodes. The project's files are not read.
+
+In come the script, --cwd and the current directory; out goes the root: --cwd, else the nearest directory with a mark
+(`ipexctl.toml`, `.ipexctlignore`, `pyproject.toml`) up to the repository, else the script's own directory. A mark above
+that others could have written, as in /tmp, is an error: it would send all of that directory to the hosts. A home
+directory is never a project.
+
+Trees of equal names do not mix: the name has a hash of root, account and machine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Scans a project on the control machine: its paths, their sizes, and a limit for both. No file is read."""
+"""Scan a project on the control machine: its paths, their sizes, and a limit for both. No file is read.
+
+In come a root and the rules of `ignore.py`; out goes a `ScanResult`, with what is left out and why, for the notes. A
+scan ends early at 200,000 paths, and `check_size` refuses 1 GB or 20,000 files without --allow-big and names the
+largest directories: a user who names a home or a data set by mistake should learn it before an upload. Virtual
+environments are recognised by their content, whatever their name. Files that the output of this call goes to are left
+out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Syncs a project to every host, at the same path: `ipexctl sync`, and a step of `run`."""
+"""Sync a project to every host, at the same path: `ipexctl sync`, and a step of `run`.
+
+In come a `Project` and hosts; out goes a `SyncReport`. First every host is asked what it has, then what is missing is
+sent: little goes along with the question, much goes to one host and from there to the others (`upload.py`). `plan.py`
+chooses the generation: a tree that a run uses is never changed, so such a sync makes a second tree beside it. Hosts
+that share a home are one tree.
+
+`run` takes its lease in the same call, so that no sync comes between the upload and the start.
+"""
 
 from __future__ import annotations
 

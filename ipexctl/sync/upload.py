@@ -1,4 +1,10 @@
-"""Uploads much content for many hosts: once to the first host, and from there to the others."""
+"""Upload much content for many hosts: once to the first host, and from there to the others.
+
+In come the contents that any host lacks; `Uploader.bring` returns their paths on a host. Small files travel in one
+parcel, files of 1 MB and more by their own hash, so that a repeated call sends only what is new. Everything lies in a
+store below the home during the transfer and is removed after it; after Ctrl-C it stays for a day, and the next call
+goes on with it. The uplink of the control machine carries each byte once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The ssh config and known_hosts of node0: render and parse. `ssh -F` reads nothing of the user's own config."""
+"""The ssh config and known_hosts of node0 for runs: render and parse. Pure.
+
+In come the nodes with addresses, ports, users and verified host keys; out go both files of HOME/ssh. node0's ssh gets
+them with -F, so it reads nothing of the account's own config, and nothing of that is changed. Nodes of earlier calls
+are kept, as other runs may use them. A path that no config can contain safely (quotes, control characters, `${`) is
+refused, never escaped.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Parses the reply of a host to the probe of trust: account, keys and addresses. Missing values stay missing."""
+"""The reply of a host to the probe of trust: account, keys, addresses. Missing values stay missing. Pure.
+
+In come the records of `trust/scripts/probe.sh`; out goes a `HostState`, from which `plan.py` plans. Files travel in
+hex, as they may have any byte. The reply is untrusted: the account's name goes into node0's ssh config, where an extra
+line could be a command, so it is checked. Over ssh, the host key that was verified counts, and not those that the host
+lists: it could list the key of another.
+"""
 
 from __future__ import annotations
 

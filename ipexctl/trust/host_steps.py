@@ -1,4 +1,10 @@
-"""The steps of trust on one host: probe, edit authorized_keys, write files, log in. No decisions here."""
+"""The steps of trust on one host: probe, edit authorized_keys, write files, log in. No decisions here.
+
+In come a session and the planned text or edit; each step is one script of `trust/scripts/` and one round trip; out come
+states and logins, or a HostError with the last line of its stderr. Steps are sh, as trust needs no Python on a host. An
+edit is done under a lock and only if the file still has the text that the plan was made from; else the step answers
+"moved", and the caller plans again. The private key is made on node0 and never leaves it.
+"""
 
 from __future__ import annotations
 

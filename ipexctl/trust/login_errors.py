@@ -1,4 +1,10 @@
-"""Explains failed logins from node0, with a fix, from the output of ssh. Pure."""
+"""Failed logins from node0, explained with a fix, from the output of ssh. Pure.
+
+In come a login's exit code and last lines, and the state of the node; out goes a HostError. A login prints whom it has
+reached (account, host, boot, network namespace), so one that reached another machine under the same address is found,
+though ssh itself succeeded. sshd gives no reason for a rejected key, so the likely one is taken from the probe: modes
+and owners of the home and of authorized_keys, another file that sshd reads, a login of root.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""`ipexctl trust` and `ipexctl trust --revoke`: probe, plan, change, verify."""
+"""`ipexctl trust` and `ipexctl trust --revoke`: ssh from node0 to every node, which mpirun needs.
+
+In come hosts and options; out goes a `TrustReport` with each change. `trust` reads as probe, plan (`plan.py`), change,
+verify; where node0 can log in everywhere already, nothing is changed. What it makes is a key in node0's HOME, a config
+beside it, and one line of authorized_keys per home, which names node0's addresses. Hosts that share a home are edited
+once, and the others check the result.
+
+`--revoke` removes exactly that: other lines and files stay, and a file that did not exist before is gone.
+"""
 
 from __future__ import annotations
 

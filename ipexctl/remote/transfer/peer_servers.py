@@ -1,5 +1,10 @@
 """File servers on hosts for the duration of one transfer, and the choice of the server for each target.
 
+In come the files and the hosts that have all of them, at first one; each target that has got everything becomes a
+server for the others. A server has at most two clients, so that the first targets finish soon and can serve; the
+source is used last. Where two targets in a row cannot connect, no other tries (`PeerUnreachable`), and `distribute.py`
+takes its other route.
+
 Each server is one channel of its host's ssh connection and ends with it. Both ends get the token on stdin.
 """
 

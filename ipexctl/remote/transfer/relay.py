@@ -1,4 +1,10 @@
-"""Files read once to the control machine, for targets that can't get them from a host."""
+"""Files read once to the control machine, for targets that can't get them from a host.
+
+In come the requests of several targets, each in its own thread; out come local paths, file by file as they arrive,
+while later ones are still on their way. Each file is read from the source once, whatever the number of targets, into a
+temporary store that checks its hash and goes with the call. An error of the source is raised in all threads that wait
+for one of its files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Calls to one host's store of files: query, download, upload, remove. `node/files/store.py` is the host's side."""
+"""Calls to one host's store of files: query, download, upload, remove. `node/files/store.py` is the host's side.
+
+In come files by their sha256; out comes what the store lacks, what has arrived and why the rest did not. The host
+checks each file by its hash and moves it into place complete, so a transfer that broke off is repeated without damage.
+URLs and logins go on stdin. A file that can't be read on the control machine is `NotInStore`, which is no failure of
+the target; one that does not match its hash is `Damaged`.
+"""
 
 from __future__ import annotations
 

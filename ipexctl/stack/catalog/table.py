@@ -1,4 +1,11 @@
-"""The version table: builds that belong together, and their requirements on hosts. The data is in rows.json."""
+"""The version table: builds that belong together, and their requirements on hosts.
+
+In comes rows.json; out come `StackSpec`s, newest first, with what the resolver asks of them: Pythons, glibc, processor,
+indexes, known problems. A row is data with its source, and no rule about a version is written anywhere else.
+
+A stack is the intersection of its parts: `pythons`, `glibc` and `isa` say what all of them run on. IPEX itself compares
+major and minor of torch only, so `works_with` has the patches that are known to work. Pure but for the one file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Installs an environment on hosts: wheels to each store, one build per store, verification on every host."""
+"""Install an environment on hosts: wheels to each store, one build per store, verification on every host.
+
+In come the hosts without it and the `EnvSpec` (lock, record, interpreters); results go to the `InstallContext`, one
+for each host. The order: room on each disk, all wheels to one host (`staging.py`), from there to the others, a build
+in each home, and a verification on each host, as hosts that share a home may differ in processor and libraries.
+
+A host's failure is a value and ends that host alone, unless it is the one that passes the wheels on or a wheel that
+nobody has. The requested name points at an environment only once that has passed its verification.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,11 @@
 """Calls of the agent's environment commands on one host: build, check, verify, list, remove.
 
-`verify_errors` explains a failed verification.
+In come an environment's directory or name and its record; out come typed results, or a HostError. `node/env/` is the
+host's side and does the work: an environment is built aside and renamed in, so it is complete or absent, also when the
+call breaks off. `verify_errors.py` explains a failed verification.
+
+A verification is recorded under a name of the machine (`machine_token`), as hosts that share a home share the
+environment, and may differ in processor and libraries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""`ipexctl envs`: lists, removes and verifies environments, also a Python of the user."""
+"""`ipexctl envs`: list, remove, prune and verify environments, also a Python of the user.
+
+In come hosts and names; out goes an `EnvsReport` with a result for each host. Listing and verifying happen on every
+host; what removes something happens once in each shared home, on its first host, after the other hosts of that home
+were asked which environments their processes use: one that is in use anywhere stays.
+"""
 
 from __future__ import annotations
 

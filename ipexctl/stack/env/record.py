@@ -1,4 +1,11 @@
-"""The record of an environment (env.json), its names, and the search for one that answers a request. Pure."""
+"""The record of an environment (env.json), its names, and the search for one that answers a request. Pure.
+
+In come texts from hosts and names from the user; out come an `EnvRecord` and, of several environments, the one to
+reuse. Both are untrusted: a record of which any value is malformed is none, since its requirements become lines of a
+requirements file, where any other text may be an option; a name becomes a path and part of messages, so it has a fixed
+alphabet, and is checked before a host is contacted. Names like `ipex-2.8-1a2b3c4d` are those of directories, which no
+user can give.
+"""
 
 from __future__ import annotations
 

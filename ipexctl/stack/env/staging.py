@@ -1,4 +1,13 @@
-"""Brings wheels to the first host: it downloads them itself, or the control machine sends them."""
+"""Bring the wheels of an environment to the store of the first host, from which the others get them.
+
+In come the wheels of a lock and what that store lacks; afterwards it is complete, or `NotInStore` says which wheel can
+be had nowhere. If the host reaches the indexes, it downloads; what it can't, and what lies in a directory of the
+control machine, is sent from there, wheel by wheel, while later ones are still being downloaded. Large bytes cross the
+uplink of the control machine at most once.
+
+A URL or a proxy that a host names is never used on the control machine: the host could reach any server of its network.
+What has arrived is kept, so that a repeated call goes on.
+"""
 
 from __future__ import annotations
 

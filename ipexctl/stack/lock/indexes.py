@@ -1,4 +1,12 @@
-"""The sources of wheels: indexes and directories of a call and of pip's settings, queried from one machine."""
+"""The sources of wheels: indexes and directories of a call and of pip's settings, queried from one machine.
+
+In come the options of the call and the settings that pip has on that machine; out goes an `IndexAnswer`: the
+candidates of each project and who did not answer within 5 s. The order decides, as an index that has a project wins
+over later ones in uv, too: sources of the call, then PyPI or its mirror, then those of PyTorch and Intel.
+`--index-url` replaces all but directories, `--offline` leaves directories alone.
+
+Logins go in requests on stdin, and are never part of a URL that is logged or shown.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
-"""Makes a lock with uv on one machine, from a plan and the sources that answered there.
+"""Make a lock with uv on one machine, from a plan and the sources that answered there.
 
-Reads uv's pylock.toml, and explains why uv made none: the few causes that users meet, then uv's own words, indented.
+In come the plan, the requirements of the user and the answer of the indexes; out goes a `Lock`, in which every wheel
+has its sha256 and fits all hosts. uv resolves, and this module reads its pylock.toml: of several files of a package
+the one with the best tag counts. A lock without a hash is refused, as the hosts check every byte by it.
+
+If uv makes no lock, the few causes that users meet get a sentence with a fix, and the rest is uv's own lines, indented.
 """
 
 from __future__ import annotations

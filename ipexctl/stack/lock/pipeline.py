@@ -1,4 +1,12 @@
-"""From a request to a lock: queries the indexes, resolves the stack and locks it on one machine."""
+"""From a request to a lock: query the indexes, resolve the stack and lock it on one machine.
+
+In comes an `InstallContext` with the facts of all hosts; out goes a `LockedStack`, a refusal, or the HostError of the
+machine that makes the lock. A directory of the call (`--wheelhouse`) comes first; else node0 and the control machine
+ask the indexes at the same time, and node0's answer is preferred, as node0 will download.
+
+An index that the call names and that does not answer ends the call: the others may have other packages under the same
+names. The answer is kept for commands that query no index (`index_cache.py`).
+"""
 
 from __future__ import annotations
 

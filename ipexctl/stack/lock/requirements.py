@@ -1,6 +1,10 @@
-"""The packages and sources of a call: options and requirements files. Queries no index.
+"""The packages and sources of a call: --with, options and requirements files. Queries no index.
 
-Lines that cannot be installed on a node (an editable project, a repository, a local path) are refused by line number.
+In come options and files; out goes a `PackageRequest`, with the place of each line for messages. What cannot be
+installed on a node (an editable project, a repository, a local path, a second MPI, an unknown option) is refused by
+line number before a host is contacted: nodes compile nothing, and a second MPI would overwrite the mpirun of the
+stack. `contradiction` refuses a requirement that excludes the chosen torch, IPEX or bindings before uv is asked for a
+lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The available wheels that run on a target: Python, glibc, processor and build. Pure."""
+"""The available wheels that run on a target: Python, glibc, processor and build. Pure.
+
+In come the candidates that indexes have (names of files and their metadata); out come the ones that pip would install
+on such a host. A build for CPUs is preferred: `+cpu`, then a plain version, never `+cu126` or `+xpu`; a wheel of torch
+without a label is taken for CUDA if it has 350 MB or more, as PyPI's have. A yanked wheel counts only for an exact
+pin, as in pip. `NOT_QUERIED` stands for the table alone: then every published wheel counts as available.
+"""
 
 from __future__ import annotations
 
