@@ -273,10 +273,10 @@ def send_file(number: int, path: bytes, have: int, known: str | None) -> None:
         os.close(file)
 
 
-def has_changed(file: int, before: os.stat_result, read: int) -> bool:
+def has_changed(file: int, before: os.stat_result, bytes_read: int) -> bool:
     """Whether a file is another one than before so many of its bytes were read."""
     after = os.fstat(file)
-    return read != before.st_size or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
+    return bytes_read != before.st_size or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
 
 
 def checksums(file: int, size: int) -> tuple[int, str]:

@@ -314,10 +314,10 @@ class UploadStream:
     def readline(self, size: int) -> bytes:
         return self._in_time(self.stream.readline, size)
 
-    def _in_time(self, read: Callable[[int], bytes], size: int) -> bytes:
+    def _in_time(self, read_some: Callable[[int], bytes], size: int) -> bytes:
         signal.alarm(SILENCE)
         try:
-            return read(size)
+            return read_some(size)
         finally:
             signal.alarm(0)
 

@@ -217,7 +217,7 @@ def test_known_hosts_files_are_read_once_also_after_additions(at: Endpoint, monk
         read.append(path)
         return ()
 
-    monkeypatch.setattr("ipexctl.remote.host_keys._read", counting)
+    monkeypatch.setattr("ipexctl.remote.host_keys._read_known_hosts", counting)
     keys = HostKeys("accept-new")
     for number in range(5):
         there = at._replace(hostname=f"n{number}")
