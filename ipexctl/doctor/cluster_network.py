@@ -1,4 +1,10 @@
-"""Rules over several hosts: their common network, names and clocks. Pure."""
+"""Rules over several hosts: their common network, names and clocks. Pure.
+
+In comes a `Cluster` with the addresses that `hosts/internal.py` has chosen, or with its refusal; out come findings
+about a missing or second network, equal addresses, MTU, speed, names of interfaces, RDMA, name look-ups and clocks.
+Each host has resolved the names of all others, and what differs is one finding for all hosts and names. A clock is
+compared with the median of the hosts, as that of the control machine may be the wrong one.
+"""
 
 from __future__ import annotations
 

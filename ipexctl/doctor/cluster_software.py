@@ -1,4 +1,9 @@
-"""Rules over several hosts: homes, Pythons, libraries and environments that differ. Pure."""
+"""Rules over several hosts: homes, Pythons, libraries and environments that differ. Pure.
+
+In comes a `Cluster`; out come findings. A home must have one path on all hosts, as MPI starts ranks by one path, and an
+environment of one name the same versions, which are a fail where they differ. Other differences (distribution, libc,
+Pythons) are told by what they mean for the one stack of all hosts: usually nothing, and then the finding says so.
+"""
 
 from __future__ import annotations
 

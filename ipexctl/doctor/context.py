@@ -1,4 +1,10 @@
-"""The input of rules (a host, the cluster), and wording they share. Pure."""
+"""The input of doctor's rules (a host, the cluster), and the wording that they share. Pure.
+
+A rule is a generator: a `HostContext` or a `Cluster` in, findings out; `RULES` of each `host_*.py` and `cluster_*.py`
+has its rules in the order of their findings, `rules.py` runs them. A fact that is missing is no finding against a
+host. Here is also what several rules say in the same way: sizes, commands of a distribution's package manager, the
+commands that open ports. Equal findings of many hosts are merged, so a message has a host's name only where it must.
+"""
 
 from __future__ import annotations
 

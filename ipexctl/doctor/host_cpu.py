@@ -1,4 +1,10 @@
-"""Rules over a host's processors: instruction sets, usable cores, NUMA nodes. Pure."""
+"""Rules over a host's processors: instruction sets, usable cores, NUMA nodes. Pure.
+
+In comes a `HostContext`; out come findings. Only a wrong architecture is a fail: without AVX2 PyTorch still runs,
+several times slower, and all other ranks wait. Fewer instruction sets than the model of CPU has are a hint that an old
+kernel or a hypervisor hides them. Cores may be taken away by affinity, a cpuset or a quota; the quota is changed in
+another place and has a finding of its own. What costs only a few per cent, such as the governor, is info.
+"""
 
 from __future__ import annotations
 

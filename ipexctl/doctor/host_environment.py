@@ -1,4 +1,10 @@
-"""Rules over the variables that are set at login. Pure."""
+"""Rules over the variables that are set at login, which every rank would inherit. Pure.
+
+In come the variables that a command over ssh has, without any of ipexctl's; out come findings. `_RULES` has the
+variables that may do harm with any value (ranks, thread affinity, oneCCL, MPI, libfabric, PYTHONPATH); the functions
+below have those that depend on a value or a path. Inside a job of a batch system the scheduler sets some of them,
+which is right.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Rules over a host's memory, shared memory and limits. Pure."""
+"""Rules over a host's memory, shared memory and limits. Pure.
+
+In comes a `HostContext`; out come findings. The amount is what this account may use, so the limit of a container
+counts and not the machine. A /dev/shm of 64 MB is Docker's default and too small for the ranks of a host, which
+exchange data there. Locked memory matters most with an active RDMA device, which must lock its buffers. Open files
+grow with the ranks, as each is connected to every other one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Rules over a host's name, addresses, interfaces and ports. Pure."""
+"""Rules over a host's name, addresses, interfaces and ports. Pure.
+
+In comes a `HostContext`; out come findings. gloo and MPI send the first address of a host's own name to the others, so
+a name that leads to the loopback, as some installers write it, makes the other hosts connect to themselves. A message
+has neither name nor address where it can: for 200 hosts with one setup it is then one finding. A firewall is told by
+its own service, as docker loads tables into the kernel as well.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Rules over what is installed on a host: libc, interpreters, environments, MPIs, libraries. Pure."""
+"""Rules over what is installed on a host: libc, interpreters, environments, MPIs, libraries. Pure.
+
+In comes a `HostContext`; out come findings. The limits of Python and glibc are those of the newest IPEX, and a test
+compares them with the version table. Versions that pip does not check are compared here: IPEX and the bindings declare
+no torch, so pip may have changed one without the other since an install was verified.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Rules over a host's system, disks, login and batch settings, and what runs there. Pure."""
+"""Rules over a host's system, disks, login and batch settings, and what runs there. Pure.
+
+In comes a `HostContext`; out come findings: parts of the probe that did not finish, with the likely cause, room on
+disks, logind's policy, a scheduler, load, runs and what they left. Processes of a run are leftovers only if the run is
+not alive; where that is unknown (`run_states.py`), no fix ends a process. The command that ends them checks each one's
+run again, as a pid may have been given to another process since.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Logins from node0 to the nodes, as mpirun makes them, and findings about those that fail."""
+"""Logins from node0 to the nodes, as mpirun makes them, and findings about those that fail.
+
+In come node0's session, the names of the nodes and the config of `trust`; out come `LoginAttempt`s and their findings,
+one for all nodes with a reason each. node0 alone starts an ssh for every node, so the time grows with their number. A
+login that was ended at this check's limit is "slow" and no failure: mpirun waits longer. `trust/login_errors.py`
+explains the others.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Checks the network between the hosts: logins from node0 to every node, and a high port between every two hosts.
+"""The check of the network between hosts: logins from node0 to every node, a high port between every two hosts.
 
-It does the probing, within a time limit; `ports` and `logins` make findings of the results.
+In come open sessions, internal addresses and facts; out goes a `NetworkReport`. It ends within a budget of 8 s, more
+for many hosts, and what has no result by then is reported as not tested, never as good or bad. A host that no longer
+answers has one finding of its own. Only if a login fails are the hosts probed for the reason. `ports.py` and
+`logins.py` decide what the results mean; this module does the probing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Findings about ports: the pairs of hosts to try, and the diagnosis of the results. Pure.
 
-`network_check` does the probing, `node/network/ports.py` is the program on the hosts.
+In come names or results; out come the pairs (all of up to 16 hosts; of more a ring, and node0 with all, as mpirun
+connects) and findings. `diagnose` names the smallest set of closed hosts and pairs that explains every blocked
+connection: a firewall on one host should not be told as a hundred pairs. A host that answers with something else than
+the expected token is another machine.
+
+`network_check.py` does the probing, `node/network/ports.py` is the program on the hosts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Runs `ipexctl doctor`: facts of every host, rules over each host and over all, and the check of the network."""
+"""`ipexctl doctor`: facts of every host, rules over each host and over all, and the check of the network.
+
+In come hosts with their facts and a `DoctorRequest`; out goes a `DoctorReport` with findings, the status of each host
+and a recommendation. `run_doctor` reads from top to bottom. It changes nothing on a host and raises for none: a host
+that failed is a row of the report. A finding about several hosts counts for the status of those that it names, and a
+fail that names none counts for all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Work on many hosts at once until a point in time, and dialogs with programs on them."""
+"""Work on many hosts at once until a point in time, and dialogs with programs on them.
+
+In come hosts and work, or programs that print events and read lines; out come results by host, with a HostError for a
+host that failed or is late. All ends at one time for all hosts, so a check takes no longer than its budget. A program
+on a host ends with its stdin, so none stays when the call goes. Events are bounded (64 KB a line, 1 MB in all), as a
+host may print without end.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Measures memory, matrix products and the network for a few seconds, and finds hosts slower than their peers.
+"""`doctor --smoke`: memory, matrix products and the network for a few seconds, to find hosts slower than their peers.
 
-The figures are rough: good enough to compare hosts with one another.
+In come sessions and facts; out goes a `SmokeReport` with figures and findings. All hosts measure at once, then the
+links from node0 one after the other, since they would share node0's interface. The figures are rough: a host is slow
+below 80 % of the median of all others, a link below half, and only among four hosts or more, as of three it is unclear
+which is slow. A slow link is measured once more, since other traffic may have been in its way.
 """
 
 from __future__ import annotations

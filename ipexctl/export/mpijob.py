@@ -1,4 +1,10 @@
-"""Writes a plan as a Kubeflow MPIJob (kubeflow.org/v2beta1): a launcher and one worker for each host. Pure."""
+"""A plan as a Kubeflow MPIJob (kubeflow.org/v2beta1): a launcher and one worker for each host. Pure.
+
+In come the plan, a name and an image; out goes an `Exported`, the YAML and notes. What belongs to single machines
+cannot move: interfaces, affinities and paths of the environment are left out and listed, as pods have others. A worker
+asks for threads, since Kubernetes counts those, and for 90 % of the smallest host's memory. The image brings python,
+mpirun and sshd; the comments at the top say so.
+"""
 
 from __future__ import annotations
 

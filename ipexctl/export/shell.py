@@ -1,4 +1,10 @@
-"""Writes a plan as a shell script that does the same steps as `ipexctl run`, without ipexctl. Pure."""
+"""A plan as a shell script that does the same steps as `ipexctl run`, without ipexctl. Pure.
+
+In come the plan, the hosts and the project's directory; out goes an `Exported`: a script for POSIX sh that copies the
+project, writes the files of the run, starts mpirun on the first node, and ends all ranks however the script itself
+ends. Values of secrets come from the caller's environment, go to the nodes on stdin and are removed with the run. A
+here-document ends with a marker that differs from every line, so that no value can end it early.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Writes a plan as an sbatch file: the same ranks, threads and variables on the nodes that Slurm allocates. Pure.
+"""A plan as an sbatch file: the same ranks, threads and variables on the nodes that Slurm allocates. Pure.
 
-Slurm chooses the nodes and binds the ranks: settings of single machines are left out and listed in notes.
+In come the plan, the project's directory on the nodes and the launcher; out goes an `Exported`. Slurm chooses the nodes
+and binds the ranks, so settings of single machines are left out and listed in notes. With gloo, srun starts the ranks;
+with an MPI and oneCCL, mpirun does. torch reads the rank from variables that exist only inside a
+step, so each rank sets them itself from those of Slurm or MPI.
 """
 
 from __future__ import annotations

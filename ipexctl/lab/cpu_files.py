@@ -1,4 +1,9 @@
-"""Renders /proc/cpuinfo and /sys/devices/system of a CPU profile, and writes them for hosts that mount them."""
+"""/proc/cpuinfo and /sys/devices/system of a CPU profile, rendered and written for hosts that mount them.
+
+In comes a `CpuProfile`; out goes a tree of files and links as that kernel would show it, in the order and format that
+programs parse. Files that many CPUs share are written once and linked to, as a host of 256 CPUs has thousands. The
+memory is this machine's own, divided among the nodes. Programs that ask the kernel for the architecture get a wrapper.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The CPU profiles that a lab's host can imitate, with their flags. Data and lookup; `cpu_files` renders them."""
+"""The CPU profiles that a lab's host can imitate, with their flags. Data and look-up; `cpu_files.py` renders them.
+
+In comes a name; out goes a `CpuProfile`, from Sandy Bridge to Granite Rapids, Genoa and Graviton 3. Each generation's
+flags are those of the one before, plus and minus what has changed, so a difference can be read here. They are what
+Linux prints: AMX-FP16 has no flag, so Granite Rapids differs from Emerald Rapids by its model alone.
+"""
 
 from __future__ import annotations
 

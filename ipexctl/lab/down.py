@@ -1,4 +1,10 @@
-"""Removes labs, including the remains of labs whose creation was interrupted."""
+"""Remove labs, including the remains of labs whose creation was interrupted.
+
+In come a name, all, or nothing; out goes what was removed. Any state must do: a lab may have a record, only namespaces,
+or only an uplink, so each kind of remains is searched for by its name. The record goes last: a removal that is
+interrupted is still listed, and can be repeated. What is busy is tried again, as the kernel releases a loop device
+only after the unmount. Only what carries a lab's name is touched.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Finds a lab's host, injects faults and removes them. `faults` defines the faults."""
+"""Inject faults into a lab's hosts, and remove them. `faults.py` defines the faults.
+
+In come the name of a host and a fault with its arguments; out goes the host as it is recorded then. A fault is recorded
+before its script runs, so that `mend` can undo it after a crash; breaking twice changes nothing, and mending takes the
+last fault first. The record on disk counts, and not the value of the caller, which may be older.
+"""
 
 from __future__ import annotations
 

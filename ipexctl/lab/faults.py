@@ -1,6 +1,9 @@
-"""The faults: names, arguments, effects. Pure; `fault_injection` runs them.
+"""The faults of a lab's hosts: names, arguments, effects. Pure; `fault_injection.py` runs them.
 
-A fault's shell script is fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…`.
+In come a name and texts; out come arguments in their normal form and the steps of a script, in the host or at the
+switch. A fault's shell script is fault_scripts/NAME.sh, run as `NAME.sh break|mend ARGS…`. Each can be removed again
+and repeated. Two that would undo one another, such as a full disk and a read-only home, are refused with the command
+that mends the first.
 """
 
 from __future__ import annotations

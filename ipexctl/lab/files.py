@@ -1,4 +1,10 @@
-"""Renders a lab's files for its user (hostfile, ssh_config …), and a host's own files under /etc. Pure."""
+"""A lab's files for its user (hostfile, ssh_config …), and a host's own files under /etc. Pure.
+
+In comes a `Lab`; out come texts. A host has the machine's programs and an /etc of its own: system accounts, one login
+account, and no password. The hostfile has paths relative to itself, so the directory can be moved; the ssh_config has
+absolute ones, so it works from any directory. /etc/hosts lacks Debian's 127.0.1.1 line, which would send a rendezvous
+to the loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Checks the specification of a lab, and plans its names, addresses and accounts. Pure."""
+"""The specification of a lab, checked, and its names, addresses and accounts. Pure.
+
+In come a `LabSpec`, the names in use and this machine's routes; out goes a `Lab`, complete before anything is made. A
+lab has a front and an inner network, a /23 each of 10.77 and 10.78 that no route overlaps, which bounds it to 400
+hosts. Names are short, as those of namespaces are made from them. What cannot work is refused here: root and another
+account in one shared home, or a home in a directory of the system.
+"""
 
 from __future__ import annotations
 

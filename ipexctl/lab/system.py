@@ -1,4 +1,9 @@
-"""This machine and the hosts' namespaces: runs programs there, finds processes, checks what a lab requires."""
+"""This machine and the hosts' namespaces: runs programs there, finds processes, checks what a lab requires.
+
+In come argv and names; out come output, pids, or an error with the command that installs what is missing. Every program
+that is started ends with this process: an `ip` of a killed `up` would go on beside the `down` that removes the remains.
+Processes are found by their network namespace and never by name, so only those of a lab are killed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Makes a lab: records the plan, then makes network, disks and hosts; removes everything on failure."""
+"""Make a lab: record the plan, then network, disks and hosts; remove everything on failure.
+
+In comes a `LabSpec`; out goes a `Lab` whose hosts all answer with sshd's banner. The record is written before anything
+is made, so that `down` finds the rest after a crash; a failure or a signal removes all at once, and a second signal is
+ignored meanwhile. Hosts start in parallel, each as no child of this process: Ctrl-C must not reach them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Names of Ansible that playbooks do not have here, each with its replacement, and the facts they have. Data only."""
+"""Names of Ansible that playbooks do not have here, each with its replacement, and the facts they have. Data only.
+
+In comes a keyword, an option, a module or a fact that is not known; out goes what to write instead. Everything here is
+for an error message: it changes nothing that a playbook does. A module that is added to `modules/` must leave this
+list.
+"""
 
 from __future__ import annotations
 

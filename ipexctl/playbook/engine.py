@@ -1,6 +1,9 @@
-"""Runs a playbook: play after play, each task on all hosts before the next; a host that fails leaves the play.
+"""Run a playbook: play after play, each task on all hosts before the next; a host that fails leaves the play.
 
-`task_runner` runs one task on its hosts.
+In come a `Prepared` playbook and the context of the call; out goes a `PlayReport`. The order is Ansible's: batches of
+`serial`, blocks with rescue and always, handlers at the end or at a flush. All state that changes during a run is in
+`Engine`; `task_runner.py` runs one task on its hosts. Secrets are masked here, in the one place through which every
+result passes.
 """
 
 from __future__ import annotations

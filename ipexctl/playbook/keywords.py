@@ -1,4 +1,9 @@
-"""The keywords of plays, blocks and tasks, and the reading of those that tasks inherit: when, tags, vars, become …"""
+"""The keywords of plays, blocks and tasks, and the reading of those that tasks inherit: when, tags, vars, become …
+
+In come entries of a YAML file; out come values, or an error at the keyword with the nearest known one. Keywords that
+add up (`when`, `tags`, `vars`, `environment`) are put behind those of the play and the blocks; of the others the
+nearest counts. A value that decides what is run must be known before anything runs, so it can't be a template.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The model of a playbook: plays, tasks and blocks, templates not filled yet. Frozen."""
+"""The model of a playbook: plays, tasks and blocks, with templates that are not filled yet. Frozen.
+
+`read.py` makes it from files, `prepare.py` and `engine.py` read it. Everything that can be an error of the playbook has
+been reported when the model exists: keywords and options are known and of their types, as far as no template is in
+them. Each value keeps its position for errors that come later. A file that is included twice gives two tasks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Reads the module of a task and its options as written: a mapping, inline, under `args:` or as `name=value` words."""
+"""The module of a task and its options as written: a mapping, inline, under `args:` or as `name=value` words.
+
+In come the entries of a task; out come `Arg`s by their option's own name, each with its position. A task has one
+module, and each option may be given once, whatever its spelling and place. Templates inside `name=value` keep their
+blanks. Options in a command's own line (`creates=` in it) are refused, as they would be words of the command.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The options of a module with their types; values known before the run are checked before anything runs."""
+"""The options of a module with their types; values known before the run are checked before anything runs.
+
+In come `Arg`s of a playbook or filled values; out come Python values, or a `BadOption` whose message continues the
+option's name. Conversion is Ansible's, so `yes` is true and a mode is read from the text as written: YAML reads 644 and
+0644 as two numbers, but both are the same mode. Also here: where a path on the control machine is searched.
+"""
 
 from __future__ import annotations
 

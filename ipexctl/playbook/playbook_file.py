@@ -1,4 +1,9 @@
-"""Finds and reads the YAML files of a playbook; its values, templates and errors keep their position in the file."""
+"""The YAML files of a playbook, found and read; values, templates and errors keep their position in the file.
+
+In comes a name; out comes a `PlaybookFile`, whose nodes become values as Ansible reads them, with texts that have
+braces as `Templated`. A name without a path is first a file, then a playbook that ships with ipexctl. Errors are
+collected and not raised, so that a user sees all mistakes of a file at once.
+"""
 
 from __future__ import annotations
 

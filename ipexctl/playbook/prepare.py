@@ -1,4 +1,9 @@
-"""Preparation before any host is touched: read the playbook, check templates and files, select hosts and tasks."""
+"""Preparation before any host is touched: read the playbook, check templates and files, select hosts and tasks.
+
+In come a name, the hosts of the call and the selection of tags; out goes a `Prepared`, or all errors at once, each
+with its position. What is checked here can't fail in the middle of a play: syntax of templates, unsupported facts,
+hosts that plays and tasks name, projects of sync and run. What depends on a variable is checked by the module itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Reads a playbook and the files it names into the model; every error carries its position. No host is contacted."""
+"""A playbook and the files it names, read into the model; every error carries its position. No host is contacted.
+
+In comes a path; out come a `Playbook` and all errors in it. Reading goes on behind an error, and a task with any error
+is left out of the model, so one mistake is reported once. Files may come with a cloned repository: their number, the
+depth of their nesting and the number of tasks are limited, and a file that includes itself is an error.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
 """The Jinja environment of playbooks: sandboxed, strict about undefined variables, with Ansible's common filters.
 
-No filter reads a file or starts a program.
+In come a template and variables; out goes a text or a value. A playbook may come from elsewhere, so no filter reads a
+file or starts a program, attributes of Python are out of reach, and results have a limit of size. The one look-up is
+`env`, whose values count as secrets and are masked in all output. An undefined variable is an error that lists the
+names that exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The call of a module on one host, its result, and the variables that templates see of the result."""
+"""The call of a module on one host, its result, and the variables that templates see of the result. Pure.
+
+A module gets a `Call` and returns a `Result`: a status, a sentence without the host's name, a fix, and data for
+`register`, under Ansible's names. Failures of a host are values, so the other hosts go on. A loop has the worst status
+of its items. Results of commands (install, trust, doctor) are converted here, in one way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Runs one task on all its hosts: fills conditions and options, calls the module, checks the result, retries."""
+"""Run one task on all its hosts: fill conditions and options, call the module, check the result, retry.
+
+In come the engine, a task and hosts; out goes the set of hosts that failed, and the engine has a result for each. The
+order is Ansible's: `when` before the options, so a host that is skipped needs no variables; then the module, on each
+host by itself or once for all of the same options, as its `where` says; then changed_when, failed_when and until. With
+--check a task whose condition needs a result that no earlier task has made is reported as such.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Fills templates in a separate process (`renderer`), which is killed and restarted if it does not reply."""
+"""Templates filled in a separate process (`renderer.py`), which is killed and restarted if it does not reply.
+
+In come layers of variables, hosts and jobs; out come filled values or errors with positions. A template is a program
+that may come from elsewhere: one that takes all memory or never ends takes down that process and not the call, after 8
+s. A restarted process is sent all variables again. It is started early, as it loads jinja2 while this one reads files.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Reads group_vars/ and host_vars/, and sends templates the variables of the inventory, the play and the call.
+"""Variables of a playbook: group_vars/ and host_vars/, the inventory, the play and the call, sent to the templater.
 
-`send_play_variables` holds the precedence, which is Ansible's.
+In come directories and hosts; out go layers, the strongest last. `send_play_variables` has the precedence, which is
+Ansible's, in one place. A vault is refused: secrets come from the environment of the call. Values of an inventory are
+converted as Ansible does, since `port=22` is a number there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The modules copy and template: write a file, a text or a directory of the control machine to a host."""
+"""The modules copy and template: write a file, a text or a directory of the control machine to a host.
+
+In come a call and a session; out goes a `Result` with the diff. The host decides by the hash whether the file differs;
+one of up to 256 KB is sent along with that question, in one round trip. The scripts enter the directory above the path
+through no link of another account (`walk.sh`): as root they would write wherever such a link leads. An existing file is
+opened once and handled through that descriptor; a new one has a temporary name that must not exist yet.
+"""
 
 from __future__ import annotations
 

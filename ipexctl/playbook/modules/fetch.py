@@ -1,4 +1,10 @@
-"""The module fetch: download a file of each host, or files of a run, to the control machine."""
+"""The module fetch: download a file of each host, or files of a run, to the control machine.
+
+In comes a call; out goes a `Result`, and a file below `dest/HOST/` as in Ansible. Small files come with a script in sh,
+directories and large ones with the agent, as `ipexctl fetch` does. A file that is here already is compared by its hash
+and not sent. The host chooses neither name nor place: both are from the playbook. The mode is that of the host's file
+without what the umask takes away.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The module migrate: find the lines of a project that use IPEX or the oneCCL bindings, and edit them with `apply`.
 
-A line whose replacement depends on other lines is only reported; the user decides.
+In comes a directory of the control machine; out come findings, and with `apply` edited files. `RULES` has pattern,
+finding and replacement. A line whose replacement depends on other lines is only reported, and so is an import whose
+name is still used: the user decides. A line that an edit empties is deleted.
 """
 
 from __future__ import annotations

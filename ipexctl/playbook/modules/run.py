@@ -1,4 +1,10 @@
-"""The module run: start a job on the play's hosts and follow it to its end, or detach."""
+"""The module run: start a job on the play's hosts and follow it to its end, or detach.
+
+In comes a call for all hosts of the play; out goes one `Result`, which holds for all. It takes the same way as
+`ipexctl run`: request, plan, start, follow. Of the ranks' output 1 MB a stream is kept for `register`. Cancelling the
+play stops the run, over a new session, as those of the pool are closed then. `creates` is looked up on node0 in the
+run's own tree, of which there may be two.
+"""
 
 from __future__ import annotations
 

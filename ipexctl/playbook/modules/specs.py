@@ -1,4 +1,9 @@
-"""The declarations of all modules: options, types, defaults, combinations that are refused."""
+"""The declarations of all modules: options, types, defaults, combinations that are refused. Data.
+
+`SPECS` has each module below the name of the file that implements it. What is known before a run is checked by these
+declarations (`options.py`), before any host is touched. A function here gets the options that were given and returns
+why they cannot stand together, or None.
+"""
 
 from __future__ import annotations
 

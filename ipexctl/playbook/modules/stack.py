@@ -1,4 +1,9 @@
-"""The modules install and env: install one stack on every host of the play; verify, name or remove environments."""
+"""The modules install and env: install one stack on every host of the play; verify, name or remove environments.
+
+In comes a call for all hosts together, as all get the same stack; out goes a `Result` for each host. They call what
+the commands `install` and `envs` call, so there is one way to install. Giving a name, such as `default`, is one step
+on each host, after which new runs use the environment; running ones keep theirs.
+"""
 
 from __future__ import annotations
 
