@@ -1,4 +1,9 @@
-"""The files of ipexctl on the control machine: found, and removed."""
+"""The files of ipexctl on the control machine: found, and removed.
+
+In come the hosts of the call; out come groups of files that are removed and groups that stay, with the reason or the
+command. Records of runs on other hosts stay, as their runs could be reached no more; copies of output stay unless they
+are asked for. Only files that ipexctl writes are named, and a directory goes only if it is empty then.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Requests the stacks of all ranks, parses the output of py-spy and faulthandler, and groups equal stacks."""
+"""The stacks of all ranks: requested from node0, parsed from py-spy and faulthandler, grouped.
+
+In come a session and the record of a run; out goes a `Dump`, or the status of a run that is over. A rank has a stack or
+the reason why not. Ranks with equal stacks are one group, the smallest first: a rank that differs from the others is
+usually the cause of a hang. Frames are compared without the parts of a path that differ between nodes. The text is of
+untrusted processes and bounded.
+"""
 
 from __future__ import annotations
 

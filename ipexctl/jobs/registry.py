@@ -1,6 +1,9 @@
 """The registry of runs on the control machine: how to reach node0 of each, so that `logs` or `stop` need no options.
 
-One file per run, mode 0600, in the user's state directory. The status of a run is kept on node0.
+In come records of starts; out come runs by id, prefix or `last`. One file per run, mode 0600, in the user's state
+directory; it is there before the first rank lives. The status of a run is kept on node0, so a record never says
+whether a run is alive. A damaged file is that run's problem, and the others are listed. Also here: markers of runs
+that a call is starting, so that a killed call does not keep its lease on a synced tree.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Prunes old runs, on the nodes and in the registry.
+"""Prune old runs, on the nodes and in the registry.
 
-On the nodes `node/run/retention.py` prunes, in the background when a run starts there; `ipexctl ps --prune` at once.
+In come the limits (days, GB, the newest ones) of the environment and the records; out go the runs that went or would
+go. A run that is alive, or whose state is unknown, stays. On the nodes `node/run/retention.py` prunes, in the
+background when a run starts there; `ipexctl ps --prune` at once. A record of the registry is small and outlives its
+run threefold, so that `ps` can still name it.
 """
 
 from __future__ import annotations

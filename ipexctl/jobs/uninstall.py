@@ -1,4 +1,10 @@
-"""`ipexctl uninstall`: lists, then removes what ipexctl put on the hosts and on the control machine."""
+"""`ipexctl uninstall`: list, then remove what ipexctl put on the hosts and on the control machine.
+
+In come hosts and options; out goes an `UninstallReport`. `survey` lists and changes nothing, `uninstall` removes what
+it has listed: homes and lines of authorized_keys on the hosts, then, only if that worked on all of them, the files
+here, as the records are needed to reach the hosts again. A run, an install or any process that uses a home is an
+obstacle for the whole call. Only what carries ipexctl's marks is removed; the rest is named with the command for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Fetches files of a run or a host, and resumes where an earlier transfer ended."""
+"""Fetch files of a run or a host, and resume where an earlier transfer ended.
+
+In come a `FetchRequest` (made pure, from the words of the call) and a way to open sessions; out goes a `FetchResult`
+or a HostError. A lost connection is opened again as long as connections still bring bytes. The host names files, so
+each name is matched against what was requested (`manifest.py`), and `destination.py` writes nothing outside the
+destination and through no link.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Receives the output of `files.file_sender`: the list of entries, then the bytes of the requested files.
+"""The output of `files.file_sender` as it comes: the list of entries, then the bytes of the requested files.
 
-The other end is `node/files/file_sender.py`.
+In come events and raw bytes of one call; out go files in the destination, and what is still unsent when the connection
+ends. The destination is opened once it is known whether there is a single file. The control machine chooses from the
+list what it lacks and asks for that alone, so a transfer goes on where it ended. A piece is checked by its sum and a
+file that has changed meanwhile is said to have. The other end is `node/files/file_sender.py`.
 """
 
 from __future__ import annotations

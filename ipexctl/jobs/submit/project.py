@@ -1,4 +1,10 @@
-"""Finds the project on the control machine: its root, and the command of the ranks in it. No host is contacted."""
+"""The project on the control machine: its root, and the command of the ranks in it. No host is contacted.
+
+In come the request and the current directory; out goes a `ProjectLocation`, or a UserError with the nearest name. The
+script must be Python and below the root (`sync/root.py`), as that is what hosts get. The ranks run in the subdirectory
+that corresponds to the current one. A script whose name begins with a dash gets `./`, since Python takes it for an
+option.
+"""
 
 from __future__ import annotations
 

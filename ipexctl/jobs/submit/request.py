@@ -1,4 +1,11 @@
-"""The request of one call of run, its checks, and the reason why a run was not started."""
+"""The request of one call of run, its checks, and the reason why a run was not started.
+
+In come options of the command line or of a task `run`; out goes a `RunRequest`, which both share by the names of the
+options, or a UserError before any host is contacted. Secrets (`-x NAME`, lines of --env-file) have their value from the
+caller's environment or a file and are marked as such from here on; a bad line of such a file is never shown. A
+`StartFailure` says what came in the way, on which hosts, and what to type; nothing of the run is alive then, unless it
+`is_unsure`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """Files on a host: atomic writes, private directories, tolerant reads, explained errors.
 
+In come paths and bytes; out come files that are complete or as before, also when this process is killed, and with
+`durable` when the machine crashes. Everything is for this account only (0600, 0700) with any umask, as records have
+tokens and paths of others. An OSError becomes an AgentError with the path and what to do: a full disk, a quota and a
+read-only filesystem are the failures of files that users meet.
+
 Paths may be bytes, because a project's file names need not be UTF-8.
 """
 

@@ -1,5 +1,9 @@
 """The records that start a run: `job.json` for the ranks of a host, and two requests for the supervisor.
 
+The control machine makes them (`jobs/submit/start.py`); the rank wrapper and the supervisor read them, perhaps with a
+later version of the records, so each is checked by its types. A job has the token of the run and secrets: its file has
+mode 0600, and its repr shows the id alone.
+
 It is apart from the other records because each rank imports it, and theirs take 5 ms to import.
 """
 

@@ -1,4 +1,10 @@
-"""Processes: their status from /proc, whether a recorded one still runs, and children that end with their parent."""
+"""Processes: their status from /proc, whether a recorded one still runs, and children that end with their parent.
+
+In come pids and records; out come `ProcessStat`s and answers. A pid alone says nothing, as it may have been given to
+another process since, and a record may be read on another machine with the same home: a `ProcessIdentity` has boot,
+pid namespace and start time, and is signalled through a descriptor of the process where the kernel has that. Everything
+that may be missing in a sandbox or an old kernel has a weaker answer instead of an error.
+"""
 
 from __future__ import annotations
 

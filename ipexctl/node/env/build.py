@@ -1,4 +1,9 @@
-"""Builds an environment on this host: one builder at a time, in a temporary directory that is renamed when complete.
+"""Build an environment on this host: one builder at a time, in a temporary directory that is renamed when complete.
+
+In comes a `BuildRequest` with the lock and the record; out goes whether the environment is new. An environment is
+complete or absent, also after kill -9: the rename is what is atomic, and the lock only avoids a second build of the
+same thing. Builders are named by a token, so that what a dead one has left is known and removed by the next; nothing
+that ipexctl did not make is removed.
 
 `fill.py` installs into the directory; `environments.py` checks, lists and removes environments.
 """

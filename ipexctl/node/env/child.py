@@ -1,4 +1,9 @@
-"""Runs programs, one or several at once, with their output, until they end, the time is up or the caller is gone."""
+"""Run programs, one or several at once, with their output, until they end, the time is up or the caller is gone.
+
+In come argv and an environment; out come exit codes, the first 2 and last 4 KB of output, and a report on a pipe of
+its own, since what a library prints must not be read as a result. Each program has its own process group, which gets
+SIGTERM when this process ends, so no child survives a call. After one of several has failed, the others have 5 s.
+"""
 
 from __future__ import annotations
 

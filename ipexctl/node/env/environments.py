@@ -1,4 +1,9 @@
-"""Checks environments of a home against their locks, and lists, names and removes them. `build.py` builds them.
+"""Check environments of a home against their locks, and list, name and remove them. `build.py` builds them.
+
+In come requests of the control machine; out come the values of `replies.py`. A name is a link to a directory, changed
+in one step; removing a name leaves the environment until its last one goes. An environment that any process uses
+stays, and removal is a rename first, so that no half of one can be used. Sizes take long on NFS and are left out after
+20 s.
 
 A directory in `envs` that ipexctl did not make is neither listed nor removed, nor is a link that leads elsewhere.
 """

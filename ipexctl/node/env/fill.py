@@ -1,4 +1,9 @@
-"""Installs an environment into a directory: an interpreter, the wheels of a lock, and the variables that a rank needs.
+"""Install an environment into a directory: an interpreter, the wheels of a lock, and the variables that a rank needs.
+
+In come the request and an empty directory; afterwards it has a venv with exactly the lock's packages, paths of its
+later place, and env.json. uv installs from local wheels and never asks an index. The variables are those that the
+script of the bindings sets, found by sourcing it once in bash, so that no rank pays for that. If a step fails, a
+damaged wheel is removed from the store, and a full disk is told with the missing bytes.
 
 `build.py` calls this, and moves the directory to its final place.
 """

@@ -1,4 +1,9 @@
-"""Queries package indexes and pages of links for wheels, all at once, with pip's settings of this host.
+"""Query package indexes and pages of links for wheels, all at once, with pip's settings of this host.
+
+In come sources and projects; out go candidates, and which source gave no answer and why. Each source has a thread of
+its own and a time limit, so one that hangs takes nothing from the others. A 403 for one project is taken for
+"missing", as file stores answer so; only if all replies are 403, the source needs a login. Only wheels for Linux on
+x86_64 count.
 
 No wheel is downloaded. A reply may contain logins for later downloads, so it must not be logged.
 """

@@ -1,4 +1,9 @@
-"""The record of an environment, and the answers of the commands for environments, for both sides."""
+"""The record of an environment, and the answers of the commands for environments, for both sides. Data.
+
+`EnvRecord` is env.json; it is read by later and earlier versions, so a field that is added needs a default. The others
+are what the commands of `node/env/` answer; the control machine decodes them by these types (`remote/reply.py`), which
+makes a malformed answer that host's failure. Values with logins show nothing in their repr.
+"""
 
 from __future__ import annotations
 

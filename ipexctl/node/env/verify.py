@@ -1,6 +1,11 @@
-"""Verifies an environment on this host by using it: imports, a training step in bf16, an all-reduce of two ranks.
+"""Verify an environment on this host by using it: imports, a training step in bf16, an all-reduce of two ranks.
 
-It reports results; the control machine interprets them.
+In come an interpreter, variables and what must be there; out goes a `VerifyResult` with a phase for each step. Whether
+a stack works is known only by using it: libraries of the system, the processor and the MPI decide, and pip knows none
+of them. Steps run in one process, and after a crash the rest in a new one, so that the crash belongs to the step begun
+last. The environment is a minimal one, as of a rank.
+
+It reports results; the control machine interprets them (`stack/env/verify_errors.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Imports and uses each part of a stack once, and reports on a pipe; a crash belongs to the step begun last.
+"""Import and use each part of a stack once, and report on a pipe; a crash belongs to the step begun last.
 
-Runs with the Python of the environment. `verify.py` starts it, and again after a step that crashed.
+In come the names of steps; out goes a line of JSON at the begin and end of each. It runs with the Python of the
+environment, so it imports nothing of ipexctl. `bf16` finds out by doing whether training is possible, only inference,
+or neither, as older processors refuse or are silently slow. At the end it leaves by `_exit`: a partly loaded library
+may hang the exit of the interpreter.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Downloads files into the content store with pip's settings of this host, and resumes interrupted downloads."""
+"""Download files into the content store with pip's settings of this host, and resume interrupted downloads.
+
+In come URLs with sha256; out go those that are in the store and the reason for each of the others. A file enters the
+store only with the right hash. What has arrived of a file stays, and the next try or call continues there; a try that
+brought 1 MB counts as progress and not as failure. The largest file comes first, as it takes longest.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Checks from node0 that the nodes of a run can connect: ssh from node0 to each node, and TCP in both directions.
 
-All nodes are checked at once, as mpirun would connect to them.
+In come addresses and the ssh config of the run; out goes a result for each node. mpirun would hang or print a riddle
+where one of these fails, so they are tried before it starts, for all nodes at once, by the program that doctor uses,
+too (`ports.py`). A node that listens without a known address cannot be tested from here, and is no failure.
 """
 
 from __future__ import annotations

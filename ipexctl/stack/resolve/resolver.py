@@ -163,6 +163,7 @@ class _Search:
 
     def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Incompatibility:
         pythons = row.pythons
+        # Bindings are built for fewer Pythons than the rest; then they are the part to name.
         narrower = row.oneccl and pythons != row.without_oneccl().pythons
         part = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
         if constraints.python is not None:
@@ -172,6 +173,7 @@ class _Search:
         common = common_pythons(row, self.host_groups, pythons, part)
         if isinstance(common, Incompatibility):
             return common
+        # One set of wheels goes to all hosts, so they must run on the oldest.
         glibc = min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=row.glibc)
         targets = [Target(python, glibc) for python in common]
         picks = [pick for target in targets if (pick := next(self._picks(row, constraints, target), None))]
@@ -305,6 +307,7 @@ class _Search:
         def first_fitting(rows: Iterable[StackSpec]) -> StackSpec | None:
             return next((other for other in rows if isinstance(self._fit(other, constraints), Pick)), None)
 
+        # The alternatives are tried like candidates, so a fix never names a stack that these hosts cannot have.
         fits, stock, gloo = None, None, None
         if constraints.named or constraints.kind == "ipex":
             # The rows of the same kind for another torch, newest first.

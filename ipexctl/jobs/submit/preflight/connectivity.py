@@ -1,4 +1,10 @@
-"""Checks on node0 before mpirun starts: its logins to the nodes, and ports in both directions."""
+"""Checks on node0 before mpirun starts: its logins to the nodes, and ports in both directions.
+
+In come the plan's hosts and the context; out goes a `ConnectivityRecord` or a `StartFailure`. One round trip to node0,
+which runs `node/network/connectivity.py`; mpirun's own error for a blocked port comes after minutes and names neither
+host nor port. Connections that worked in the last 10 minutes between the same hosts are not tried again, by a digest
+of all that a check depends on: a reboot or another firewall gives another digest. A run that fails removes the record.
+"""
 
 from __future__ import annotations
 
