@@ -8,7 +8,9 @@
     RUNS/ID/plan.json                   the plan of a run that this call started: `why` finds its packages there
     RUNS/ID/ended.json                  the final status as `stop` received it, without the output
 
-Every byte is written at its own offset, so two followers at once write the same content.
+In come the updates of a follower, before they are shown; out come files as on node0, which `logs`, `why` and `ps`
+read in its place. The rules: every byte is written at its own offset, so two followers at once write the same content;
+a copy that can't be written is given up, and the follower goes on without it.
 """
 
 from __future__ import annotations

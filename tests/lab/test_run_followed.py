@@ -52,6 +52,35 @@ def test_two_followers_get_every_line_once_after_reconnects(cluster: Cluster) ->
     assert len(theirs.splitlines()) == 8
 
 
+def test_events_of_a_run_on_hosts_survive_a_reconnect_and_name_the_failed_host(cluster: Cluster) -> None:
+    cluster.write(
+        "ends.py",
+        "import os, sys, time\n"
+        "for number in range(60):\n    print('number', number, flush=True)\n    time.sleep(0.05)\n"
+        "sys.exit(7 if os.environ['RANK'] == '1' else 0)\n",
+    )
+    running = cluster.begin_call("run", "-H", cluster.lab.hostfile, "--ppn", "1", "--events", "ends.py")
+    running.wait_for('"text": "number 10"', times=2)
+    subprocess.run(["ss", "-K", "dst", cluster.lab.hosts[0].address, "dport", "=", "22"], capture_output=True)
+    assert running.end(90) == 7, running.err.read_text()
+    events = [json.loads(line) for line in running.out.read_text().splitlines()]
+    names = [host.name for host in cluster.lab.hosts[:2]]
+    assert (events[0]["kind"], events[0]["ranks"], events[1]["kind"]) == ("plan", names, "start")
+    for rank, name in enumerate(names):
+        lines = [event for event in events if event["kind"] == "line" and event["rank"] == rank]
+        assert [line["text"] for line in lines if line["stream"] == "stdout"] == [f"number {n}" for n in range(60)]
+        assert {line["host"] for line in lines} == {name}
+    (failure,) = [event for event in events if event["kind"] == "failure"]
+    assert (failure["failure"], failure["rank"], failure["host"], failure["exit_code"]) == ("exit", 1, names[1], 7)
+    assert (events[-1]["kind"], events[-1]["state"], events[-1]["exit_code"]) == ("end", "failed", 7)
+
+    refused = cluster.begin_call("run", "-H", cluster.lab.hostfile, "--events", "--no-sync", "nowhere.py")
+    code = refused.end(60)
+    *_, failure, end = [json.loads(line) for line in refused.out.read_text().splitlines()]
+    assert code == end["exit_code"] != 0
+    assert (failure["failure"], end["kind"], end["id"]) == ("not-started", "end", None)
+
+
 def test_playbook_follows_its_run_after_reconnects(cluster: Cluster) -> None:
     cluster.write("site.yml", "- hosts: all\n  tasks:\n    - run: {script: counts.py 200, ppn: 1}\n    - ping:\n")
     playing = cluster.begin_call("play", "site.yml", "-H", cluster.lab.hostfile)

@@ -1,6 +1,8 @@
 """Messages of a rank, as the supervisor reads them: checked values, so that a malformed one changes nothing.
 
-Each is a named tuple of the fields of its JSON, which `rank.py` sends; `MESSAGES` has the kind for each `t`.
+In comes the JSON of a frame, from another host; out comes a named tuple of its fields, or a FrameError with the reason.
+`rank.py` sends them; `MESSAGES` has the type for each `t`. The rule: a text is cut, a number has its range, and a field
+that is not known is ignored.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """Detects that the kernel killed a process because memory ran out: by cgroup counters (v1, v2), else by the kernel log.
 
+In comes the process of a rank, while it runs; out comes, after it was killed, by what that is known, and the limit.
 This needs no more rights than the rank has; when neither can be read, the result is None.
 """
 

@@ -1,7 +1,8 @@
 """Buffers output of a rank until the supervisor acknowledges it: in memory, then on disk, never blocking the rank.
 
-Each byte has an offset in its stream. The supervisor acknowledges written output by offset, and after a reconnect it
-sends the offset from which it needs output again.
+In come the bytes of a stream and offsets that the supervisor has; out come chunks to send. Each byte has an offset in
+its stream. The supervisor acknowledges written output by offset, and after a reconnect it sends the offset from which
+it needs output again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,14 @@
 """The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
 mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`, with the record of
-`node/common/job.py` and two addresses of the supervisor, the first for ranks on node0. The supervisor decides when the
-rank may exit.
+`node/common/job.py` and two addresses of the supervisor, the first for ranks on node0. In come the messages of the
+supervisor (`protocol.py`), signals of mpirun, and the command's output; out go that output and messages of its own
+(`messages.py`).
+
+It decides two things: what becomes of the command (`Phase`) and whether there is still a supervisor to report to
+(`Bond`). `PHASES` and `BONDS` are all changes that can happen; everything else follows from these two. The rules: the
+command ends with the wrapper, and the wrapper never before it; no byte is dropped while there is a supervisor to take
+it; the supervisor decides when the rank may exit, unless it is lost.
 
 The exit code is that of the command (128+N for signal N), 111 when the rank can't start, 112 when the supervisor is
 lost.
@@ -18,7 +24,8 @@ import socket
 import subprocess
 import sys
 import time
-from typing import IO, TYPE_CHECKING, Sequence
+from enum import Enum
+from typing import IO, TYPE_CHECKING, Collection, Sequence
 
 from ipexctl.node.common import frames
 from ipexctl.node.common.files import remove_file
@@ -31,22 +38,100 @@ from ipexctl.node.run.oom import OutOfMemoryWatch
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.link import Pollable
+    from ipexctl.node.run.rank_checkpoint import CheckpointProcess
 
+# How long a rank waits for its supervisor, the most patient case last. `patience` chooses; a test of a lost supervisor
+# makes them shorter.
 CONNECT = 20.0
-"""Seconds for the first connection."""
-LOST = 50.0
-"""Seconds without a message until the supervisor counts as lost, if its port has taken no connection for as long; then
-the command is ended."""
-BEAT_INTERVAL = 4.0
-EXITED_BEAT_INTERVAL = 1.0
-"""After its command has ended, a rank soon gives up a supervisor that does not answer: see EXIT_WAIT."""
+"""Seconds for the first connection. Nothing runs yet, so that giving up costs nothing."""
+EXIT_WAIT = 3.0
+"""Seconds without a message if mpirun has sent a signal and the command has ended: mpirun is about to kill the rank."""
 REFUSED_LIMIT = 8.0
 """Seconds without a message if its port is closed: a dead supervisor is not replaced."""
-EXIT_WAIT = 3.0
-"""Seconds without a message if mpirun has sent a signal and the command has ended."""
+LOST = 50.0
+"""Seconds without a message until the supervisor counts as lost, if its port has taken no connection for as long; then
+the command is ended. If the port takes connections, `supervisor_client.UNANSWERED`: it may wait for NFS."""
+BEAT_INTERVAL = 4.0
+"""Seconds between two messages with figures, which the supervisor answers: by these it sees that the rank lives."""
+EXITED_BEAT_INTERVAL = 1.0
+"""The same once the command has ended: a rank then soon gives up a supervisor that does not answer (EXIT_WAIT)."""
+
+# How long the end of a command takes. `protocol.GRACE` is the time between SIGTERM and SIGKILL.
 DRAIN = 2.0
 """Seconds for remaining processes of the command to close its output streams."""
+STOPPED_DRAIN = 0.3
+"""The same if the command was stopped: what is left of it has had its SIGTERM."""
+KILL_INTERVAL = 1.0
+"""Seconds between two SIGKILLs: a process may have started others meanwhile."""
 NOT_STARTED, SUPERVISOR_LOST = 111, 112
+
+
+class Phase(Enum):
+    """What becomes of the command."""
+
+    CONNECTING = "the supervisor has not said yet whether to start it"
+    WAITING = "it waits for the end of the exchange of checkpoints"
+    RUNNING = "it is started, or about to be"
+    STOPPING = "it was told to end, and is killed after the grace period; it may never have been started"
+    EXITED = "its exit is known, and its output is read to the end"
+    DONE = "no process of it is left; the rest of its output is sent"
+
+
+PHASES = {
+    Phase.CONNECTING: (Phase.WAITING, Phase.RUNNING, Phase.STOPPING),
+    Phase.WAITING: (Phase.RUNNING, Phase.STOPPING),
+    Phase.RUNNING: (Phase.STOPPING, Phase.EXITED),
+    Phase.STOPPING: (Phase.EXITED,),
+    Phase.EXITED: (Phase.DONE,),
+    Phase.DONE: (),
+}
+"""What may follow each phase."""
+
+
+class Bond(Enum):
+    """Whether there is a supervisor to report to."""
+
+    HELD = "it takes the output, or will after a reconnect"
+    RELEASED = "it has all it wants: the rank may exit"
+    LOST = "it is gone: the rank ends its command and exits"
+    REPLACED = "as LOST, since the run was restarted without this rank: the job file is that of the next attempt"
+
+
+BONDS = {
+    Bond.HELD: (Bond.RELEASED, Bond.LOST, Bond.REPLACED),
+    Bond.RELEASED: (Bond.LOST, Bond.REPLACED),
+    Bond.LOST: (Bond.REPLACED,),
+    Bond.REPLACED: (),
+}
+"""What may follow each bond; what else happens to it changes nothing."""
+
+
+class CommandWatch:
+    """What is seen of the processes of a running command: their figures, their files, and how memory ran out."""
+
+    def __init__(self, pid: int) -> None:
+        self._usage = processes.Usage(pid)
+        self._openmp_files = processes.OpenmpFiles()
+        self._openmp_files.update(self._usage.pids)
+        self._oom = OutOfMemoryWatch(pid)
+
+    def measure(self) -> tuple[float, int]:
+        """CPU and memory."""
+        figures = self._usage.now()
+        self._openmp_files.update(self._usage.pids)
+        return figures
+
+    def check_memory(self, now: float) -> None:
+        self._oom.update(now)
+
+    def find_kill(self) -> Json | None:
+        """The kernel's kill for lack of memory, if there was one."""
+        return self._oom.find_kill()
+
+    def remove_files(self, ended: Collection[int]) -> None:
+        """Remove files of these processes, then of all that have ended."""
+        self._openmp_files.update(ended)
+        self._openmp_files.update(())
 
 
 class Rank:
@@ -55,7 +140,7 @@ class Rank:
     def __init__(self, job: JobRecord, path: str, rank: int, addresses: Sequence[tuple[str, int]]) -> None:
         self.job, self.path, self.rank = job, path, rank
         self.plan = job.ranks[rank]
-        self.address, self.port = addresses[-1]
+        self.supervisor_address = addresses[-1]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(job.rundir, job.command)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
@@ -63,31 +148,47 @@ class Rank:
         self.client = supervisor_client.SupervisorClient(addresses, job.token, self.identity, self.resume)
         self.welcome: Json = {}
         self.streams: list[supervisor_client.CommandStream] = []
-        self.checkpoint: subprocess.Popen[bytes] | None = None
+        self.phase = Phase.CONNECTING
+        self.bond = Bond.HELD
+        self.checkpoint: CheckpointProcess | None = None
         """The exchange of checkpoints, in which the lowest rank of a store takes part."""
         self.checkpoint_problem = ""
         """Why that exchange failed on this host: the supervisor ends the run then."""
-        self.is_waiting = False
-        """Whether the command waits for the end of that exchange."""
         self.child: subprocess.Popen[bytes] | None = None
-        self.usage: processes.Usage | None = None
-        self.openmp_files = processes.OpenmpFiles()
+        self.watch: CommandWatch | None = None
         self.mismatches: list[str] = []
         self.not_started = ""
         """Why the command could not be started."""
         self.exit: Json | None = None
-        self.exit_code = 0
-        self.is_stopping = False
+        """The message about its exit, from the phase EXITED on."""
         self.kill_at = self.drain_until = float("inf")
         self.beat_at = 0.0
-        self.is_cleaned_up = self.end_sent = self.is_released = self.killed = False
-        self.lost = self.signalled = False
-        self.is_replaced = False
-        """The run was restarted without this process: the job file is that of the next attempt."""
+        self.has_killed = False
+        """The wrapper has sent SIGKILL."""
+        self.end_sent = False
+        """Over this connection, the supervisor was told that all output is sent."""
+        self.is_signalled = False
+        """mpirun, or another process than the supervisor, has sent a signal."""
         self.outside_signal: int | None = None
-        """A signal that another process than the supervisor has sent."""
-        self.oom: OutOfMemoryWatch | None = None
+        """The first of them, if the command ran then."""
         self._signals: list[int] = []
+
+    def enter(self, phase: Phase) -> None:
+        assert phase in PHASES[self.phase], f"{self.phase.name} does not become {phase.name}"
+        self.phase = phase
+
+    def change_bond(self, bond: Bond) -> None:
+        if bond in BONDS[self.bond]:
+            self.bond = bond
+
+    @property
+    def is_lost(self) -> bool:
+        return self.bond in (Bond.LOST, Bond.REPLACED)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether the command runs, or may still be started."""
+        return self.phase in (Phase.CONNECTING, Phase.WAITING, Phase.RUNNING)
 
     def run(self) -> int:
         wake, wakeup = os.pipe()
@@ -97,12 +198,17 @@ class Rank:
             signal.signal(number, lambda number, _: self._signals.append(number))
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         self.connect(wake)
-        if self.welcome.get("stop") or self.is_stopping:  # the run ended before or while this rank connected
+        # The run may have ended before or while this rank connected.
+        if self.welcome.get("stop") or self.phase is Phase.STOPPING:
             self.end_without_command()
         elif self.checkpoint_port is not None:
-            self.is_waiting = True
+            self.enter(Phase.WAITING)
             if self.rank == min(self.job.ranks):
-                self.exchange_checkpoint(self.checkpoint_port)
+                from ipexctl.node.run.rank_checkpoint import CheckpointProcess  # few runs need it
+
+                self.checkpoint = CheckpointProcess(
+                    self.job, self.rank, self.supervisor_address[0], self.checkpoint_port
+                )
         else:
             self.start_command()
         while not self.is_over:
@@ -110,8 +216,8 @@ class Rank:
         self.guard.dismiss()
         for stream in self.streams:
             stream.buffer.close()
-        if self.lost:
-            if not self.is_replaced:
+        if self.is_lost:
+            if self.bond is not Bond.REPLACED:
                 remove_file(self.path)
             print_error(f"the supervisor was lost ({self.client.why}), so rank {self.rank} was ended")
             return SUPERVISOR_LOST
@@ -119,19 +225,20 @@ class Rank:
             from ipexctl.node.common.archive import save_bytecode  # only the first run of a version needs it
 
             save_bytecode(self.job.bytecode)
-        return self.exit_code
+        return int(self.exit["code"]) if self.exit is not None else 0
 
     @property
     def is_over(self) -> bool:
-        return self.is_cleaned_up and (self.is_released or self.lost)
+        return self.phase is Phase.DONE and self.bond is not Bond.HELD
 
     def connect(self, wake: int) -> None:
         until = time.monotonic() + CONNECT
         while not self.client.is_up:
             if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
                 remove_file(self.path)
+                address, port = self.supervisor_address
                 raise rank_env.RankStartError(
-                    f"the supervisor at {self.address}:{self.port} can't be reached from here: {self.client.why}; "
+                    f"the supervisor at {address}:{port} can't be reached from here: {self.client.why}; "
                     "is the port open between the nodes? ipexctl doctor checks that"
                 )
             self.exchange(wake, 0.2)
@@ -142,51 +249,26 @@ class Rank:
         port = self.welcome.get("checkpoint_port")
         return port if isinstance(port, int) else None
 
-    def exchange_checkpoint(self, port: int) -> None:
-        from ipexctl.node.common.archive import agent_argv  # few runs need it
-
-        job = self.job
-        request = {
-            "rank": self.rank,
-            "path": os.path.join(job.cwd, job.checkpoint),
-            "home": os.path.dirname(os.path.dirname(job.rundir)),
-            "address": self.address,
-            "port": port,
-            "token": job.token,
-            "project": job.cwd if job.checkpoint_is_found else "",
-        }
-        self.checkpoint = subprocess.Popen(
-            agent_argv(sys.executable, "files.checkpoint"),
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            preexec_fn=end_with_parent(signal.SIGTERM),
-        )
-        assert self.checkpoint.stdin is not None
-        with self.checkpoint.stdin as stdin:
-            stdin.write(json.dumps(request).encode() + b"\n")
-
-    def on_checkpoint_exit(self, code: int) -> None:
+    def on_checkpoint_exit(self, checkpoint: CheckpointProcess, status: int) -> None:
         """Report an exchange of checkpoints that ended without telling the supervisor why."""
-        assert self.checkpoint is not None
-        assert self.checkpoint.stderr is not None
-        with self.checkpoint.stderr as stderr:
-            lines = stderr.read().decode(errors="replace").splitlines()
         self.checkpoint = None
-        if code and self.is_waiting:
-            ended = f"was ended by signal {os.WTERMSIG(code)}" if os.WIFSIGNALED(code) else "failed without a message"
-            self.checkpoint_problem = lines[-1] if lines else f"its exchange of checkpoints {ended}"
-            self.client.send_message("checkpoint-failed", reason=self.checkpoint_problem)
+        problem = checkpoint.read_problem(status)
+        if problem and self.phase is Phase.WAITING:
+            self.checkpoint_problem = problem
+            self.client.send_message("checkpoint-failed", reason=problem)
 
     def end_without_command(self) -> None:
         """End before the command was started."""
-        self.is_waiting, self.is_cleaned_up, self.is_stopping = False, True, True
+        if self.phase is not Phase.STOPPING:
+            self.enter(Phase.STOPPING)
         if self.checkpoint is not None:
-            os.kill(self.checkpoint.pid, signal.SIGTERM)
+            self.checkpoint.end()
         self.on_exit(128 + signal.SIGTERM, signal.SIGTERM)
+        self.enter(Phase.DONE)
 
     def start_command(self) -> None:
         """Start the command. If that fails, the supervisor notes why in the rank's stderr, where users look for it."""
-        self.is_waiting = False
+        self.enter(Phase.RUNNING)
         out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
         code, why = 127, ""
         try:
@@ -216,9 +298,7 @@ class Rank:
         if self.child is not None:
             self.guard.watch(self.child.pid)
             self.stacks.watch(self.child.pid)
-            self.usage = processes.Usage(self.child.pid)
-            self.openmp_files.update(self.usage.pids)
-            self.oom = OutOfMemoryWatch(self.child.pid)
+            self.watch = CommandWatch(self.child.pid)
             assert self.child.stdout is not None
             assert self.child.stderr is not None
             pipes: list[IO[bytes]] = [self.child.stdout, self.child.stderr]
@@ -238,7 +318,7 @@ class Rank:
     def resume(self, welcome: Json) -> None:
         """After a reconnect: repeat all state messages, and send output from where the supervisor has it."""
         if welcome and self.identity["attempt"] not in (None, welcome.get("attempt", 0)):
-            self.is_replaced = True
+            self.change_bond(Bond.REPLACED)
             self.give_up("the run was restarted without it")
             return
         if welcome:
@@ -299,7 +379,7 @@ class Rank:
                 if chunk is None:
                     break
                 self.client.send(frames.encode_chunk(chunk))
-        is_complete = self.is_cleaned_up and not any(
+        is_complete = self.phase is Phase.DONE and not any(
             stream.open or not stream.buffer.is_empty for stream in self.streams
         )
         if is_complete and self.client.is_up and not self.end_sent:
@@ -317,52 +397,52 @@ class Rank:
             state, waits = processes.process_state(self.child.pid) if self.child and self.exit is None else (None, None)
             figures = {"cpu": round(cpu, 1), "rss": rss, "process": state, "waits_in": waits}
             self.client.send_message("beat", ends=self.ends(), **figures)
-            if self.oom is not None:
-                self.oom.update(now)
-        if self.is_cleaned_up and self.signalled:
-            patience = EXIT_WAIT
-        elif self.client.is_refused:
-            patience = REFUSED_LIMIT
-        else:
-            patience = supervisor_client.UNANSWERED if now - self.client.connected_at < LOST else LOST
-        if now - self.client.last_received > patience and not self.lost:
+            if self.watch is not None:
+                self.watch.check_memory(now)
+        if now - self.client.last_received > self.patience(now) and not self.is_lost:
             self.give_up(self.client.why)
-        if self.is_waiting and self.checkpoint_port is None:
+        if self.phase is Phase.WAITING and self.checkpoint_port is None:
             self.start_command()
         if now >= self.kill_at:
-            self.kill_at = now + 1.0
-            self.killed = True
+            self.kill_at = now + KILL_INTERVAL
+            self.has_killed = True
             processes.signal_descendants(signal.SIGKILL, self.guard.pid)
         is_drained = now >= self.drain_until or not any(stream.open for stream in self.streams)
-        if self.exit is not None and not self.is_cleaned_up and is_drained:
+        if self.phase is Phase.EXITED and is_drained:
             self.clean_up()
             self.forward_output()
         for t, fields in self.stacks.poll(now):
             self.client.send_message(t, **fields)
 
+    def patience(self, now: float) -> float:
+        """Seconds without a message after which the supervisor counts as lost."""
+        if self.phase is Phase.DONE and self.is_signalled:
+            return EXIT_WAIT
+        if self.client.is_refused:
+            return REFUSED_LIMIT
+        return supervisor_client.UNANSWERED if now - self.client.connected_at < LOST else LOST
+
     def measure(self) -> tuple[float, int]:
         """CPU and memory of the command and its processes."""
-        if self.usage is None or self.exit is not None:
-            return 0.0, 0
-        figures = self.usage.now()
-        self.openmp_files.update(self.usage.pids)
-        return figures
+        return (0.0, 0) if self.watch is None or self.exit is not None else self.watch.measure()
 
     def give_up(self, why: str) -> None:
         """Stop the command, because there is no supervisor any more."""
-        self.lost, self.client.why = True, why
+        self.change_bond(Bond.LOST)
+        self.client.why = why
         self.stop()
 
     def clean_up(self) -> None:
         """End the remaining processes of the command, then read its streams to the end."""
-        self.openmp_files.update(processes.end_descendants(self.guard.pid))
-        self.openmp_files.update(())
+        ended = processes.end_descendants(self.guard.pid)
+        if self.watch is not None:
+            self.watch.remove_files(ended)
         for stream in self.streams:
             for _ in range(64):
                 if stream.open:
                     stream.read_output(0.0)
             stream.close()
-        self.is_cleaned_up = True
+        self.enter(Phase.DONE)
         self.kill_at = self.drain_until = float("inf")
 
     def handle_signals(self) -> None:
@@ -375,12 +455,12 @@ class Rank:
                         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                         self.on_exit(128 + by if by else os.WEXITSTATUS(status), by)
                     elif self.checkpoint is not None and pid == self.checkpoint.pid:
-                        self.on_checkpoint_exit(status)
+                        self.on_checkpoint_exit(self.checkpoint, status)
             elif number in (signal.SIGUSR1, signal.SIGUSR2):
                 self.signal_child(number)
             else:
-                self.signalled = True
-                if not self.is_stopping and self.exit is None and not self.lost:
+                self.is_signalled = True
+                if self.may_run and not self.is_lost:
                     self.outside_signal = number
                     self.client.send_message("outside-signal", signal=number)
                 self.stop()
@@ -388,12 +468,13 @@ class Rank:
     def on_exit(self, code: int, by: int | None) -> None:
         if self.stacks.stuck is not None:  # the exception is the cause, not the signal that ended the process
             code, by = self.stacks.stuck["code"], None
-        self.exit_code = code
-        is_own = not self.is_stopping or (by == signal.SIGKILL and not self.killed)
-        oom = self.oom.find_kill() if self.oom is not None and is_own and by == signal.SIGKILL else None
+        was_stopped = self.phase is Phase.STOPPING
+        self.enter(Phase.EXITED)
+        is_own = not was_stopped or (by == signal.SIGKILL and not self.has_killed)
+        oom = self.watch.find_kill() if self.watch is not None and is_own and by == signal.SIGKILL else None
         self.exit = {"code": code, "signal": by, "is_own": is_own, "oom": oom}
         self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)
-        self.drain_until = time.monotonic() + (0.3 if self.is_stopping else DRAIN)
+        self.drain_until = time.monotonic() + (STOPPED_DRAIN if was_stopped else DRAIN)
         self.client.send_message("exit", **self.exit)
 
     def handle_message(self, message: Json) -> None:
@@ -414,15 +495,15 @@ class Rank:
         elif kind == "remove-job":
             remove_file(self.path)
         elif kind == "release":
-            self.is_released = True
+            self.change_bond(Bond.RELEASED)
             if self.exit is None:  # the supervisor has waited long enough
                 self.kill_at = 0.0
 
     def stop(self) -> None:
-        if self.is_waiting:
+        if self.phase is Phase.WAITING:
             self.end_without_command()
-        elif self.exit is None and not self.is_stopping:
-            self.is_stopping = True
+        elif self.may_run:
+            self.enter(Phase.STOPPING)
             self.kill_at = time.monotonic() + protocol.GRACE
             self.signal_child(signal.SIGTERM)
 

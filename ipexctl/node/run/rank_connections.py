@@ -1,6 +1,9 @@
 """The supervisor's connections to the ranks: which wrapper has a rank, messages, output and lost connections.
 
-`common/listener.py` keeps strangers out, `verdict.py` decides what a loss means for the run, and `supervisor.py` acts.
+In come authenticated connections (`common/listener.py` keeps strangers out) and the time; out go messages to the
+supervisor, output to the record, and the ranks that are lost. The rules: a rank has one wrapper at a time, which may
+replace its own broken connection and no other; output is acknowledged once it is written; a rank is lost only after a
+silence, and not by one of this process. `verdict.py` decides what a loss means for the run, and `supervisor.py` acts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Writes the record of a run on node0: output, output.times, output.notes, status.json and events.jsonl.
 
-It decides nothing.
-
-After a full disk it continues. Output that the disk has no room for is held in memory for followers and written later
-(`unstored_output.py`); output that the memory has no room for either stays with the ranks and is requested again.
+It decides nothing: in come the ranks' chunks with their offsets, notes, events and the status; out go files below the
+run's directory, which followers read while they grow. The rules: output is written once and in order, whatever is sent
+again; what is missing is noted where it is missing (`output_notes.py`). After a full disk it continues: output that the
+disk has no room for is held in memory for followers and written later (`unstored_output.py`); output that the memory
+has no room for either stays with the ranks and is requested again.
 """
 
 from __future__ import annotations

@@ -9,6 +9,10 @@ two with one line each, or with `{"event": "failed", "reason", "fix"}`. `node/co
 
 The second one is sent when all hosts have their job files. After that the supervisor runs in a session of its own, and
 its caller may exit; the process that has started it follows the run. SIGTERM to the supervisor stops the run.
+
+In come the ranks' messages (`rank_connections.py`), signals, the end of mpirun and the time; out go messages to the
+ranks and the record. `verdict.py` decides why the run ends; this module decides when it is over, and whether it starts
+again. The rules: no rank outlives the others; no output is dropped while its rank can send it; each wait has an end.
 """
 
 from __future__ import annotations
@@ -44,16 +48,21 @@ if TYPE_CHECKING:
 
 BEGIN_TIME = 120.0
 """Seconds for every rank to connect."""
-PATIENCE = 8.0
-"""Seconds after the grace period for ranks to exit, on busy machines."""
-LAST_MESSAGE_TIME = 2.0
-"""Seconds for the ranks' last messages to arrive once mpirun has exited."""
 MINIMUM_TURN = 0.01
 """Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
 CHECK_INTERVAL = 0.25
 """Seconds between two checks of all ranks for timeouts, while the run starts or ends."""
 RUNNING_INTERVAL = 1.0
 """While all is well: each check takes time from the ranks of this node."""
+# How long the end of a run takes. Two things end, mpirun and the ranks, in any order, and each is waited for with the
+# other's end in mind. When the run has an ending, ranks are told to stop and have `protocol.GRACE` until their wrappers
+# kill them; mpirun, which ends with its ranks, has the same. PATIENCE comes on top before a rank that is still
+# connected is given up. While a full disk holds output back, both have FLUSH in place of these. LAST_MESSAGE_TIME is
+# only about the network: after mpirun's exit, what a rank has sent is still on its way.
+LAST_MESSAGE_TIME = 2.0
+"""Seconds for the ranks' last messages to arrive once mpirun has exited."""
+PATIENCE = 8.0
+"""Seconds after the grace period for ranks to exit, on busy machines."""
 FLUSH = 30.0
 """Seconds for output to be written once every rank has ended, when the disk is full."""
 MAX_MALFORMED = 3
@@ -402,37 +411,50 @@ class Supervisor:
                 self.record.event("lost", rank=peer.rank, host=peer.host)
 
     def check_mpirun(self, now: float) -> None:
-        ending = self.verdict.ending
+        """End mpirun behind its ranks; if it has ended before them, find out what that means for the run."""
         if self.mpirun.ended_at is None:
-            waiting = [peer for peer in self.ranks if not peer.is_done and peer.instance is not None]
-            is_over = all(peer.is_done for peer in self.ranks) or (ending is not None and not waiting)
-            patience = FLUSH if self.peers.is_behind(now) else protocol.GRACE
-            end_by = ending.at + patience if ending else None
-            have_begun = all(peer.instance is not None for peer in self.ranks)
-            self.mpirun.end_after_ranks(now, end_by, is_over=is_over, have_begun=have_begun)
-            return
+            self.end_mpirun(now)
+        elif self.verdict.ending is None and now - self.mpirun.ended_at > LAST_MESSAGE_TIME:
+            self.check_left_behind(now)
+
+    def end_mpirun(self, now: float) -> None:
+        """Let mpirun exit by itself, and end it if it does not: it may wait for a rank that can't be reached."""
+        ending = self.verdict.ending
+        waiting = [peer for peer in self.ranks if not peer.is_done and peer.instance is not None]
+        is_over = all(peer.is_done for peer in self.ranks) or (ending is not None and not waiting)
+        end_by = ending.at + self.exit_time(now) if ending is not None else None
+        have_begun = all(peer.instance is not None for peer in self.ranks)
+        self.mpirun.end_after_ranks(now, end_by, is_over=is_over, have_begun=have_begun)
+
+    def check_left_behind(self, now: float) -> None:
+        """mpirun has ended, and no failure explains it: ranks without an exit are lost with it, or because of it."""
         left = [peer for peer in self.ranks if not peer.is_done and peer.exit is None]
-        if left and ending is None and now - self.mpirun.ended_at > LAST_MESSAGE_TIME:
-            self._update_mpirun(tail=tuple(self.record.tail("mpirun.log")))
-            lost = self.verdict.lost_before_mpirun(left, self.mpirun)
-            self.on_lost(lost, now)
-            if not lost:
-                self.verdict.on_mpirun_ended(left, self.mpirun.ended_by)
+        if not left:
+            return
+        self._update_mpirun(tail=tuple(self.record.tail("mpirun.log")))
+        lost = self.verdict.lost_before_mpirun(left, self.mpirun)
+        self.on_lost(lost, now)
+        if not lost:
+            self.verdict.on_mpirun_ended(left, self.mpirun.ended_by)
+
+    def exit_time(self, now: float, spare: float = 0.0) -> float:
+        """Seconds from the run's ending for what still runs to exit."""
+        return FLUSH if self.peers.is_behind(now) else protocol.GRACE + spare
 
     def is_finished(self) -> bool:
         """Whether mpirun has exited, and every rank has, or had time enough for it."""
-        if self.mpirun.ended_at is None:
+        now, ended_at, ending = time.monotonic(), self.mpirun.ended_at, self.verdict.ending
+        if ended_at is None or self.verdict.is_open:
             return False
-        gone = time.monotonic() - self.mpirun.ended_at
-        ending, waiting = self.verdict.ending, [peer for peer in self.ranks if not peer.is_done]
-        if self.verdict.is_open or (ending is None and waiting):
+        waiting = [peer for peer in self.ranks if not peer.is_done]
+        if not waiting:
+            return True
+        if ending is None:  # `check_left_behind` decides about these
             return False
-        if ending is None or not waiting:
+        all_has_arrived = now - ended_at > LAST_MESSAGE_TIME
+        if all(peer.instance is None or (peer.link is None and all_has_arrived) for peer in waiting):
             return True
-        if all(peer.instance is None or (peer.link is None and gone > LAST_MESSAGE_TIME) for peer in waiting):
-            return True
-        patience = FLUSH if self.peers.is_behind(time.monotonic()) else protocol.GRACE + PATIENCE
-        return time.monotonic() - ending.at > patience and gone > LAST_MESSAGE_TIME
+        return all_has_arrived and now - ending.at > self.exit_time(now, spare=PATIENCE)
 
     def handle_signals(self) -> None:
         while self.signals:

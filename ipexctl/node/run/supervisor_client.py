@@ -1,6 +1,9 @@
 """A rank's connection to the supervisor, which reconnects, and the two output streams of its command.
 
-`protocol.py` lists the messages; `output_buffer.py` keeps output that is not acknowledged yet.
+In come the supervisor's addresses and the run's token; out come messages, and the bytes of the command's pipes in their
+buffers. The rules: both ends prove the token before anything else is said; a connection that is silent is replaced,
+and nothing that was sent over it is lost, as the supervisor says how much it has. `protocol.py` lists the messages;
+`output_buffer.py` keeps output that is not acknowledged yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Reads loss, step, epoch and speed from a script's output, and draws a small loss curve. Pure."""
+"""Reads loss, step, epoch and speed from a script's output, and draws a small loss curve. Pure.
+
+In come lines of ranks as text; out come the last values, and a curve in bounded memory. The rule: the lowest rank that
+prints a loss is believed, and a loss of validation is none of training.
+"""
 
 from __future__ import annotations
 

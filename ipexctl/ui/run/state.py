@@ -1,4 +1,10 @@
-"""State of the live view: takes events, counts and folds lines. Uses neither terminal nor clock."""
+"""State of the live view: takes updates of a run, counts and folds its lines. Uses neither terminal nor clock.
+
+`feed` takes any update cheaply; `tick` does the work of a tick, which is bounded however much has come. Out come the
+rows of the ranks, the newest lines of all with equal ones folded, loss and step (`figures.py`), and what is left out.
+The rules: lines of one rank keep their order; every line is counted, also one that is not shown; notes and notices of
+ipexctl have no rank, and no line of a script becomes one.
+"""
 
 from __future__ import annotations
 

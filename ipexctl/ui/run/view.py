@@ -1,4 +1,10 @@
-"""The live view of a run: a thread that draws `RunState` five times a second and reads keys."""
+"""The live view of a run: a thread that draws `RunState` five times a second and reads keys; a `RunView`.
+
+In come updates of the run, from one thread, and keys; out go frames on the terminal (`frame.py` composes them,
+`terminal.py` writes them), the callbacks for stop and detach, and at the end the last lines and how the run ended. The
+rules: the terminal is restored however the view ends, also by Ctrl-Z, an exception or a second Ctrl-C; output may wait
+here in bounded memory, then the follower waits, but never the run; a key is answered at once.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,62 @@
+"""The part of a rank in the exchange of checkpoints: a process of its own, in the lowest rank of each store.
+
+In come the job and the port of the exchange; out comes why it failed on this host, if it does not tell the supervisor
+itself. `node/files/checkpoint.py` is the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from ipexctl.node.common.archive import agent_argv
+from ipexctl.node.common.processes import end_with_parent
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.job import JobRecord
+
+
+class CheckpointProcess:
+    """The process, until `read_problem` has taken its end."""
+
+    def __init__(self, job: JobRecord, rank: int, address: str, port: int) -> None:
+        request = {
+            "rank": rank,
+            "path": os.path.join(job.cwd, job.checkpoint),
+            "home": os.path.dirname(os.path.dirname(job.rundir)),
+            "address": address,
+            "port": port,
+            "token": job.token,
+            "project": job.cwd if job.checkpoint_is_found else "",
+        }
+        self._process = subprocess.Popen(
+            agent_argv(sys.executable, "files.checkpoint"),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=end_with_parent(signal.SIGTERM),
+        )
+        assert self._process.stdin is not None
+        with self._process.stdin as stdin:
+            stdin.write(json.dumps(request).encode() + b"\n")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    def read_problem(self, status: int) -> str:
+        """Why it failed, by what it has printed; empty if it has not. `status` is that of waitpid."""
+        assert self._process.stderr is not None
+        with self._process.stderr as stderr:
+            lines = stderr.read().decode(errors="replace").splitlines()
+        if not status:
+            return ""
+        is_killed = os.WIFSIGNALED(status)
+        ended = f"was ended by signal {os.WTERMSIG(status)}" if is_killed else "failed without a message"
+        return lines[-1] if lines else f"its exchange of checkpoints {ended}"
