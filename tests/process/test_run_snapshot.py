@@ -17,7 +17,8 @@ from env_helpers import start
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.jobs.why.why import cause_from_copy, why
-from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.frames import Chunk, Note
+from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
@@ -84,6 +85,17 @@ def test_equal_output_of_many_ranks_is_sent_once(tmp_path: Path) -> None:
     answer, chunks = ask(tmp_path, "run1")
     assert len(chunks) == 3
     assert read_snapshot(answer, chunks, "node1").output_of(63).err == ("same",)
+
+
+def test_lines_of_an_earlier_attempt_are_told_by_the_note_of_the_restart(tmp_path: Path) -> None:
+    fields = {"attempt": 1, "restarts": 1, "reason": "rank 1 on b ended with exit code 1"}
+    line, printed = note_line("restart", fields), b"[ipexctl: restart 1 of 1 after: what a script prints]\n"
+    out = b"first\n" + line + b"second\n" + printed + b"third\n"
+    rundir = directory(tmp_path, {"ranks/0001.out": out}, notes=True)
+    NotesWriter(str(rundir / "output.notes")).add(Note(1, "stdout", line, 6, None, "restart", fields))
+    assert account(tmp_path).output_of(1).out == ("second", printed.decode().rstrip(), "third")
+    directory(tmp_path / "older", {"ranks/0001.out": b"first\n" + line + b"second\n"})
+    assert account(tmp_path / "older").output_of(1).out == ("second",)
 
 
 def test_missing_or_damaged_files_are_skipped(tmp_path: Path) -> None:

@@ -110,11 +110,14 @@ def _failure_context(
         if chunk.data
     }
     sent_as = as_dict(document.get("ranks"))
+    is_last_attempt = document.get("last_attempt") is True
     first = status.first_failure
     outputs = []
     for row in status.ranks:
         own = as_dict(sent_as.get(str(row.rank)))
-        out, err = (_last_attempt(texts.get((str(own.get(suffix)), suffix), ())) for suffix in ("out", "err"))
+        out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
+        if not is_last_attempt:
+            out, err = _last_attempt(out), _last_attempt(err)
         ended = first if first is not None and first.rank == row.rank else row
         kind = ended.kind if isinstance(ended, Failure) else ""
         outputs.append(RankOutput(row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state))
@@ -132,7 +135,10 @@ def _failure_context(
 
 
 def _last_attempt(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """The lines since the last restart: what an earlier attempt printed did not end this one."""
+    """The lines since the last restart, in a record of an older version, by their text.
+
+    What an earlier attempt printed did not end this one.
+    """
     marks = [number for number, line in enumerate(lines, 1) if line.startswith(RESTART_MARK)]
     return lines[marks[-1] :] if marks else lines
 

@@ -179,18 +179,18 @@ def disk_usage(path: AnyPath, deadline: float = math.inf) -> int:
     return total
 
 
-def last_lines(path: AnyPath, max_bytes: int, count: int) -> list[bytes]:
-    """The last lines of a file, of which `max_bytes` are read; none if it can't be read."""
+def last_lines(path: AnyPath, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
+    """The last lines of a file, from the line at `begin` on; `max_bytes` are read. None if it can't be read."""
     try:
         with open(path, "rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - max_bytes)
+            start = max(begin, file.seek(0, os.SEEK_END) - max_bytes)
             file.seek(start)
             lines = file.read(max_bytes).split(b"\n")
     except OSError:
         return []
     if not lines[-1]:
         lines.pop()
-    if start > 0 and len(lines) > 1:  # the first may be incomplete
+    if start > begin and len(lines) > 1:  # the first may be incomplete
         lines = lines[1:]
     return lines[-count:]
 

@@ -125,6 +125,10 @@ class NotesReader:
             notes.pop(0)
         return notes[0] if notes else None
 
+    def end_of_last(self, rank: int, stream: StreamName, kind: str) -> int:
+        """The end of the last note of that kind in a file; 0 without one."""
+        return max((note.end for note in self._notes.get((rank, stream), ()) if note.kind == kind), default=0)
+
 
 def _offset_of(note: Note) -> int:
     return note.offset

@@ -2,7 +2,8 @@
 
 A SnapshotRequest is answered with frames: chunks, the last lines of a rank's stdout or stderr; the newest stack dump;
 then {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …], "supervise": [line, …],
-"events": [{…}, …], "ranks": {"5": {"out": N, "err": N}, …}}.
+"events": [{…}, …], "ranks": {"5": {"out": N, "err": N}, …}, "last_attempt": whether the lines are those of the last
+attempt: a record of an older version does not say where it begins}.
 
 Equal output of several ranks is sent once, as that of rank N. A line is as a terminal would show it in the end; a long
 line is shortened.
@@ -20,6 +21,7 @@ from ipexctl.node.common.answer import Json, answer, emit_frames
 from ipexctl.node.common.files import RunReference, last_lines, read_json, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, last_state
 from ipexctl.node.common.processes import read_text
+from ipexctl.node.run.output_notes import NotesReader
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
 from ipexctl.node.run.status_file import read_status_file
 
@@ -55,9 +57,9 @@ def shorten(line: bytes) -> bytes:
     return line[:half] + b" [... %d bytes ...] " % (len(line) - 2 * half) + line[-half:]
 
 
-def tail(path: str, max_bytes: int, count: int) -> list[bytes]:
-    """The last lines of a file as a terminal would show them; none when there is no such file."""
-    return [shorten(last_state(line)) for line in last_lines(path, max_bytes, count)]
+def tail(path: str, max_bytes: int, count: int, begin: int = 0) -> list[bytes]:
+    """The last lines of a file as a terminal would show them, from `begin` on; none when there is no such file."""
+    return [shorten(last_state(line)) for line in last_lines(path, max_bytes, count, begin)]
 
 
 def text_lines(path: str, lines: int = 80) -> list[str]:
@@ -109,12 +111,16 @@ def send_output(rundir: str, status: RunStatus, writer: CompressedFrameWriter) -
     ranks = [rank.rank for rank in status.ranks]
     failed_ranks = set(ranks_to_inspect(status))
     bytes_per_rank = max(MIN_RANK_BYTES, min(RANK_BYTES, ALL_RANKS_BYTES // max(1, 2 * len(ranks))))
+    notes = NotesReader(os.path.join(rundir, "output.notes"))
+    notes.refresh()
     sent: dict[tuple[StreamName, bytes], int] = {}
     sent_as: Json = {str(rank): {} for rank in ranks}
     for rank in ranks:
         max_bytes, lines = (FAILED_RANK_BYTES, LINES) if rank in failed_ranks else (bytes_per_rank, FEW_LINES)
         for stream, suffix in SUFFIXES.items():
-            output = b"\n".join(tail(os.path.join(rundir, "ranks", f"{rank:04}.{suffix}"), max_bytes, lines))
+            path = os.path.join(rundir, "ranks", f"{rank:04}.{suffix}")
+            begin = notes.end_of_last(rank, stream, "restart")
+            output = b"\n".join(tail(path, max_bytes, lines, begin))
             if (stream, output) not in sent:
                 sent[stream, output] = rank
                 writer.send(encode_chunk(Chunk(rank, stream, output)))
@@ -139,6 +145,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         "supervise": text_lines(os.path.join(rundir, "supervise.log"), 30),
         "events": events_of(os.path.join(rundir, "events.jsonl")),
         "ranks": ranks,
+        "last_attempt": status.notes,
     }
 
 
