@@ -31,7 +31,6 @@ from ipexctl.node.common import frames
 from ipexctl.node.common.files import remove_file
 from ipexctl.node.common.job import JobRecord, Master, read_job
 from ipexctl.node.common.link import ready
-from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
 
