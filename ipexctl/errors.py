@@ -56,6 +56,15 @@ class FileError(UserError):
         super().__init__(f"{path}:{line}: {what}", fix=fix)
 
 
+class CommandLineError(UserError):
+    """A word of a command line that can't be used: what, the line, a caret under the word."""
+
+    def __init__(self, what: str, *, text: str, column: int, fix: str = "") -> None:
+        self.text = text
+        self.column = column
+        super().__init__(what, fix=fix)
+
+
 def raise_all(errors: Sequence[FileError], main: str = "") -> None:
     """Raise the first error with the others attached, in the order of the files; `main` is the first file."""
     if errors:

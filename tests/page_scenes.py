@@ -130,6 +130,7 @@ SCENES = (
     Scene("docs/index.md", CLUSTER, before={0: (TRAIN,)}),
     Scene("docs/install.md", CLUSTER, home=True, before={0: ("echo tqdm > requirements.txt",)}),
     Scene("docs/lab.md", LAB),
+    Scene("docs/launchers.md", CLUSTER, before={0: (TRAIN,), 1: (uses("infer.py"),)}),
     Scene(
         "docs/migration.md",
         ALONE,

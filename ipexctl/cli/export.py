@@ -52,7 +52,7 @@ def accelerate(
     from ipexctl.export.accelerate import to_accelerate
 
     call, planned = _plan(ctx, line)
-    hostfile = mpirun_hostfile or str((line.targets.hostfile or call.project_hostfile or Path("hostfile")).absolute())
+    hostfile = mpirun_hostfile or str((call.hostfile or call.project_hostfile or Path("hostfile")).absolute())
     _print(to_accelerate(planned.plan, planned.context.env.packages, hostfile), line.output, _lost_options(ctx, call))
 
 

@@ -152,6 +152,8 @@ class LaunchCall:
     """Notes to print for the user."""
     options: CallOptions
     """The command line options that choose the same hosts and environment, for suggested commands."""
+    hostfile: Path | None = None
+    """The hostfile of an option, of a pasted line or of an accelerate config."""
     project_hostfile: Path | None = None
     """The hostfile that was found in the project's root and not in the current directory."""
 
@@ -186,22 +188,33 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         timeout=targets.timeout,
         ranks=ranks or EVERY_RANK,
     )
-    found, launcher_note = None, ""
+    found = None
     if launch.accelerate_config is not None:
         from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and few calls need it
 
         is_found = targets.is_found("accelerate_config")
         is_typed = "accelerate_config" not in targets.defaults
         found = replace(read_accelerate_file(launch.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
-    if kind == "command":
-        from ipexctl.launch.wrapped_launchers import without_launcher
+    pasted = None
+    # A whole line in one word may be longer than a path: Path.is_file would raise.
+    if kind == "command" or (kind == "script" and not os.path.isfile(argv[0])):  # noqa: PTH113
+        from ipexctl.launch.launchers.unwrap import TypedOptions, unwrap
 
-        kind, argv, options, found, launcher_note = without_launcher(argv, request.options, found, os.environ)
-        request = replace(request, kind=kind, argv=argv, options=options)
+        of_run = {name: getattr(request, name) for name in ("iface", "python", "setup", "max_restarts")}
+        typed = TypedOptions(request.options, of_run, targets.names_hosts, targets.defaults)
+        pasted = unwrap(argv, typed, found, os.environ)
+    if pasted is not None:
+        kind, argv, found = pasted.kind, pasted.argv, pasted.config
+        request = replace(request, kind=kind, argv=argv, options=pasted.options, **pasted.run)
+        if pasted.hostfile is not None or pasted.hosts is not None:
+            targets = targets.without_defaults("hosts", "hostfile")
+            named = Path(pasted.hostfile) if pasted.hostfile is not None else None
+            targets = replace(targets, hostfile=named, hosts=pasted.hosts)
+    of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
     root = find_root(Path(argv[0]) if kind == "script" else None, launch.run.cwd, cwd)
     selection = select(targets, root, found)
-    hosts = selection.hosts
+    hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
     if found is not None:
         from ipexctl.launch.accelerate_config import options_of
 
@@ -213,13 +226,12 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         hosts,
         request,
         locate_project(request, cwd),
-        tuple(note for note in (launcher_note, note_on_arguments(ctx, kind, argv)) if note),
+        tuple(note for note in (pasted.note if pasted else "", note_on_arguments(ctx, kind, argv)) if note),
         CallOptions(
-            host_options(
-                targets, home, Path(found.hostfile) if found and found.hostfile else selection.project_hostfile
-            ),
+            host_options(targets, home, of_accelerate or selection.project_hostfile),
             option_text(options_of_run(launch.ranks, launch.run, targets)),
         ),
+        targets.hostfile if targets.names_hosts else of_accelerate or targets.hostfile,
         selection.project_hostfile,
     )
 

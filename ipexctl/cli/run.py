@@ -132,7 +132,7 @@ def run_command(
             raise typer.Exit(0)
         plan = submitted.plan
         size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-        output.print_note(f"{run}: {size}, over {plan.backend}")
+        output.print_note(f"{run}: {size}, {plan.connection}")
         started = (session, submitted.launch.follow) if session is not None else None
         code = watch_run(
             submitted.record,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.export.common import Exported, comment, commented_command, header
+from ipexctl.export.common import Exported, comment, commented_command, header, require_process_group
 from ipexctl.launch.accelerate_env import FIRST_IPEX, IPEX, PROJECT, WITHOUT_IPEX, WITHOUT_PREPARE, before
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ CCL_BY_RANKS: Final = "1.8"
 def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str) -> Exported:
     """`hostfile`: path of a hostfile for mpirun, existing or to be made from the lines in the header."""
     import yaml  # costs start-up
+
+    if plan.world_size > 1:
+        require_process_group(plan, "accelerate")
 
     version = packages.get(PROJECT, "")
     config, notes = _config(plan, packages, version, hostfile)

@@ -72,6 +72,23 @@ def differing_settings(plan: LaunchPlan) -> dict[str, tuple[Setting, ...]]:
     return {name: tuple(settings) for name, settings in by_name.items() if not is_same(settings)}
 
 
+NO_RANKS: Final = (
+    "unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT",
+    "unset PMI_RANK PMI_SIZE PMI_FD PMI_PORT PMI_ID PMIX_RANK MPI_LOCALRANKID MPI_LOCALNRANKS",
+    "unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE",
+)
+"""For independent copies: a script would take its rank from these."""
+
+
+def require_process_group(plan: LaunchPlan, purpose: str) -> None:
+    """Raise a UserError for independent copies, which this export can't express."""
+    if plan.backend == "none":
+        raise UserError(
+            f"{purpose} can't express independent copies, without a process group",
+            fix="ipexctl export shell with the same options, or another --backend",
+        )
+
+
 def secrets_of(plan: LaunchPlan) -> tuple[str, ...]:
     """Names of secret variables. Exports never hold their values; the user sets them in the environment."""
     return tuple(dict.fromkeys(variable_in_sh(setting.name) for setting in plan.settings if setting.secret))
@@ -125,7 +142,7 @@ def require_mpirun(plan: LaunchPlan, purpose: str) -> None:
 
 def title(plan: LaunchPlan) -> str:
     size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-    return f"{printable(portable_command_line(plan))}: {size}, over {plan.backend}"
+    return f"{printable(portable_command_line(plan))}: {size}, {plan.connection}"
 
 
 def header(text: str) -> list[str]:

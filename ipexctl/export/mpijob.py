@@ -21,6 +21,7 @@ from ipexctl.export.common import (
     omitted,
     portable_command_line,
     require_mpirun,
+    require_process_group,
     secrets_of,
     title,
 )
@@ -48,6 +49,7 @@ def to_mpijob(
     import yaml  # costs start-up
 
     require_mpirun(plan, "an MPIJob")
+    require_process_group(plan, "an MPIJob")
     slots = max(len(host.ranks) for host in plan.hosts)
     cores = max(sum(len(rank.cores) + len(rank.ccl_cores) for rank in host.ranks) for host in plan.hosts) or 1
     # Kubernetes counts threads.

@@ -13,6 +13,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.export.common import (
+    NO_RANKS,
     TAKING_TURNS,
     WHY_TURNS,
     Exported,
@@ -153,7 +154,9 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
         lines += ["# this rank's number, from mpirun", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]
     if setup is not None:
         lines += ["# --setup", source(setup)]
-    lines += ['. "${0%/*}/master.sh"', 'if [ -f "${0%/*}/secrets.sh" ]; then . "${0%/*}/secrets.sh"; fi']
+    is_group = plan.backend != "none"
+    lines += ['. "${0%/*}/master.sh"'] if is_group else ["# independent copies: no rank, no address", *NO_RANKS]
+    lines += ['if [ -f "${0%/*}/secrets.sh" ]; then . "${0%/*}/secrets.sh"; fi']
     lines += commented(common_settings(plan))
     differing = [setting for settings in differing_settings(plan).values() for setting in settings]
     takes_turns = any(rank.batch for rank in plan.ranks)
@@ -161,8 +164,9 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
     for host in plan.hosts:
         for rank in host.ranks:
             lines += [f"{rank.rank})  # on {host.name}"]
-            lines += [f"  export RANK={rank.rank} LOCAL_RANK={rank.local_rank}"]
-            lines += [f"  export WORLD_SIZE={plan.world_size} LOCAL_WORLD_SIZE={len(host.ranks)}"]
+            if is_group:
+                lines += [f"  export RANK={rank.rank} LOCAL_RANK={rank.local_rank}"]
+                lines += [f"  export WORLD_SIZE={plan.world_size} LOCAL_WORLD_SIZE={len(host.ranks)}"]
             rank_settings = [
                 setting
                 for setting in differing
@@ -211,6 +215,8 @@ def _files(plan: LaunchPlan, first: str) -> list[str]:
 
 
 def _rendezvous(plan: LaunchPlan, first: str) -> list[str]:
+    if plan.backend == "none":
+        return []
     lines = ["# the address of rank 0"]
     if plan.master_port is not None:
         lines += [f"port={plan.master_port}"]

@@ -25,6 +25,7 @@ from ipexctl.export.common import (
     omitted,
     rank_prefix,
     require_mpirun,
+    require_process_group,
     secrets_of,
     source,
     title,
@@ -74,6 +75,7 @@ def to_slurm(
 ) -> Exported:
     """`cwd`: the project's directory on the nodes. `iface`: an interface name that all nodes have. `env_name`: the
     name of the plan's environment; its directory has a hash, and an install on the nodes may choose another one."""
+    require_process_group(plan, "an sbatch file")
     if launcher == "auto":
         launcher = "srun" if plan.backend == "gloo" or plan.flavor == "none" else "mpirun"
     if launcher == "mpirun":

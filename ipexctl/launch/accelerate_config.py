@@ -63,6 +63,8 @@ class AccelerateConfig:
     """True if accelerate's default configuration names it, which the user did not name."""
     processes: int | None = None
     machines: int = 1
+    is_distributed: bool = True
+    """False with `distributed_type: 'NO'`: accelerate then starts its one process without a process group."""
     main_ip: str | None = None
     main_port: int | None = None
     ccl_workers: int | None = None
@@ -106,9 +108,15 @@ def options_of(config: AccelerateConfig, options: LaunchOptions, hosts: int) -> 
         if config.machines > 1:
             ppn = -(-n // min(config.machines, hosts))
             sources["ranks"] += f", num_machines {config.machines}"
+    backend = options.backend
+    if not config.is_distributed and n == 1 and ppn in (None, 1) and backend == "auto":
+        backend = "none"
+        sources["backend"] = f"{config.path}: distributed_type NO, with one process"
     if options.master_port is None and config.main_port is not None:
         sources["master_port"] = f"{config.path}: main_process_port"
-    return replace(options, n=n, ppn=ppn, master_port=options.master_port or config.main_port, sources=sources)
+    return replace(
+        options, n=n, ppn=ppn, backend=backend, master_port=options.master_port or config.main_port, sources=sources
+    )
 
 
 def default_file(environ: Mapping[str, str]) -> Path | None:
@@ -145,7 +153,7 @@ class _AccelerateConfigReader:
         self._nested = {section: self._section(section) for section in NESTED}
 
     def config(self) -> AccelerateConfig:
-        self._refuse_other_machines()
+        kind = self._distributed_type()
         self._note_unknown()
         if self._flag(self._top.get("use_cpu")) is False:
             place = f"{self._path}:{_line(self._top['use_cpu'])}"
@@ -165,6 +173,7 @@ class _AccelerateConfigReader:
             hostfile=self._tree.text(hostfile.value) or None if hostfile else None,
             processes=self._count("num_processes"),
             machines=self._count("num_machines") or 1,
+            is_distributed=kind != "NO",
             main_ip=self._text("main_process_ip") or None,
             main_port=self._port(),
             ccl_workers=self._whole(nested["mpirun_config"].get("mpirun_ccl")),
@@ -191,7 +200,8 @@ class _AccelerateConfigReader:
             self._notes.append(f"{place}: {', '.join(strays)} {verb} below {name}, indented: read as if it were")
         return {**{key: self._top[key] for key in strays}, **found}
 
-    def _refuse_other_machines(self) -> None:
+    def _distributed_type(self) -> str:
+        """Refuses files that are not for CPUs one logs into."""
         environment = self._top.get("compute_environment")
         if environment is not None and (where := self._tree.text(environment.value)) != "LOCAL_MACHINE":
             raise self._tree.error(
@@ -201,7 +211,7 @@ class _AccelerateConfigReader:
             )
         kind = self._top.get("distributed_type")
         if kind is None:
-            return
+            return ""
         named = self._tree.text(kind.value).upper()
         if named in ("FALSE", ""):  # `NO` without quotes is YAML's word for false
             named = "NO"
@@ -211,6 +221,7 @@ class _AccelerateConfigReader:
                 f"{quoted(named)} is not for CPUs",
                 fix="MULTI_CPU, and use_cpu: true; accelerate config asks for both",
             )
+        return named
 
     def _note_unknown(self) -> None:
         self._note_unknown_keys(

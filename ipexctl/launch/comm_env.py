@@ -15,6 +15,8 @@ _OMNI_PATH: Final = "hfi1"
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
+    if context.backend == "none":
+        return
     yield from _rendezvous(context)
     if context.backend == "ccl":
         yield from _oneccl(context)
@@ -185,6 +187,10 @@ def _has_fast_network(context: LaunchContext) -> bool:
 
 
 def notes(context: LaunchContext) -> Iterator[str]:
+    if context.backend == "none":
+        return
+    if (note := _other_master(context)) is not None:
+        yield note
     if (context.flavor == "intel" or context.backend == "ccl") and _has_fast_network(context):
         yield (
             "FI_PROVIDER is not set: every host has InfiniBand or Omni-Path, and libfabric finds its provider; "
@@ -199,9 +205,22 @@ def notes(context: LaunchContext) -> Iterator[str]:
                 )
 
 
+def _other_master(context: LaunchContext) -> str | None:
+    """A pasted line may have another MASTER_ADDR, such as 127.0.0.1 for several hosts: it is never used."""
+    node0, wanted = context.nodes[0], context.request.options.master_addr
+    host = context.request.node0
+    own = {node0.name, host.name, host.address, node0.address, node0.facts.network.hostname}
+    own |= {address.address for nic in node0.facts.network.nics for address in nic.addresses}
+    is_loopback = wanted is not None and (wanted in ("localhost", "::1") or wanted.startswith("127."))
+    if not wanted or (context.alone if is_loopback else wanted in own):
+        return None
+    source = context.request.options.sources.get("master_addr", "MASTER_ADDR")
+    return f"{source}: {wanted} is not used, rank 0 runs on {node0.name} and MASTER_ADDR is {node0.address}"
+
+
 def _yielding(context: LaunchContext) -> Iterator[Setting]:
     """Ranks that wait spin on their core; with more of them than cores, they have to yield it."""
-    if context.backend == "gloo":
+    if context.backend in ("gloo", "none"):
         return
 
     def settings_for(value: str) -> list[Setting]:

@@ -46,6 +46,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:
         notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
+    notes += threads.missing_libraries(context)
     return (*notes, *_crowded(context), *_unequal(context), *comm_env.notes(context))
 
 

@@ -66,8 +66,11 @@ class RankOptions:
         lost_in=("accelerate", "mpijob"),
         consequence="the ranks have the usual priority",
     )
-    backend: Literal["auto", "ccl", "gloo", "mpi"] = declare(
-        "--backend", "Backend of torch.distributed (default: {default}).", "auto", panel=_COMMUNICATION
+    backend: Literal["auto", "ccl", "gloo", "mpi", "none"] = declare(
+        "--backend",
+        "Backend of torch.distributed; none for independent copies (default: {default}).",
+        "auto",
+        panel=_COMMUNICATION,
     )
     mpi: str = declare(
         "--mpi NAME|PATH",

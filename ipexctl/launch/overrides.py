@@ -76,6 +76,8 @@ def choose_backend(
     choice, env = request.options.backend, request.env
     no_workers = requested_variables(request).get("CCL_WORKER_COUNT") == "0"
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
+    if choice == "none":
+        return "none", request.options.sources.get("backend", "")
     if choice == "auto" and env.ccl and no_workers:
         return "gloo", "CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; oneCCL refuses it"
     if choice == "ccl" and no_workers:

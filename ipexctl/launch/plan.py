@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 Flavor = Literal["intel", "openmpi", "mpich", "none"]
 """`none`: a single rank, which the supervisor starts without an mpirun."""
-Backend = Literal["ccl", "gloo", "mpi"]
+Backend = Literal["ccl", "gloo", "mpi", "none"]
+"""`none`: independent copies of the command, without rank variables and without an address to meet at."""
 
 SCHEMA: Final = "ipexctl.run/1"
 RANK_NAMES: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -118,6 +119,11 @@ class LaunchPlan:
     time_limit: float | None = None
     rank_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Options that the rank wrapper applies, by name."""
+
+    @property
+    def connection(self) -> str:
+        """How the ranks are connected, for messages: `over gloo`."""
+        return f"over {self.backend}" if self.backend != "none" else "without a process group"
 
     @property
     def ranks(self) -> tuple[RankPlan, ...]:

@@ -40,7 +40,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     if (refusal := check_addresses(request)) is not None:
         return refusal
     options = request.options
-    default = min(default_ranks(request.facts[host.name].cpu) for host in request.hosts)
+    default = min(_default_ranks(request, host.name) for host in request.hosts)
     distribution = distribute_ranks(request.hosts, options.n, options.ppn, default)
     if isinstance(distribution, Refusal):
         return distribution
@@ -97,6 +97,11 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         time_limit=options.time_limit,
         rank_options=values_for_wrapper(options),
     )
+
+
+def _default_ranks(request: LaunchRequest, host: str) -> int:
+    cpu, cores = request.facts[host].cpu, request.options.cores_per_rank
+    return max(1, cores_of(cpu).count // cores) if cores is not None else default_ranks(cpu)
 
 
 def _nodes(

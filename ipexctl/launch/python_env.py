@@ -37,6 +37,9 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     yield Setting(
         "ACCELERATE_USE_CPU", "true", "a script that uses accelerate runs on CPUs without `accelerate launch`"
     )
+    if context.backend == "none":
+        yield Setting("IPEXCTL_BACKEND", "none", "for scripts: there is no process group")
+        return
     yield Setting("IPEXCTL_BACKEND", context.backend, "for scripts: init_process_group(os.environ['IPEXCTL_BACKEND'])")
 
 
@@ -80,6 +83,12 @@ def for_launcher(context: LaunchContext) -> Iterator[Setting]:
 
 
 def _own_rank(context: LaunchContext) -> Iterator[Setting]:
+    if context.backend == "none":
+        yield Setting("IPEXCTL_WORLD_SIZE", str(context.world_size), "the number of copies of the run")
+        for node in context.nodes:
+            for rank in range(node.first, node.first + node.count):
+                yield Setting("IPEXCTL_RANK", str(rank), "the number of this copy, which has no RANK", node.name, rank)
+        return
     yield Setting("WORLD_SIZE", str(context.world_size), "the number of ranks of the run")
     yield from context.per_node("LOCAL_WORLD_SIZE", lambda node: (str(node.count), "the number of ranks on this host"))
     for node in context.nodes:

@@ -28,6 +28,8 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
     """The path of Intel's OpenMP on that host: that of the environment before one of the system."""
     env = context.request.env
+    if context.request.options.openmp == "default":
+        return None
     if "intel-openmp" in env.packages and env.prefix:
         return f"{env.prefix}/lib/libiomp5.so"
     return next(iter(node.facts.software.libraries.get("libiomp5", ())), None)
@@ -71,17 +73,37 @@ def _preload(context: LaunchContext, node: NodeLayout) -> Choice | None:
     if library := openmp_library(context, node):
         parts.append(library)
         why.append("Intel's OpenMP must come before the libgomp that torch brings, so that only one of them runs")
-    if allocators := _tcmalloc(node):
+    if allocators := _allocators(context, node):
         full = [path for path in allocators if "minimal" not in path]
         parts.append((full or list(allocators))[0])
-        why.append("tcmalloc keeps freed memory; malloc returns it to the kernel and faults it in again at every step")
+        name = "jemalloc" if "jemalloc" in parts[-1] else "tcmalloc"
+        why.append(f"{name} keeps freed memory; malloc returns it to the kernel and faults it in again at every step")
     if not parts:
         return None
     return ":".join(parts), "; ".join(why)
 
 
-def _tcmalloc(node: NodeLayout) -> tuple[str, ...]:
-    return node.facts.software.libraries.get("libtcmalloc", ())
+def _allocators(context: LaunchContext, node: NodeLayout) -> tuple[str, ...]:
+    """The paths on that host of the allocator to preload: tcmalloc, unless a pasted line names another one."""
+    choice = context.request.options.allocator
+    name = "libjemalloc" if choice == "jemalloc" else "libtcmalloc"
+    return node.facts.software.libraries.get(name, ()) if choice != "default" else ()
+
+
+def missing_libraries(context: LaunchContext) -> Iterator[str]:
+    """Notes about libraries that a pasted line asks for and hosts lack."""
+    options = context.request.options
+    if options.allocator in ("tcmalloc", "jemalloc"):
+        package = "libgoogle-perftools4" if options.allocator == "tcmalloc" else "libjemalloc2"
+        lacking = [node.name for node in context.nodes if not _allocators(context, node)]
+        if lacking:
+            yield f"no {options.allocator} on {fold(lacking)}, so malloc is used there: apt install {package} brings it"
+    lacking = [node.name for node in context.nodes if openmp_library(context, node) is None]
+    if options.openmp == "intel" and lacking:
+        yield (
+            f"no Intel OpenMP on {fold(lacking)}, so torch's own is used there: "
+            "ipexctl install --with intel-openmp brings it"
+        )
 
 
 def _malloc(context: LaunchContext) -> Iterator[Setting]:
@@ -92,8 +114,12 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
 
     def choose(value: str, why: str) -> Callable[[NodeLayout], Choice | None]:
         own = context.wanted.get("LD_PRELOAD")
-        return lambda node: None if (_tcmalloc(node) if own is None else "malloc" in own) else (value, why)
+        return lambda node: None if (_allocators(context, node) if own is None else "malloc" in own) else (value, why)
 
+    if context.request.options.allocator == "jemalloc":
+        conf = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
+        by_thread = "jemalloc returns memory in a thread of its own, not in the one that computes"
+        yield from context.per_node("MALLOC_CONF", lambda n: (conf, by_thread) if _allocators(context, n) else None)
     once = "large tensors are not mapped anew at every step: the kernel would fault in and clear each of their pages"
     keep = "malloc keeps freed memory for the next step, as tcmalloc does"
     yield from context.per_node("MALLOC_MMAP_MAX_", choose("0", once))

@@ -70,7 +70,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
 def _summary(plan: LaunchPlan) -> str:
     size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
     started = "started directly" if plan.flavor == "none" else f"started by {_STARTER[plan.flavor]}"
-    method = f"over {plan.backend}, {started}"
+    method = f"{plan.connection}, {started}"
     return f"{size} {method}; {plan.dtype_hint} suits these CPUs"
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, TextIO
 
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import CommandLineError, FileError, UserError
 from ipexctl.text import neutralise, printable, printable_lines
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
 
 
 def print_user_error(error: UserError) -> None:
-    """Print an error in the call or in a file; for a file also the line, and a caret under the column."""
+    """Print an error in the call or in a file; where its place is known, also the line and a caret under the column."""
     label = paint("error:", "31", on=wants_color(sys.stderr))
     lines = [f"{label} {printable_lines(error.message)}"]
     if isinstance(error, FileError):
         lines[0] = printable(error.message)
-        if error.text:
-            lines += excerpt(error.text, error.column)
+    if isinstance(error, (CommandLineError, FileError)) and error.text:
+        lines += excerpt(error.text, error.column)
     if error.fix:
         lines.append(f"  {printable(error.fix)}")
     print_message("\n".join(lines))

@@ -50,6 +50,29 @@ def test_rank_has_its_variables_and_unwanted_ones_are_removed(make: Callable[...
         assert stray not in zero
 
 
+def test_independent_copies_have_no_variables_of_a_rank_or_of_mpirun(make: Callable[..., Run]) -> None:
+    strays = {
+        "RANK": "7",
+        "MASTER_ADDR": "10.0.0.1",
+        "PMI_SIZE": "2",
+        "MPI_LOCALRANKID": "0",
+        "OMPI_COMM_WORLD_SIZE": "2",
+    }
+    run = make(
+        "import json, os\nprint(json.dumps(dict(os.environ)))",
+        2,
+        job={"has_rendezvous": False},
+        plans={"0": {"variables": {"IPEXCTL_RANK": "0"}}, "1": {"variables": {"IPEXCTL_RANK": "1"}}},
+        go={"variables": strays},
+    ).start()
+    run.wait()
+    for rank in (0, 1):
+        env = json.loads(run.output(rank))
+        assert (env["IPEXCTL_RANK"], env["RESTART_COUNT"]) == (str(rank), "0")
+        assert env["IPEXCTL_RUN"]
+        assert not {*strays, "PMI_RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"} & set(env)
+
+
 def test_setup_file_is_sourced_by_bash_and_its_output_is_dropped(make: Callable[..., Run], tmp_path: Path) -> None:
     setup = tmp_path / "set up.sh"
     setup.write_text("echo noise\nexport FROM_SETUP=(1 2)\nexport SITE=here\n[[ -n $BASH ]] && export BY=bash\n")

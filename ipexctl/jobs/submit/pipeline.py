@@ -337,7 +337,8 @@ def _script_notes(
     """What the source of the script shows for this environment and these ranks. Pure."""
     uses_it = project.script is not None and project.script.uses_trainer
     packages = context.env.packages if context.env.is_installed else {}
-    note = trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=plan.world_size)
+    ranks = plan.world_size if plan.backend != "none" else 1
+    note = trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=ranks)
     return (note,) if note else ()
 
 

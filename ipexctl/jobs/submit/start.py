@@ -361,6 +361,7 @@ def job_of(plan: LaunchPlan, secrets: Mapping[str, str], hosts: Collection[str])
         variables=variables,
         prepended=tuple(prepended),
         options=ProcessOptions(**plan.rank_options),
+        has_rendezvous=plan.backend != "none",
         ranks={
             rank.rank: RankJob(
                 host.name, rank.local_rank, len(host.ranks), rank.cores, rank.memory, of_ranks[rank.rank], rank.batch

@@ -69,6 +69,8 @@ class JobRecord(NamedTuple):
     begins."""
     checkpoint_is_found: bool = False
     """A project's file set that path, which nobody named in the call: it may not lead out of the project by a link."""
+    has_rendezvous: bool = True
+    """False for independent copies, which get no RANK, no MASTER_ADDR, and no variables of mpirun."""
     bytecode: str = ""
     """The path at which the run leaves its agent with bytecode, so that later runs start faster."""
     options: ProcessOptions = ProcessOptions()

@@ -14,6 +14,8 @@ RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK",
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_")
+MPI_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MV2_COMM_WORLD_", "MPI_LOCAL", "HYDI_", "PRTE_")
+"""Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
 
 
 class RankStartError(Exception):
@@ -48,6 +50,9 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict
         environ = {k: v for k, v in environ.items() if k not in unset}
     set_variables(environ, job.variables, job.prepended)
     set_variables(environ, plan.variables, job.prepended)
+    environ.update(RESTART_COUNT=str(attempt), IPEXCTL_RUN=job.id)
+    if not job.has_rendezvous:
+        return {name: value for name, value in environ.items() if not name.startswith(MPI_PREFIXES)}
     environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(plan.local_rank),
@@ -55,7 +60,5 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict
         LOCAL_WORLD_SIZE=str(plan.local_size),
         MASTER_ADDR=master.addr,
         MASTER_PORT=str(master.port),
-        RESTART_COUNT=str(attempt),
-        IPEXCTL_RUN=job.id,
     )
     return environ

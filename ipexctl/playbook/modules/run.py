@@ -132,7 +132,7 @@ def _start(
     for note in started.notes:
         context.watch(Notice(f"note: {note}"))
     size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-    context.watch(Notice(f"run {record.id}: {size}, over {plan.backend}"))
+    context.watch(Notice(f"run {record.id}: {size}, {plan.connection}"))
     data = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
     if call.args["detach"]:
         return Result("changed", f"run {record.id} goes on by itself", data=data)

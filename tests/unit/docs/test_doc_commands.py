@@ -13,18 +13,13 @@ from typer.main import get_command
 from doc_blocks import PAGES, ROOT, blocks, our_words, spans
 from ipexctl.cli.app import COMMANDS, load_command
 from ipexctl.cli.app import app as root
+from ipexctl.launch.launchers.table import LAUNCHERS
 
 FOREIGN_OPTIONS = frozenset(
     f"--{name}"
     for name in (
-        *(
-            "num_processes",
-            "mixed_precision",
-            "num_cpu_threads_per_process",
-            "config_file",
-            "num_machines",
-        ),  # accelerate
-        *("nproc-per-node", "nnodes"),  # torchrun
+        *(name.replace("_", dash) for row in LAUNCHERS for name in row.options for dash in "-_"),
+        "local_rank",
         *("only", "runs", "peers", "steady"),  # the benchmarks
         *("batch", "fresh", "dtype", "bf16", "average_tokens_across_devices"),  # the examples
         *("cpus", "memory", "ipc"),  # docker

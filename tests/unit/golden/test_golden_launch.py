@@ -10,9 +10,9 @@ import test_rank_distribution as share
 from golden_file import Case, golden_diff, rows_of
 from golden_file import refusal as refused
 from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
+from test_launcher_lines import unwrapped
 from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
-from test_wrapped_launchers import unwrapped
 
 from ipexctl.export.mpijob import to_mpijob
 from ipexctl.hosts.host import Host
@@ -22,7 +22,6 @@ from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
-from ipexctl.launch.wrapped_launchers import config_of, of_torchrun, without_launcher
 from ipexctl.refusal import Refusal
 from ipexctl.ui.launch_plan import plan_lines
 
@@ -121,13 +120,33 @@ def of_accelerate() -> list[Case]:
 
 
 def wrapped() -> list[Case]:
-    options = LaunchOptions()
-    wrong = unwrapped("torchrun --nproc-per-node many t.py")
-    note = without_launcher(("torchrun", "--nproc-per-node", "2", "t.py"), options, None, {}).note
+    two = "mpirun -f hostfile -n 16 -ppn 4 -genv OMP_NUM_THREADS=23 -l -v accelerate launch --mixed_precision bf16 t.py"
+    environ = {"CCL_WORKER_COUNT": "1", "MASTER_ADDR": "127.0.0.1"}
+    wrong = {
+        "no number": "torchrun --nproc-per-node many t.py",
+        "GPUs": "accelerate launch --multi_gpu t.py",
+        "unknown option": "mpirun -n 2 -foo python t.py",
+        "no value": "mpirun -n",
+        "nothing to start": "mpirun -n 2",
+        "MPMD": "mpirun -n 1 a : -n 1 b",
+        "two that start ranks": "mpirun -n 2 torchrun t.py",
+        "not in the table": "srun -n 4 t.py",
+        "accelerate config": "accelerate config",
+        "nohup": "nohup mpirun -n 2 t.py",
+        "a script of a shell": "bash -c 'mpirun -n 2 python t.py | tee log'",
+        "a step before": "bash -c 'cd /data; mpirun -n 2 python t.py'",
+        "a relative path": "bash -c 'source env/setvars.sh; mpirun -n 2 python t.py'",
+        "one of the copies": "ipexrun --instance-idx 1 t.py",
+        "not set": "mpirun -x NOT_SET t.py",
+    }
+    alone: Any = ("a",)
     return [
-        Case("torchrun", note),
-        refused("torchrun: no number", of_torchrun, wrong, options),
-        refused("accelerate launch: GPUs", config_of, unwrapped("accelerate launch --multi_gpu t.py"), None),
+        Case("torchrun", unwrapped("torchrun --nproc-per-node 2 t.py").note),
+        Case("two launchers", unwrapped(two, LaunchOptions(ppn=2), environ).note),
+        Case("ipexrun", unwrapped("ipexrun --ninstances 2 --memory-allocator tcmalloc --log-dir x t.py").note),
+        Case("IPEX of accelerate", unwrapped("accelerate launch --ipex_enabled --ipex_fusion_enabled t.py").note),
+        refused("too few hosts", unwrapped("torchrun --nnodes 2 t.py").used_hosts, alone),
+        *(refused(name, unwrapped, line) for name, line in wrong.items()),
     ]
 
 

@@ -65,7 +65,7 @@ def between_hosts() -> list[Case]:
 
 
 def request_with(**more: Any) -> RunRequest:
-    return RunRequest(kind="script", argv=("train.py",), **{"options": LaunchOptions(), **more})
+    return RunRequest(**{"kind": "script", "argv": ("train.py",), "options": LaunchOptions(), **more})
 
 
 def calls() -> list[Case]:

@@ -192,12 +192,14 @@ def test_no_requested_paths_give_an_empty_result() -> None:
         {"options": LaunchOptions(exports=(Export("RANK", "0"),))},
         {"python": "python3"},
         {"setup": "env.sh"},
+        {"kind": "command", "argv": ("/bin/sh", "-c", "mpirun -n 4 python train.py")},
+        {"kind": "command", "argv": ("torchrun", "train.py")},
         *({"env": name} for name in ("", ".", "..", "a/b", "/etc", "a\nb", "a\n", "-x", "~", "a b", "ü", "x" * 65)),
     ],
 )
 def test_invalid_requests_are_refused_before_connecting(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        check_request(RunRequest(kind="script", argv=("train.py",), **{"options": LaunchOptions(), **wrong}))
+        check_request(RunRequest(**{"kind": "script", "argv": ("train.py",), "options": LaunchOptions(), **wrong}))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,280 @@
+"""Lines that users of the guides paste, as they stand but for addresses, paths and the model, on real hosts.
+
+The shell divides them, as a terminal's does: behind `ipexctl run`, with its backslashes and its spaces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cli_helpers import IPEXCTL, NO_HOSTS_ENV, CommandResult, ipexctl
+from ipexctl.lab import LabSpec
+from lab_run_helpers import REPORT_SCRIPT, Cluster, rank_reports
+from message_data import missing
+
+MPI_LAB = LabSpec(hosts=4, name=f"guides-{os.getpid()}")
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
+
+ARGS = (
+    "--model_name_or_path tiny --dataset_name squad --do_train --do_eval --per_device_train_batch_size 12 "
+    "--learning_rate 3e-5 --num_train_epochs 2 --max_seq_length 384 --doc_stride 128 --output_dir /tmp/debug_squad/ "
+    "--no_cuda --ddp_backend ccl --use_ipex"
+)
+DEEPSPEED = "deepspeed --hostfile slots --num_nodes 2 script.py"
+SHORT_SCRIPT = """\
+import json, os
+names = ("RANK", "WORLD_SIZE", "IPEXCTL_RANK", "PMI_RANK", "OMP_NUM_THREADS")
+os.write(1, (json.dumps({name: os.environ.get(name) for name in names}) + "\\n").encode())
+"""
+"""Its line is written at once, so that those of several ranks do not mix."""
+RANK_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+Paste = Callable[..., CommandResult]
+
+
+@pytest.fixture
+def paste(cluster: Cluster) -> Paste:
+    """Pastes a line behind `ipexctl run`; the guide's hostfile does not say how to log in."""
+    addresses = [host.address for host in cluster.lab.hosts]
+    cluster.write("hostfile", "".join(f"{address} #node{at} ip\n" for at, address in enumerate(addresses)))
+    cluster.write("two", "".join(f"{address}\n" for address in addresses[:2]))
+    for name in ("run_qa.py", "script.py", "examples/nlp_example.py"):
+        cluster.write(name, REPORT_SCRIPT)
+    cluster.write(".ipexctlignore", "")
+    login = ("--ssh-config", str(cluster.lab.ssh_config))
+    trusted = ipexctl("trust", "-H", "hostfile", *login, cwd=cluster.project)
+    assert trusted.rc == 0, trusted.err
+
+    def call(line: str, *options: str, exports: str = "", rc: int = 0) -> CommandResult:
+        script = f"{exports}\n{shlex.join([*IPEXCTL, 'run', *login, *options])} {line}\n"
+        done = subprocess.run(
+            ["bash", "-c", script],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd=cluster.project,
+            env={**os.environ, **NO_HOSTS_ENV, **cluster.env, "HF_HOME": str(cluster.state / "hf")},
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == rc, f"{done.returncode}\n{done.stderr}\n{done.stdout}"
+        return CommandResult(done.returncode, done.stdout, done.stderr, 0.0)
+
+    return call
+
+
+def hosts_of(reports: dict[int, dict[str, Any]]) -> list[str]:
+    return [reports[rank]["host"] for rank in sorted(reports)]
+
+
+def values(reports: dict[int, dict[str, Any]], name: str) -> set[str | None]:
+    return {report["env"].get(name) for report in reports.values()}
+
+
+@pytest.mark.core
+def test_mpirun_on_two_nodes(cluster: Cluster, paste: Paste) -> None:
+    """Line 2; MASTER_ADDR is the one of the guide for a single node."""
+    ran = paste(
+        f" mpirun -f hostfile -n 4 -ppn 2 \\\n -genv OMP_NUM_THREADS=23 \\\n python3 run_qa.py {ARGS} \\\n --bf16",
+        exports="export CCL_WORKER_COUNT=1\nexport MASTER_ADDR=127.0.0.1",
+    )
+    reports = rank_reports(ran)
+    assert hosts_of(reports) == ["node1", "node1", "node2", "node2"]
+    assert values(reports, "OMP_NUM_THREADS") == {"23"}
+    assert values(reports, "WORLD_SIZE") == {"4"}
+    assert values(reports, "CCL_WORKER_COUNT") == {"1"}
+    assert values(reports, "MASTER_ADDR") == {cluster.lab.hosts[0].address}
+    assert reports[3]["argv"] == [*ARGS.split(), "--bf16"]
+    notes = [line for line in ran.err.splitlines() if "mpirun" in line and line.startswith("note: ")]
+    assert len(notes) == 1
+    data = "-H hostfile -n 4 --ppn 2 OMP_NUM_THREADS=23 CCL_WORKER_COUNT MASTER_ADDR"
+    assert missing(notes[0], data) == []
+
+
+def test_mpirun_on_one_node(cluster: Cluster, paste: Paste) -> None:
+    """Line 1: behind `--`, and on one host of the call."""
+    cluster.write("one", f"{cluster.lab.hosts[0].address}\n")
+    ran = paste(f"-- mpirun -n 2 -genv OMP_NUM_THREADS=23 python3 run_qa.py {ARGS}", "-H", "one")
+    reports = rank_reports(ran)
+    assert hosts_of(reports) == ["node1", "node1"]
+    assert values(reports, "MASTER_ADDR") == {"127.0.0.1"}
+    assert values(reports, "OMP_NUM_THREADS") == {"23"}
+
+
+SCENARIO_1 = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: 'NO'
+downcast_bf16: 'no'
+ipex_config:
+  ipex: true
+machine_rank: 0
+main_training_function: main
+mixed_precision: bf16
+num_machines: 1
+num_processes: 1
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: true
+"""
+SCENARIO_2 = """\
+compute_environment: LOCAL_MACHINE
+distributed_type: MULTI_CPU
+downcast_bf16: 'no'
+ipex_config:
+  ipex: true
+machine_rank: 0
+main_process_ip: 36.112.23.24
+main_process_port: 29500
+main_training_function: main
+mixed_precision: bf16
+num_machines: 4
+num_processes: 16
+rdzv_backend: static
+same_network: true
+tpu_env: []
+tpu_use_cluster: false
+tpu_use_sudo: false
+use_cpu: true
+"""
+
+
+def test_accelerate_with_one_process(cluster: Cluster, paste: Paste) -> None:
+    """Line 3: no process group, as under `accelerate launch`."""
+    default = cluster.state / "hf" / "accelerate" / "default_config.yaml"
+    default.parent.mkdir(parents=True)
+    default.write_text(SCENARIO_1)
+    for line in ("accelerate launch examples/nlp_example.py", "accelerate launch script.py --args_to_my_script"):
+        reports = rank_reports(paste(line, "-H", "two"))
+        assert hosts_of(reports) == ["node1"]
+        env = reports[0]["env"]
+        assert not {*RANK_NAMES, "MASTER_ADDR", "MASTER_PORT"} & set(env)
+        assert (env["ACCELERATE_MIXED_PRECISION"], env["ACCELERATE_USE_CPU"]) == ("bf16", "true")
+        assert (env["IPEXCTL_RANK"], env["IPEXCTL_BACKEND"]) == ("0", "none")
+    both = rank_reports(paste("accelerate launch examples/nlp_example.py", "-H", "two", "-n", "2"))
+    assert values(both, "WORLD_SIZE") == {"2"}
+
+
+def test_mpirun_outside_accelerate(cluster: Cluster, paste: Paste) -> None:
+    """Line 4: two launchers in one line."""
+    cluster.write("config.yaml", SCENARIO_2)
+    ran = paste(
+        "mpirun -f hostfile -n 16 -ppn 4 accelerate launch examples/nlp_example.py",
+        "--accelerate-config",
+        "config.yaml",
+        exports=f"export CCL_WORKER_COUNT=1 MASTER_ADDR={cluster.lab.hosts[0].address} CCL_ATL_TRANSPORT=ofi",
+    )
+    reports = rank_reports(ran)
+    assert hosts_of(reports) == [f"node{rank // 4 + 1}" for rank in range(16)]
+    assert values(reports, "WORLD_SIZE") == {"16"}
+    assert values(reports, "MASTER_PORT") == {"29500"}
+    assert values(reports, "ACCELERATE_MIXED_PRECISION") == {"bf16"}
+    assert values(reports, "CCL_ATL_TRANSPORT") == {"ofi"}
+    assert "36.112.23.24" in ran.err
+
+
+@pytest.mark.parametrize("indent", ["  ", ""])
+def test_accelerate_with_an_mpirun_of_its_own(cluster: Cluster, paste: Paste, indent: str) -> None:
+    """Line 5, also with the file of one translation, which lost its indentation."""
+    section = f"mpirun_config:\n{indent}mpirun_ccl: '1'\n{indent}mpirun_hostfile: {cluster.project}/hostfile\n"
+    config = SCENARIO_2.replace("  ipex:", f"{indent}ipex:").replace("num_processes: 16", "num_processes: 4")
+    cluster.write("config.yaml", f"{config}{section}")
+    ran = paste("accelerate launch --config_file config.yaml examples/nlp_example.py")
+    reports = rank_reports(ran)
+    assert hosts_of(reports) == ["node1", "node2", "node3", "node4"]
+    assert values(reports, "CCL_WORKER_COUNT") == {"1"}
+    assert ("mpirun_hostfile" in ran.err) == (indent == "")
+
+
+def test_accelerate_test_and_config(cluster: Cluster, paste: Paste) -> None:
+    """Line 6: accelerate's own script runs on the ranks; the interactive command is refused."""
+    for package in ("accelerate", "accelerate/test_utils", "accelerate/test_utils/scripts"):
+        cluster.write(f"{package}/__init__.py", "")
+    cluster.write("accelerate/test_utils/scripts/test_script.py", REPORT_SCRIPT)
+    assert values(rank_reports(paste("accelerate test", "-H", "two", "--ppn", "1")), "WORLD_SIZE") == {"2"}
+    assert "stdin" in paste("accelerate config", rc=2).err
+
+
+def test_first_proposal_of_accelerate(cluster: Cluster, paste: Paste) -> None:
+    """Line 7."""
+    keys = SCENARIO_1.replace("  ipex: true", "  ipex_enabled: true\n  ipex_fusion_enabled: true")
+    cluster.write("FILE.yaml", keys)
+    ran = paste("accelerate launch --config_file FILE.yaml --ipex_enabled --ipex_fusion_enabled script.py", "-H", "two")
+    assert hosts_of(rank_reports(ran)) == ["node1"]
+    assert "ipex_config: {ipex: true}" in ran.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("ipexrun --ninstances 2 script.py", marks=pytest.mark.core),
+        "python -m torch.backends.xeon.run_cpu --ninstances 2 script.py",
+        "-- python -m intel_extension_for_pytorch.cpu.launch --ninstances 2 --ncores-per-instance 1 script.py",
+    ],
+)
+def test_independent_instances(cluster: Cluster, paste: Paste, line: str) -> None:
+    """Line 9: copies without a process group, which mpirun starts without its own variables."""
+    cluster.write("one", f"{cluster.lab.hosts[0].address}\n")
+    reports = rank_reports(paste(line, "-H", "one"))
+    assert hosts_of(reports) == ["node1", "node1"]
+    for rank, report in reports.items():
+        env = report["env"]
+        assert (env["IPEXCTL_RANK"], env["IPEXCTL_WORLD_SIZE"]) == (str(rank), "2")
+        assert not [name for name in env if name.startswith(("PMI", "MPI_LOCAL", "MASTER_")) or name in RANK_NAMES]
+    assert not set(reports[0]["cores"]) & set(reports[1]["cores"])
+
+
+def test_distributed_ipexrun_deepspeed_and_torchrun(cluster: Cluster, paste: Paste) -> None:
+    """Lines 9 and 10."""
+    cluster.write("slots", "".join(f"{host.address} slots=1\n" for host in cluster.lab.hosts))
+    for line, options, expected in (
+        ("ipexrun --nnodes 2 --nprocs-per-node 2 --hostfile hostfile script.py", (), ["node1"] * 2 + ["node2"] * 2),
+        (f"{DEEPSPEED} --deepspeed --deepspeed_config ds.json", (), ["node1", "node2"]),
+        ("torchrun --nproc-per-node 2 script.py", ("-H", "two"), ["node1"] * 2 + ["node2"] * 2),
+    ):  # fmt: skip
+        reports = rank_reports(paste(line, *options))
+        assert hosts_of(reports) == expected
+        assert values(reports, "WORLD_SIZE") == {str(len(expected))}
+    single = rank_reports(paste("ipexrun --memory-allocator tcmalloc --omp-runtime intel script.py", "-H", "two"))
+    assert hosts_of(single) == ["node1"]
+
+
+def test_a_pasted_line_is_planned_and_exported(cluster: Cluster, paste: Paste) -> None:
+    line = "mpirun -f hostfile -n 4 -ppn 2 -genv OMP_NUM_THREADS=23 python3 run_qa.py --bf16"
+    planned = json.loads(paste(line, "--dry-run", "--json").out)
+    assert [len(host["ranks"]) for host in planned["hosts"]] == [2, 2]
+    assert planned["command"][1:] == ["run_qa.py", "--bf16"]
+    cluster.write("run_qa.py", SHORT_SCRIPT)
+    cluster.write("script.py", SHORT_SCRIPT)
+    for words, name, size in ((line, "RANK", 4), ("ipexrun --ninstances 2 script.py", "IPEXCTL_RANK", 2)):
+        call = ("export", "shell", "--ssh-config", cluster.lab.ssh_config, "-l", "@two", *words.split())
+        exported = ipexctl(*call, cwd=cluster.project, env=cluster.env)
+        assert exported.rc == 0, exported.err
+        cluster.write("by-hand.sh", exported.out)
+        ran = subprocess.run(
+            ["sh", "by-hand.sh"], cwd=cluster.project, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        ranks = sorted((json.loads(text) for text in ran.stdout.splitlines()), key=lambda rank: rank[name])
+        assert [rank[name] for rank in ranks] == [str(number) for number in range(size)]
+        is_group = name == "RANK"
+        assert {rank["WORLD_SIZE"] for rank in ranks} == {str(size) if is_group else None}
+        assert {rank["OMP_NUM_THREADS"] == "23" for rank in ranks} == {is_group}
+        assert is_group or {rank["PMI_RANK"] for rank in ranks} == {None}
+
+
+@pytest.mark.parametrize(
+    "line", ["srun -n 4 script.py", "-- horovodrun -np 4 python script.py", "-- prterun script.py"]
+)
+def test_other_launchers_are_refused(paste: Paste, line: str) -> None:
+    refused = paste(line, rc=2)
+    assert "^" in refused.err
+    assert not refused.out
