@@ -1,8 +1,10 @@
 """The states of runs: alive, ended or unknown, by the facts of all hosts. Pure.
 
+In: the facts of every host of the call, and the node0s that the control machine knows. Out: a `RunLife` for each run.
 A run's record is on node0 (with a shared home, on every host), and only node0 can tell whether its supervisor is
-alive. A run is alive if any host has its supervisor; it has ended by its record, or if node0 no longer has that
-process. Everything else is unknown, which never counts as ended.
+alive; `node/common/liveness.py: sight_of` has that rule. Here the sights of all hosts are joined: a run is alive if any
+host has its supervisor; it has ended by its record, or if node0 no longer has that process. Everything else is unknown,
+which never counts as ended.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.doctor.context import few
+from ipexctl.node.common.liveness import sight_of
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.system import RunSupervisor
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.liveness import Sight
 
     Answers = Sequence[tuple[Host, Facts | None]]
     """Every host of the call; without facts, it did not answer."""
@@ -58,8 +62,9 @@ def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLif
     states = {}
     for run in named_runs(answers):
         seen = supervisors.get(run, [])
-        lost = next((host for host, facts, supervisor in seen if _is_gone(supervisor, facts)), None)
-        if any(supervisor.is_here for _, _, supervisor in seen):
+        sights = [(host, _sight(supervisor, facts)) for host, facts, supervisor in seen]
+        lost = next((host for host, sight in sights if sight == "gone"), None)
+        if any(sight == "alive" for _, sight in sights):
             states[run] = RunLife("alive")
         elif run in ended and run not in open_records:
             states[run] = RunLife("ended", f"by its record on {ended[run].name[:30]}")
@@ -71,10 +76,9 @@ def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLif
     return states
 
 
-def _is_gone(supervisor: RunSupervisor, facts: Facts) -> bool:
-    """True if node0 itself has no such process: host names may repeat, and a reboot of node0 changes the boot id."""
-    is_node0 = supervisor.machine is not None and supervisor.machine == facts.network.hostname
-    return supervisor.is_here is False and is_node0 and supervisor.boot in (None, facts.system.boot)
+def _sight(supervisor: RunSupervisor, facts: Facts) -> Sight:
+    recorded = supervisor.is_here, supervisor.machine, supervisor.boot
+    return sight_of(*recorded, hostname=facts.network.hostname, host_boot=facts.system.boot)
 
 
 def _why_unknown(answers: Answers, node0: Host | None, recorded: str | None) -> str:

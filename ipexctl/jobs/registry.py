@@ -327,4 +327,4 @@ def _is_abandoned(marker: Path) -> bool:
         process = ProcessIdentity(**json.loads(marker.read_text()))
     except (OSError, ValueError, TypeError):
         return False
-    return process.is_of_this_machine and not process.is_alive
+    return process.is_gone

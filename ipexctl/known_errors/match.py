@@ -15,6 +15,8 @@ from ipexctl.node.common.records import as_dict, as_list
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from ipexctl.node.common.records import Detail
+
 Confidence = Literal["likely", "possible"]
 Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
 """The first that matches wins, in the order of `_ORDER`:
@@ -55,6 +57,8 @@ class RankOutput:
     signal: int | None = None
     kind: str = ""
     state: str = ""
+    details: tuple[Detail, ...] = ()
+    """What programs of ours reported about it, for programs."""
     is_short: bool = False
     """True if a cause counts wherever it is, as in the output of a verification."""
 
@@ -213,6 +217,8 @@ class KnownError:
     """The row is for runs with this backend only."""
     signals: tuple[int, ...] = ()
     """Signals that alone are a match, without a text."""
+    details: tuple[str, ...] = ()
+    """Kinds of `Detail` that are a match; their fields are the groups."""
     explain: Callable[[PatternMatch], tuple[str, str] | None] | None = None
     """Returns the sentence and the fix if they depend on more than the fields; None if this is not the cause."""
 
@@ -318,6 +324,10 @@ def _best_order(known: KnownError) -> int:
 
 
 def _meet(known: KnownError, output: RankOutput, context: FailureContext) -> tuple[PatternMatch, int] | None:
+    for detail in output.details:
+        if detail.kind in known.details:
+            order = _ORDER["end"] if known.weight in ("end", "anywhere") else _ORDER.get(known.weight, _ASIDE)
+            return PatternMatch(output, context, detail.fields), order
     for pattern in known.patterns:
         match = pattern.search(output.last_text)
         if match is not None:

@@ -48,8 +48,10 @@ def _row(values: Mapping[str, Any]) -> KnownError:
     texts = fields.pop("text", ())
     patterns = tuple(re.compile(text, re.MULTILINE) for text in ((texts,) if isinstance(texts, str) else texts))
     signals = tuple(signal.Signals[name] for name in fields.pop("signals", ()))
+    kinds = fields.pop("detail", ())
+    details = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     explain = _FUNCTIONS[fields.pop("explain")] if "explain" in fields else None
-    return KnownError(patterns=patterns, signals=signals, explain=explain, **fields)
+    return KnownError(patterns=patterns, signals=signals, details=details, explain=explain, **fields)
 
 
 def _proxy_ended(found: PatternMatch) -> tuple[str, str]:

@@ -200,12 +200,7 @@ def load_all() -> tuple[Lab, ...]:
 def find(name: str) -> FoundLab:
     """The lab of that name in any condition, also without a record."""
     lab = load(name)
-    return FoundLab(name, lab, maker_is_gone=lab is not None and _is_gone(lab.maker))
-
-
-def _is_gone(maker: ProcessIdentity | None) -> bool:
-    """Whether that process is known to have ended; nobody can know it of one on another machine."""
-    return maker is not None and maker.is_of_this_machine and not maker.is_alive
+    return FoundLab(name, lab, maker_is_gone=lab is not None and lab.maker is not None and lab.maker.is_gone)
 
 
 def directories() -> tuple[str, ...]:

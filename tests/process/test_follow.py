@@ -28,7 +28,7 @@ from ipexctl.node.common.frames import (
     Note,
     OutputPart,
 )
-from ipexctl.node.common.liveness import REPORT_LIMITS
+from ipexctl.node.common.liveness import REPORT_LIMITS, WATCHED
 from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.run.follow import (
     CHUNK_SIZE,
@@ -41,7 +41,7 @@ from ipexctl.node.run.follow import (
 )
 from ipexctl.node.run.output_filter import OutputFilter
 from ipexctl.node.run.output_times import TimesReader
-from ipexctl.node.run.status_file import WATCHED, read_status_file
+from ipexctl.node.run.status_file import read_status_file
 from ipexctl.node.run.unstored_output import UnstoredReader
 from message_data import missing
 

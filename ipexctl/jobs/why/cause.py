@@ -1,15 +1,17 @@
 """Chooses the likely cause of a run's failure, or of its hang, from its snapshot. Pure.
 
-A failure is explained by the last lines of the rank that failed first, in its last attempt. Other ranks' lines count
-only if that rank had lost a peer, or if no rank is to blame. A hang is explained by the stacks (`jobs/hang.py`).
-Warnings that healthy runs print, too, explain neither.
+In: the snapshot of a run, and its first failure. Out: one Cause, or None. For a failure, `CANDIDATES` at the end of the
+file lists the places that are searched, in order; the docstring of each function names the evidence it needs. The rule:
+the last lines of the rank that failed first explain the failure, in its last attempt; other ranks' lines count only if
+that rank had lost a peer, or if no rank is to blame. A hang is explained by the stacks (`jobs/hang.py`). Warnings that
+healthy runs print, too, explain neither. What our own programs report is read as fields (`Detail`), never as words.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.hang import Hang, explain_hang
@@ -21,7 +23,7 @@ from ipexctl.node.run.verdict import format_limit
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
 
@@ -80,33 +82,67 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
     return cause if hang.is_sure else replace(cause, confidence="possible")
 
 
+class Candidate(NamedTuple):
+    """A place where the cause may be found."""
+
+    place: str
+    find: Callable[[RunSnapshot, Failure | None], Cause | None]
+    """Returns None if the evidence is not there; the evidence it needs is in its docstring."""
+
+
 def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """The cause in the first failure's own output, unless it follows from another one; then the best of any rank."""
-    context = snapshot.context
-    own: Cause | None = None
-    if first is not None and first.kind == "checkpoint":  # output of its ranks is of an earlier attempt
-        return _recorded(snapshot, first, "run.checkpoint")
-    if first is not None and (too_many := _too_many_ranks(snapshot, first)) is not None:
-        return too_many
-    if first is not None and first.rank is not None:
-        if first.oom is not None:
-            limited = f" (its limit is {format_limit(first.oom.limit)})" if first.oom.limit else ""
-            return _recorded(snapshot, first, "memory.oom", limited=limited)
-        output = snapshot.output_of(first.rank)
-        own = cause_of(output, context, known_errors()) or raised(output, context)
-        if own is not None and own.is_vague:
-            own = raised(output, context) or own
-        if own is not None and own.is_good:
-            return own
-    if first is None or (first.exit_code is None and first.signal is None):
-        of_mpirun = cause_of(context.mpirun, context, known_errors())
-        if of_mpirun is not None and of_mpirun.is_good:
-            return of_mpirun
+    """The cause by the first of `CANDIDATES` that finds one."""
+    found = (candidate.find(snapshot, first) for candidate in CANDIDATES)
+    return next((cause for cause in found if cause is not None), None)
+
+
+def _of_checkpoint(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a failed exchange of the checkpoint: the output of its ranks is of an earlier attempt."""
+    return _recorded(snapshot, first, "run.checkpoint") if first is not None and first.kind == "checkpoint" else None
+
+
+def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs the kernel's report that it killed the rank, by its cgroup or its log."""
+    if first is None or first.rank is None or first.oom is None:
+        return None
+    limited = f" (its limit is {format_limit(first.oom.limit)})" if first.oom.limit else ""
+    return _recorded(snapshot, first, "memory.oom", limited=limited)
+
+
+def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """The best text of the rank that failed first. Its exception is better than a text that many causes print."""
     if first is None or first.rank is None:
-        better = _cause_of_others(snapshot, first)
-    else:
-        better = _loss(snapshot, first) if own is not None and own.has_followed else None
-    return better or own or (_end_without_text(snapshot, first) if first is not None else None)
+        return None
+    output = snapshot.output_of(first.rank)
+    own = cause_of(output, snapshot.context, known_errors()) or raised(output, snapshot.context)
+    return own if own is None or not own.is_vague else raised(output, snapshot.context) or own
+
+
+def _of_first_rank(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a text of that rank which is no consequence of another rank's end."""
+    own = _own_text(snapshot, first)
+    return own if own is not None and own.is_good else None
+
+
+def _of_mpirun(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a run that no rank ended by its exit code or signal, and a text or a detail in mpirun's log."""
+    if first is not None and (first.exit_code is not None or first.signal is not None):
+        return None
+    cause = cause_of(snapshot.context.mpirun, snapshot.context, known_errors())
+    return cause if cause is not None and cause.is_good else None
+
+
+def _of_other_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a run without a rank to blame, or a rank whose own text says that it had lost a peer."""
+    if first is None or first.rank is None:
+        return _cause_of_others(snapshot, first)
+    own = _own_text(snapshot, first)
+    return _loss(snapshot, first) if own is not None and own.has_followed else None
+
+
+def _of_record(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs no text: how the rank ended, by the record alone."""
+    return _end_without_text(snapshot, first) if first is not None else None
 
 
 def _loss(snapshot: RunSnapshot, first: Failure) -> Cause | None:
@@ -135,10 +171,10 @@ _OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
 """Causes whose texts are also printed if ranks do not get their turn in time."""
 
 
-def _too_many_ranks(snapshot: RunSnapshot, first: Failure) -> Cause | None:
-    """The cause of ranks that did not answer in time, if a host has far more ranks than cores."""
+def _too_many_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs ranks that did not answer in time, on a host with far more ranks than cores, and no other text."""
     context = snapshot.context
-    if first.kind not in ("lost", "not-begun") or _has_killed_wrapper(snapshot):
+    if first is None or first.kind not in ("lost", "not-begun") or _has_killed_wrapper(first):
         return None
     of_mpirun = cause_of(context.mpirun, context, known_errors())
     if of_mpirun is not None and of_mpirun.is_good and of_mpirun.id not in _OF_SLOW_RANKS:
@@ -152,14 +188,14 @@ def _too_many_ranks(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     return _recorded(snapshot, first, "run.too_many_ranks", host, **words)
 
 
-def _has_killed_wrapper(snapshot: RunSnapshot) -> bool:
-    """By the supervisor's reason; that for a rank that does not respond is another one."""
-    return " was killed" in snapshot.status.reason or " were killed" in snapshot.status.reason
+def _has_killed_wrapper(first: Failure) -> bool:
+    """A rank that does not respond has another detail."""
+    return first.detail is not None and first.detail.kind == "wrapper-killed"
 
 
 def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
     if first.kind == "lost":
-        id_ = "node.wrapper_killed" if _has_killed_wrapper(snapshot) else "node.lost"
+        id_ = "node.wrapper_killed" if _has_killed_wrapper(first) else "node.lost"
         id_ = "node.cut_off" if first.rank is None else id_
         return _recorded(snapshot, first, id_, node0=snapshot.node0)
     if first.exit_code is not None and not first.signal:
@@ -186,7 +222,7 @@ def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | No
     for row in _distinct(rows, snapshot)[:_MAX_RANKS]:
         output = snapshot.output_of(row.rank)
         if row.state not in ("failed", "lost"):  # ipexctl ended it, by a signal
-            output = RankOutput(output.rank, output.host, output.out, output.err)
+            output = RankOutput(output.rank, output.host, output.out, output.err, details=output.details)
         cause = cause_of(output, snapshot.context, known_errors())
         if cause is None or not cause.is_good:
             cause = raised(output, snapshot.context) if cause is None else None
@@ -213,3 +249,16 @@ def _hint(snapshot: RunSnapshot) -> Cause | None:
         if found is not None:
             return found
     return None
+
+
+CANDIDATES: Final = (
+    Candidate("the exchange of the checkpoint", _of_checkpoint),
+    Candidate("more ranks than cores", _too_many_ranks),
+    Candidate("the kernel's report on memory", _of_oom),
+    Candidate("the text of the rank that failed first", _of_first_rank),
+    Candidate("mpirun's log", _of_mpirun),
+    Candidate("the other ranks", _of_other_ranks),
+    Candidate("the rank's own text, though it follows from another end", _own_text),
+    Candidate("the record", _of_record),
+)
+"""In the order in which they are tried: a report of the kernel or of ours before texts, a cause before consequences."""

@@ -89,7 +89,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     run, first = snapshot.id, find_first_failure(snapshot)
     failed = f"run {run} failed{_after(snapshot)}"
     has_hung = first is not None and first.kind == "hang"
-    if has_hung or _is_over_time(snapshot, first):
+    if has_hung or _is_over_time(first):
         more = "more time: ipexctl run --time-limit S …; a script continues from its own checkpoint"
         if has_hung:
             more = "--on-hang stop has ended it; a run that prints less often needs: ipexctl run --hang-after S …"
@@ -123,10 +123,8 @@ def _after(snapshot: RunSnapshot) -> str:
     return f" after {rough_duration(snapshot.took)}" if snapshot.took is not None else ""
 
 
-def _is_over_time(snapshot: RunSnapshot, first: Failure | None) -> bool:
-    if first is not None and first.kind:
-        return first.kind == "time-limit"
-    return first is None and snapshot.status.exit_code == 124 and "time limit" in snapshot.status.reason
+def _is_over_time(first: Failure | None) -> bool:
+    return first is not None and first.kind == "time-limit"
 
 
 def _lost(snapshot: RunSnapshot) -> Diagnosis:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.jobs.submit.preflight.imports import PACKAGES
+from ipexctl.jobs.why.old_records import details_of_log, details_of_output, details_of_reason, with_details
 from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import (
@@ -18,6 +19,7 @@ from ipexctl.node.common.records import (
     as_list,
     as_number,
     read_status,
+    split_details,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ def read_snapshot(
     document: Mapping[str, Any], output: Iterable[Chunk], node0: str, dump: Dump | None = None
 ) -> RunSnapshot:
     """`document` is the last event of the call."""
-    status = read_status(document.get("status"))
+    status = with_details(read_status(document.get("status")))
     events = [as_dict(entry) for entry in as_list(document.get("events"))]
     started = max((at for at, event in enumerate(events) if event.get("event") == "restart"), default=0)
     exits = [
@@ -120,13 +122,22 @@ def _failure_context(
             out, err = _last_attempt(out), _last_attempt(err)
         ended = first if first is not None and first.rank == row.rank else row
         kind = ended.kind if isinstance(ended, Failure) else ""
-        outputs.append(RankOutput(row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state))
+        details = (row.problem,) if row.problem is not None else ()
+        printed = RankOutput(row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details)
+        if not status.has_details:
+            printed = replace(printed, details=details_of_output(printed.last_text))
+        outputs.append(printed)
     plan = as_dict(document.get("plan"))
-    log = as_lines(document.get("mpirun")) or status.mpirun.tail
+    log, reported = split_details(as_lines(document.get("mpirun")) or status.mpirun.tail)
+    known = reported if status.has_details else details_of_log("\n".join(log))
+    if first is not None and first.detail is not None:
+        known = (*known, first.detail)
+    elif not status.has_details:
+        known = (*known, *details_of_reason(status.reason))
     return FailureContext(
         run=status.id,
         outputs=tuple(outputs),
-        mpirun=RankOutput(None, node0, (), (*log, status.reason)),
+        mpirun=RankOutput(None, node0, (), (*log, status.reason), details=known),
         plan=plan,
         master=status.master,
         tiers={str(host): str(tier) for host, tier in as_dict(plan.get("tiers")).items() if tier},

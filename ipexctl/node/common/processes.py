@@ -67,6 +67,11 @@ class ProcessIdentity(NamedTuple):
             return False
         return stat.is_alive and stat.start == self.start
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known to have ended: nobody can know it of a process on another machine."""
+        return self.is_of_this_machine and not self.is_alive
+
     def send_signal(self, number: int) -> bool:
         """False when it does not run on this machine. Raises an OSError when it may not be signalled."""
         try:

@@ -1,5 +1,9 @@
 """The record of a run, `status.json`, as values shared by the nodes and the control machine.
 
+What a program must know is a field here: why a run failed is the `kind` of its failure, and `Detail` beside it. The
+sentences (`reason`, `mismatch`) are for people; no program looks for words in them. Records of 0.2.0 and before have
+sentences alone: `jobs/why/old_records.py` reads those.
+
 Decoding never fails: a missing or invalid field is empty, whatever its default, for records of any version. The values
 are named tuples, because importing dataclasses takes 10 ms for every rank and every call.
 """
@@ -7,11 +11,12 @@ are named tuples, because importing dataclasses takes 10 ms for every rank and e
 from __future__ import annotations
 
 import contextlib
+import json
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, cast
 
 from ipexctl.node.common.job import Master
-from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode_valid
+from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode, decode_valid
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -24,6 +29,40 @@ FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
 SCHEMA = "ipexctl.status/1"
 RESTART_MARK = "[ipexctl: restart "
 """The beginning of the line in a rank's output that separates two attempts."""
+
+
+class Detail(NamedTuple):
+    """What a program of ours reports, for other programs: more exact than a failure's `kind`.
+
+    By the supervisor:  wrapper-killed, silent, cut-off, gave-up, unreadable (of lost ranks); not-begun {seconds};
+                        mpirun-not-started, rank-not-started {why};
+                        mpirun-signalled, mpirun-ended, wrapper-signalled, wrapper-ended {how}
+    By a rank wrapper:  no-directory, no-command, setup-failed {place, file, what}; no-way-back {place, why}; wrong-mpi
+    By a verification:  wrong-mpi, wrong-result {what}
+    """
+
+    kind: str
+    fields: Mapping[str, str] = {}
+    """For the sentence: texts of the system or of other programs, names, numbers."""
+
+
+DETAIL_MARK = "@ipexctl-detail "
+"""Begins a line with a Detail as JSON, on the stderr of a program that has no other way to report it."""
+
+
+def split_details(lines: Iterable[str]) -> tuple[list[str], tuple[Detail, ...]]:
+    """The lines of a log that are for people, and the details in the others."""
+    rest, details = [], []
+    for line in lines:
+        before, mark, document = line.partition(DETAIL_MARK)
+        if not mark:
+            rest.append(line)
+            continue
+        with contextlib.suppress(ValueError):
+            details.append(decode(Detail, json.loads(document), "a detail"))
+        if before.strip():
+            rest.append(before)
+    return rest, tuple(details)
 
 
 class OutOfMemory(NamedTuple):
@@ -59,11 +98,14 @@ class RankStatus(NamedTuple):
     """The kernel function that process sleeps in."""
     mismatch: tuple[str, ...] = ()
     """Sentences about cores and memory that differ from the plan."""
+    problem: Detail | None = None
+    """Why its command could not be started."""
 
     def to_json(self) -> Json:
         fields = self._asdict()  # `as_json` takes three times as long, and a run may have thousands of ranks
         lines = {"out": fields.pop("out_lines"), "err": fields.pop("err_lines")}
-        return {**fields, "oom": self.oom and self.oom._asdict(), "lines": lines}
+        records = {"oom": self.oom and self.oom._asdict(), "problem": self.problem and self.problem._asdict()}
+        return {**fields, **records, "lines": lines}
 
 
 class Failure(NamedTuple):
@@ -79,6 +121,7 @@ class Failure(NamedTuple):
     ranks: tuple[int, ...] = ()
     """All ranks concerned, such as those of a lost node, or those that never started."""
     oom: OutOfMemory | None = None
+    detail: Detail | None = None
 
 
 class SilentRank(NamedTuple):
@@ -147,7 +190,9 @@ class RunStatus(NamedTuple):
     ranks: tuple[RankStatus, ...] = ()
     first_failure: Failure | None = None
     reason: str = ""
-    """Why it ended, in a sentence."""
+    """Why it ended, in a sentence for people."""
+    has_details: bool = False
+    """Whether failures have their `detail`; False in records of 0.2.0 and before."""
     attempt: int = 0
     """The number of restarts so far."""
     restarts: int = 0

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, NamedTuple
 
+from ipexctl.node.common.records import Detail  # noqa: TC001  # `decode` looks it up
+
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.http import HttpSettings
@@ -131,6 +133,7 @@ class Phase(NamedTuple):
     timed_out: bool = False
     text: str = ""
     """The beginning and the end of its output, if it failed."""
+    detail: Detail | None = None
 
 
 class VerifyResult(NamedTuple):
@@ -166,7 +169,7 @@ class VerifyResult(NamedTuple):
         del document["bf16_why"]
         phases = [phase._asdict() for phase in self.phases]
         for phase in phases:
-            del phase["timed_out"]
+            del phase["timed_out"], phase["detail"]
         return {**document, "phases": phases, "allreduce_ms": list(self.allreduce_ms)}
 
 

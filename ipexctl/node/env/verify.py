@@ -24,6 +24,8 @@ from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.archive import agent_argv
 from ipexctl.node.common.environ import SetupError, set_variables, source_setup
 from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.records import Detail
 from ipexctl.node.common.sockets import free_port
 from ipexctl.node.common.stop import answer_until_stopped, emit_step
 from ipexctl.node.env.child import Child, watch
@@ -126,7 +128,16 @@ class Verify:
                 break
         return steps
 
-    def _phase(self, name: str, child: Child, ok: bool, *, seconds: float = 0, in_time: bool = True) -> None:
+    def _phase(
+        self,
+        name: str,
+        child: Child,
+        ok: bool,
+        *,
+        seconds: float = 0,
+        in_time: bool = True,
+        detail: Detail | None = None,
+    ) -> None:
         code = child.process.returncode
         by_mpirun = re.search(r"KILLED BY SIGNAL: (\d+)", child.text)
         number = -code if code < 0 else int(by_mpirun.group(1)) if by_mpirun else None
@@ -139,6 +150,7 @@ class Verify:
                 signal=None if ok or not in_time else number,
                 timed_out=not in_time,
                 text="" if ok else child.text,
+                detail=None if ok else detail,
             )
         )
 
@@ -162,11 +174,13 @@ class Verify:
         self.facts["launcher"] = mpirun[0] if mpirun else None
         failed = [child for child in children if child.process.returncode]
         child = failed[0] if failed else children[0]
-        replies = [item for rank_process in children for item in results(rank_process.output)]
+        lines = [item for rank_process in children for item in results(rank_process.output)]
+        replies = [item for item in lines if "rank" in item]
+        details = [decode(Detail, item["detail"], "a detail") for item in lines if "detail" in item]
         ok = in_time and not failed and {item["rank"] for item in replies} == set(range(RANKS))
         if replies:
             self.facts["allreduce_ms"] = tuple(round(1000 * max(i["again"][k] for i in replies), 3) for k in (0, 1))
-        self._phase("allreduce", child, ok, in_time=in_time)
+        self._phase("allreduce", child, ok, in_time=in_time, detail=details[0] if details else None)
         return ok
 
     def _mpirun(self) -> list[str] | None:

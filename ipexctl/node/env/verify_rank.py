@@ -16,9 +16,18 @@ from datetime import timedelta
 from typing import Any
 
 MARK = "@ipexctl-rank "
+"""Begins a line with the result of a rank, or with the detail of its failure (`records.py: Detail`), as JSON."""
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "RANK")
 LOCAL = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK")
 SIZES = (1024, 1 << 20)
+
+
+class VerificationError(Exception):
+    """The all-reduce can't be checked, or its result is wrong: for people, and its kind for programs."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.detail = {"kind": kind, "fields": {"what": text}}
 
 
 def first_of(names: tuple[str, ...], default: str | None = None) -> str:
@@ -26,7 +35,7 @@ def first_of(names: tuple[str, ...], default: str | None = None) -> str:
         if os.environ.get(name):
             return os.environ[name]
     if default is None:
-        raise LookupError(f"mpirun told this rank its number in none of {', '.join(names)}")
+        raise VerificationError("wrong-mpi", f"mpirun told this rank its number in none of {', '.join(names)}")
     return default
 
 
@@ -38,7 +47,9 @@ def reduce_once(torch: Any, dist: Any, rank: int, world: int, size: int) -> floa
     expected = float(world * (world + 1) // 2)
     low, high = float(values.min()), float(values.max())
     if low != expected or high != expected:
-        raise ArithmeticError(f"the sum over {world} ranks is {low:g} to {high:g} and not {expected:g}")
+        raise VerificationError(
+            "wrong-result", f"the sum over {world} ranks is {low:g} to {high:g} and not {expected:g}"
+        )
     return seconds
 
 
@@ -57,12 +68,16 @@ def work(backend: str, module: str, world: int, timeout: float) -> None:
     again = [min(reduce_once(torch, dist, rank, world, size) for _ in range(3)) for size in SIZES]
     dist.barrier()
     result = {"rank": rank, "init": ready, "first": first, "again": again}
-    sys.stdout.write(f"{MARK}{json.dumps(result)}\n")
-    sys.stdout.flush()
+    write(result)
     # gloo's thread may still have to free the barrier's tensor, which needs the GIL, while destroying the group waits
     # for that thread with the GIL held: a deadlock. Seen with torch 2.5.
     time.sleep(0.5)
     dist.destroy_process_group()
+
+
+def write(result: dict[str, Any]) -> None:
+    sys.stdout.write(f"{MARK}{json.dumps(result)}\n")
+    sys.stdout.flush()
 
 
 def main(options_text: str) -> int:
@@ -70,8 +85,10 @@ def main(options_text: str) -> int:
     signal.alarm(int(timeout) + 5)  # the parent process may be gone: no rank must be left spinning
     try:
         work(backend, module, world, timeout)
-    except BaseException:  # noqa: BLE001  # under oneCCL a rank that only raises waits for the others forever
+    except BaseException as error:  # noqa: BLE001  # under oneCCL a rank that only raises waits for the others forever
         traceback.print_exc()
+        if isinstance(error, VerificationError):
+            write({"detail": error.detail})
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)

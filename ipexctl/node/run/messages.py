@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, 
 
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
-from ipexctl.node.common.records import OutOfMemory  # noqa: TC001  # `decode` looks it up
+from ipexctl.node.common.records import Detail, OutOfMemory
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 MAX_TEXT = 4096
 """Characters of a text that are kept."""
+_MAX_NAME, _MAX_FIELDS = 40, 8
 Ends = Dict[str, int]
 """`out` and `err` → the bytes printed so far."""
 Signal = int
@@ -88,6 +89,8 @@ class Exit(NamedTuple):
     """Whether neither the supervisor nor the rank wrapper ended it."""
     signal: Signal | None = None
     oom: OutOfMemory | None = None
+    problem: Detail | None = None
+    """Why the command could not be started."""
 
 
 class Stuck(NamedTuple):
@@ -190,4 +193,19 @@ def _ends(value: object, field: str) -> Ends:
     return {name: decode_natural(ends.get(name, 0), name) for name in ("out", "err")}
 
 
-FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL, "str": _text, "Signal": _signal, "Ends": _ends}
+def _detail(value: object, field: str) -> Detail | None:
+    """Bounded, as it goes into status.json."""
+    if value is None:
+        return None
+    detail = decode(Detail, value, field)
+    fields = {name[:_MAX_NAME]: text[:MAX_TEXT] for name, text in list(detail.fields.items())[:_MAX_FIELDS]}
+    return Detail(detail.kind[:_MAX_NAME], fields)
+
+
+FIELD_DECODERS: dict[str, FieldDecoder] = {
+    "Detail | None": _detail,
+    **NATURAL,
+    "str": _text,
+    "Signal": _signal,
+    "Ends": _ends,
+}

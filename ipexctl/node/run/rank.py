@@ -28,9 +28,11 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING, Collection, Sequence
 
 from ipexctl.node.common import frames
+from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import remove_file
 from ipexctl.node.common.job import JobRecord, Master, read_job
 from ipexctl.node.common.link import ready
+from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
 
@@ -238,7 +240,8 @@ class Rank:
                 address, port = self.supervisor_address
                 raise rank_env.RankStartError(
                     f"the supervisor at {address}:{port} can't be reached from here: {self.client.why}; "
-                    "is the port open between the nodes? ipexctl doctor checks that"
+                    "is the port open between the nodes? ipexctl doctor checks that",
+                    Detail("no-way-back", {"place": f"{address}:{port}", "why": self.client.why}),
                 )
             self.exchange(wake, 0.2)
 
@@ -269,7 +272,7 @@ class Rank:
         """Start the command. If that fails, the supervisor notes why in the rank's stderr, where users look for it."""
         self.enter(Phase.RUNNING)
         out, err = self.output_buffer("stdout"), self.output_buffer("stderr")
-        code, why = 127, ""
+        code, why, problem, file = 127, "", "", ""
         try:
             master = Master(**self.welcome["master"]) if "master" in self.welcome else self.job.master
             attempt = int(self.identity["attempt"] or 0)
@@ -289,11 +292,14 @@ class Rank:
                 )
         except rank_env.RankStartError as error:
             code, why = NOT_STARTED, str(error)
+        except SetupError as error:
+            why, problem, file = str(error.strerror), "setup-failed", self.job.setup or ""
         except OSError as error:
             missing = error.filename == self.job.cwd
             code = 126 if isinstance(error, PermissionError) else 127
-            why = f"{error.filename or self.job.command[0]}: {error.strerror}" if error.errno else str(error.strerror)
-            why += "; is the project synced to this path? (ipexctl sync)" if missing else ""
+            file = str(error.filename or self.job.command[0])
+            why = f"{file}: {error.strerror}" if error.errno else str(error.strerror)
+            problem = "no-directory" if missing else "no-command"
         if self.child is not None:
             self.guard.watch(self.child.pid)
             self.stacks.watch(self.child.pid)
@@ -302,11 +308,13 @@ class Rank:
             assert self.child.stderr is not None
             pipes: list[IO[bytes]] = [self.child.stdout, self.child.stderr]
         else:
-            self.not_started = why
+            advice = "; is the project synced to this path? (ipexctl sync)" if problem == "no-directory" else ""
+            self.not_started = f"{why}{advice}"
             pipes = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
         self.streams = [supervisor_client.CommandStream(pipe, buffer) for pipe, buffer in zip(pipes, (out, err))]
         if self.child is None:
-            self.on_exit(code, None)
+            fields = {"place": self.plan.host, "file": file, "what": why}
+            self.on_exit(code, None, Detail(problem, fields) if problem else None)
         self.resume({})
 
     def output_buffer(self, stream: frames.StreamName) -> output_buffer.OutputBuffer:
@@ -464,7 +472,7 @@ class Rank:
                     self.client.send_message("outside-signal", signal=number)
                 self.stop()
 
-    def on_exit(self, code: int, by: int | None) -> None:
+    def on_exit(self, code: int, by: int | None, problem: Detail | None = None) -> None:
         if self.stacks.stuck is not None:  # the exception is the cause, not the signal that ended the process
             code, by = self.stacks.stuck["code"], None
         was_stopped = self.phase is Phase.STOPPING
@@ -472,6 +480,7 @@ class Rank:
         is_own = not was_stopped or (by == signal.SIGKILL and not self.has_killed)
         oom = self.watch.find_kill() if self.watch is not None and is_own and by == signal.SIGKILL else None
         self.exit = {"code": code, "signal": by, "is_own": is_own, "oom": oom}
+        self.exit["problem"] = problem._asdict() if problem is not None else None
         self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)
         self.drain_until = time.monotonic() + (STOPPED_DRAIN if was_stopped else DRAIN)
         self.client.send_message("exit", **self.exit)
@@ -512,9 +521,11 @@ class Rank:
                 os.kill(self.child.pid, number)
 
 
-def print_error(text: str) -> None:
-    """Write to stderr, which is mpirun's log."""
+def print_error(text: str, detail: Detail | None = None) -> None:
+    """Write to stderr, which is mpirun's log: the only way to report anything before the supervisor is connected."""
     sys.stderr.write(f"ipexctl: {socket.gethostname()}: {text}\n")
+    if detail is not None:
+        sys.stderr.write(f"{DETAIL_MARK}{json.dumps(detail._asdict())}\n")
     sys.stderr.flush()
 
 
@@ -528,6 +539,6 @@ def main(path: str) -> int:
         print_error(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
         code = NOT_STARTED
     except rank_env.RankStartError as error:
-        print_error(str(error))
+        print_error(str(error), error.detail)
         code = NOT_STARTED
     return code

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
+from ipexctl.node.common.records import Detail
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import JobRecord, Master
@@ -18,8 +19,16 @@ MPI_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MV2_COMM
 """Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
 
 
+WRONG_MPI = Detail("wrong-mpi")
+"""This mpirun has given the ranks no number, or others than the plan."""
+
+
 class RankStartError(Exception):
-    """This rank can't start; the text is the reason."""
+    """This rank can't start; the text is the reason for people, the detail the one for programs."""
+
+    def __init__(self, text: str, detail: Detail | None = None) -> None:
+        super().__init__(text)
+        self.detail = detail
 
 
 def find_rank(job: JobRecord) -> int:
@@ -27,12 +36,12 @@ def find_rank(job: JobRecord) -> int:
     if number is None and job.world_size == 1:  # the supervisor starts a single rank itself
         number = "0"
     if number is None:
-        raise RankStartError(f"mpirun set none of {', '.join(RANKS)}, so this rank has no number")
+        raise RankStartError(f"mpirun set none of {', '.join(RANKS)}, so this rank has no number", WRONG_MPI)
     if int(number) not in job.ranks:
-        raise RankStartError(f"mpirun started rank {number} here, where it wasn't planned")
+        raise RankStartError(f"mpirun started rank {number} here, where it wasn't planned", WRONG_MPI)
     size = next((os.environ[name] for name in SIZES if os.environ.get(name, "").isdigit()), None)
     if size is not None and int(size) != job.world_size:
-        raise RankStartError(f"mpirun says there are {size} ranks, and the plan {job.world_size}")
+        raise RankStartError(f"mpirun says there are {size} ranks, and the plan {job.world_size}", WRONG_MPI)
     return int(number)
 
 

@@ -10,12 +10,8 @@ from typing import NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import write_json_atomically
-from ipexctl.node.common.liveness import REPORT_LIMITS, liveness_of
+from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
-
-WATCHED = 20.0
-"""Seconds without a new status that confirm to a follower that a supervisor on another machine has died, if the status
-is old: the clocks of the machines may differ by minutes."""
 
 
 class NoRecord(AgentError):
@@ -37,9 +33,9 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
     """
     path = os.path.join(rundir, "status.json")
     stored = read_document(path)
-    age, limit = time.time() - stored.written, REPORT_LIMITS.remote
+    age = time.time() - stored.written
     if unchanged_for is not None:  # it needs no clock of another machine
-        age = unchanged_for + (limit - WATCHED if age >= limit else 0.0)
+        age = age_for_follower(age, unchanged_for)
     if is_copy or liveness_of(stored.status, age, REPORT_LIMITS) != "dead":
         return stored
     stored = read_document(path)  # its last status may have been written between the two checks

@@ -34,7 +34,7 @@ from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorR
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.node.common.records import FINAL, Mpirun
+from ipexctl.node.common.records import FINAL, Detail, Mpirun, split_details
 from ipexctl.node.run import messages, protocol, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
@@ -158,7 +158,8 @@ class Supervisor:
         try:
             self.start()
         except SetupError as error:
-            self.verdict.fail("mpirun", str(error.strerror))
+            fields = {"place": self.request.host, "file": self.plan.setup or "", "what": str(error.strerror)}
+            self.verdict.fail("mpirun", fields["what"], detail=Detail("setup-failed", fields))
             command = shlex.join(["bash", "-c", f". {shlex.quote(self.plan.setup or '')}"])
             fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
             return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
@@ -167,7 +168,7 @@ class Supervisor:
             return {"event": "failed", "reason": self.record.status.reason, "fix": error.fix}
         except OSError as error:
             why = f"{error.filename or self.plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
-            self.verdict.fail("mpirun", f"{self.started_program} can't be started: {why}")
+            self.fail_start(f"{self.started_program} can't be started: {why}", why)
             fix = (
                 "ipexctl doctor looks for one" if self.plan.by_mpirun else "ipexctl envs --verify tests the environment"
             )
@@ -179,6 +180,10 @@ class Supervisor:
             "mpirun": self.mpirun.pid,
             "master_port": status.master.port,
         }
+
+    def fail_start(self, reason: str, why: str) -> None:
+        kind = "mpirun-not-started" if self.plan.by_mpirun else "rank-not-started"
+        self.verdict.fail("mpirun", reason, detail=Detail(kind, {"why": why}))
 
     @property
     def started_program(self) -> str:
@@ -274,7 +279,7 @@ class Supervisor:
         self.record.event("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
         if peer.malformed >= MAX_MALFORMED:
             reason = f"rank {peer.rank} on {peer.host} sends messages that can't be read: {message.reason}"
-            self.verdict.fail("lost", reason, peers=[peer])
+            self.verdict.fail("lost", reason, peers=[peer], detail=Detail("unreadable"))
 
     def on_end(self, peer: RankConnection, ends: messages.Ends) -> None:
         """The rank has sent all its output; it may exit unless some of it is not written yet."""
@@ -431,7 +436,7 @@ class Supervisor:
         left = [peer for peer in self.ranks if not peer.is_done and peer.exit is None]
         if not left:
             return
-        self._update_mpirun(tail=tuple(self.record.tail("mpirun.log")))
+        self._update_mpirun(tail=tuple(split_details(self.record.tail("mpirun.log"))[0]))
         lost = self.verdict.lost_before_mpirun(left, self.mpirun)
         self.on_lost(lost, now)
         if not lost:
@@ -506,7 +511,8 @@ class Supervisor:
         try:
             self.start()
         except OSError as error:
-            self.verdict.fail("mpirun", f"{self.started_program} can't be started again: {error.strerror or error}")
+            why = str(error.strerror or error)
+            self.fail_start(f"{self.started_program} can't be started again: {why}", why)
             return False
         return True
 

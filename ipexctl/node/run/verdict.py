@@ -2,7 +2,7 @@
 
 `first_failure` of a failed run in status.json is
 
-    {"kind", "rank", "host", "ranks": [N, …], "exit_code", "signal", "oom", "at": seconds since the epoch}
+    {"kind", "rank", "host", "ranks": [N, …], "exit_code", "signal", "oom", "detail", "at": seconds since the epoch}
 
 where `rank` and `host` are those of the cause, or of the first of several lost or missing ranks, and null if no rank is
 to blame, as when mpirun ended; `ranks` are all ranks concerned. The kinds:
@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Callable, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Callable, Literal, NamedTuple, Sequence
 
-from ipexctl.node.common.records import Attempt, Failure, OutOfMemory, State
+from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State
 
 if TYPE_CHECKING:
     from ipexctl.node.run.messages import Exit
@@ -108,6 +108,7 @@ class RunVerdict:
         exit_code: int | None = None,
         signal: int | None = None,
         oom: OutOfMemory | None = None,
+        detail: Detail | None = None,
     ) -> None:
         """Record a failure. `peers[0]`, if any, is the cause, `ranks` are others."""
         code = exit_code or (128 + signal if signal else 1)
@@ -120,6 +121,7 @@ class RunVerdict:
             kind=kind,
             ranks=tuple(ranks) or tuple(peer.rank for peer in peers),
             oom=oom,
+            detail=detail,
         )
         if self.ending is None:
             self._recorder.status = self._recorder.status._replace(first_failure=first)
@@ -145,16 +147,17 @@ class RunVerdict:
             state = "stopped"
         elif code == 0:
             state = "ok"
-        peer.status = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
+        ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, problem=message.problem)
+        peer.status = ended._replace(cpu=0.0, rss=0)
         more = {"oom": oom._asdict()} if oom else {}
         self._recorder.event("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
         if gave_up:
             reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
-            self.fail("lost", reason, ranks=[peer.rank])
+            self.fail("lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
         elif state == "failed" and (self.ending is None or message.is_own):
             kind = "oom" if oom else "signal" if by else "exit"
             reason = f"rank {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
-            self.fail(kind, reason, peers=[peer], exit_code=code, signal=by, oom=oom)
+            self.fail(kind, reason, peers=[peer], exit_code=code, signal=by, oom=oom, detail=message.problem)
 
     def on_outside_signal(self, peer: RankConnection, number: int) -> None:
         """A rank wrapper got a signal that the supervisor did not send."""
@@ -170,23 +173,27 @@ class RunVerdict:
         signalled = [peer for peer in connected if peer.outside_signal]
         is_all = self._by_mpirun and len(signalled) == len(connected)
         if is_all and (mpirun_has_ended or now - self._signalled_at > SIGNAL_TIME):
-            self.fail("mpirun", f"mpirun got a signal to end, and ended {ranks_on_hosts(signalled)}")
+            reason = f"mpirun got a signal to end, and ended {ranks_on_hosts(signalled)}"
+            self.fail("mpirun", reason, detail=Detail("mpirun-signalled"))
         elif now - self._signalled_at > SIGNAL_TIME:
             number = signalled[0].outside_signal or int(signal.SIGTERM)
             reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"
             self.fail("signal", reason, peers=signalled, signal=number)
 
     def on_not_started(self, missing: Sequence[RankConnection], within: float) -> None:
-        self.fail("not-begun", f"{ranks_on_hosts(missing)} did not begin within {within:g} s", peers=missing)
+        reason = f"{ranks_on_hosts(missing)} did not begin within {within:g} s"
+        self.fail("not-begun", reason, peers=missing, detail=Detail("not-begun", {"seconds": f"{within:g}"}))
 
     def on_lost(self, lost: Sequence[RankConnection], peers: Sequence[RankConnection], now: float) -> None:
         """Handle ranks that send nothing any more."""
         if self.ending is not None or not lost:
             return
-        concerned, reason, is_one_host = describe_loss(lost, peers, self._recorder.status.node0, now)
-        for peer in concerned:
+        loss = describe_loss(lost, peers, self._recorder.status.node0, now)
+        for peer in loss.peers:
             peer.status = peer.status._replace(state="lost")
-        self.fail("lost", reason, peers=concerned if is_one_host else (), ranks=[peer.rank for peer in concerned])
+        cause = () if loss.kind == "cut-off" else loss.peers
+        ranks = [peer.rank for peer in loss.peers]
+        self.fail("lost", loss.reason, peers=cause, ranks=ranks, detail=Detail(loss.kind))
 
     def on_all_ended(self, peers: Sequence[RankConnection]) -> None:
         """Replace an exit code by a loss that came before it: the rank raised an exception because it lost that peer.
@@ -209,7 +216,8 @@ class RunVerdict:
         reason = f"{ranks_on_hosts(gone)} disconnected: {cause}"
         for peer in gone:
             peer.status = peer.status._replace(state="lost")
-        loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=tuple(peer.rank for peer in gone))
+        ranks = tuple(peer.rank for peer in gone)
+        loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=ranks, detail=Detail("wrapper-killed"))
         self._recorder.status = self._recorder.status._replace(first_failure=loss, reason=reason)
         self.ending = ending._replace(code=1)
         self._recorder.event("verdict", exit_code=1, reason=reason)
@@ -233,10 +241,13 @@ class RunVerdict:
         program = "mpirun" if self._by_mpirun else "the rank wrapper"
         text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
         met = [peer for peer in left if peer.instance is not None]
+        how = signal_name(by) if by else f"exit code {code}"
+        detail = Detail(f"{'mpirun' if self._by_mpirun else 'wrapper'}-{'signalled' if by else 'ended'}", {"how": how})
         if met:
-            self.fail("mpirun", f"{text} while {ranks_on_hosts(met)} ran")
+            self.fail("mpirun", f"{text} while {ranks_on_hosts(met)} ran", detail=detail)
         else:
-            self.fail("not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=[peer.rank for peer in left])
+            ranks = [peer.rank for peer in left]
+            self.fail("not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=ranks, detail=detail)
 
     def may_restart(self, peers: Sequence[RankConnection], restarts: int) -> bool:
         """Whether a rank failed after its command started, and a restart is left."""
@@ -262,10 +273,17 @@ class RunVerdict:
         return before.reason
 
 
-def describe_loss(
-    lost: Sequence[RankConnection], peers: Sequence[RankConnection], node0: str, now: float
-) -> tuple[list[RankConnection], str, bool]:
-    """All ranks lost together with these, a sentence about it, and whether they are on one host.
+class Loss(NamedTuple):
+    """Ranks that were lost together: the kind of the loss, and a sentence about it."""
+
+    kind: Literal["wrapper-killed", "silent", "cut-off"]
+    """`cut-off`: node0 lost all others, so none of them is the cause."""
+    peers: list[RankConnection]
+    reason: str
+
+
+def describe_loss(lost: Sequence[RankConnection], peers: Sequence[RankConnection], node0: str, now: float) -> Loss:
+    """All ranks lost together with these.
 
     A closed connection means that the host still answers; a silent one may mean that the host is gone.
     """
@@ -283,7 +301,7 @@ def describe_loss(
             )
         ]
         cause = "their wrapper processes were killed" if len(gone) > 1 else "its wrapper process was killed"
-        return gone, f"{ranks_on_hosts(gone)} disconnected: {cause}", True
+        return Loss("wrapper-killed", gone, f"{ranks_on_hosts(gone)} disconnected: {cause}")
     gone = [
         peer
         for peer in alive
@@ -292,11 +310,11 @@ def describe_loss(
     others = [peer for peer in alive if peer.host != node0]
     if gone == others and len({peer.host for peer in gone}) > 1:
         reason = f"no other node responds ({format_ranks(gone)}): the link of {node0} is down, or the network"
-        return gone, reason, False
+        return Loss("cut-off", gone, reason)
     on_first_host = [peer for peer in gone if peer.host == first.host]
     if all(peer in gone for peer in alive if peer.host == first.host):
-        return on_first_host, f"{first.host} stopped responding ({format_ranks(on_first_host)})", True
-    return on_first_host, f"{ranks_on_hosts(on_first_host)} stopped responding", True
+        return Loss("silent", on_first_host, f"{first.host} stopped responding ({format_ranks(on_first_host)})")
+    return Loss("silent", on_first_host, f"{ranks_on_hosts(on_first_host)} stopped responding")
 
 
 def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None) -> str:

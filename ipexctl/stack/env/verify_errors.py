@@ -67,7 +67,8 @@ def _output(phase: Phase) -> RankOutput:
     """Without warnings, which do not end a step, and without the exit code of a step that ipexctl ended."""
     lines = tuple(line for line in phase.text.splitlines() if "Warning:" not in line)
     exit_code, number = (None, None) if phase.timed_out else (phase.rc, phase.signal)
-    return RankOutput(None, "this host", (), lines, exit_code, number, is_short=True)
+    details = (phase.detail,) if phase.detail is not None else ()
+    return RankOutput(None, "this host", (), lines, exit_code, number, details=details, is_short=True)
 
 
 @cache

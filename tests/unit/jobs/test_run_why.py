@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from ipexctl.jobs.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import RESTART_MARK, RankStatus, RunStatus
+from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, RankStatus, RunStatus
 from ipexctl.node.run import verdict as supervisors
 from message_data import missing
 
@@ -468,42 +469,109 @@ def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
     assert [each.ranks for each in verdict.others] == [(0, 2, 3)]
 
 
-def supervisor_reasons() -> dict[str, str]:
-    """The reasons that `node/run/verdict.py` writes, by the cause that `why` must find."""
-    peers = [
-        SimpleNamespace(
-            rank=rank,
-            host=f"node{rank + 1}",
-            instance="x",
-            exit=None,
-            status=RankStatus(rank, f"node{rank + 1}", "running"),
-            outside_signal=15,
-            closed_by_peer=rank == 1,
-            lost_at=5.0,
-            disconnected_at=5.0,
-            seconds_silent=lambda now: 30.0,
-        )
-        for rank in range(3)
-    ]
-    said = {}
-    deeds: dict[str, tuple[str, tuple[Any, ...]]] = {
-        "mpi.ended": ("on_mpirun_ended", (peers, (137, 9))),
-        "node.wrapper_killed": ("on_lost", (peers[1:2], peers, 35.0)),
+def supervisor_status(action: str, *given: Any, by_mpirun: bool = True) -> RunStatus:
+    """The status that `node/run/verdict.py` writes when a run of three ranks ends that way."""
+    record: Any = SimpleNamespace(
+        status=RunStatus("r", "running", node0="node1", has_details=True), event=lambda *_, **__: None
+    )
+    getattr(supervisors.RunVerdict(record, lambda: None, by_mpirun=by_mpirun), action)(*given)
+    status: RunStatus = record.status
+    return status
+
+
+PEERS: Any = [
+    SimpleNamespace(
+        rank=rank,
+        host=f"node{rank + 1}",
+        instance="x",
+        exit=None,
+        status=RankStatus(rank, f"node{rank + 1}", "running"),
+        outside_signal=15,
+        closed_by_peer=rank == 1,
+        lost_at=5.0,
+        disconnected_at=5.0,
+        seconds_silent=lambda now: 30.0,
+    )
+    for rank in range(3)
+]
+
+
+@pytest.mark.parametrize(
+    ("action", "given", "by_mpirun", "wanted"),
+    [
+        ("on_mpirun_ended", (PEERS, (137, 9)), True, "mpi.ended"),
+        ("on_mpirun_ended", (PEERS, (7, None)), True, None),
+        ("on_mpirun_ended", (PEERS, (137, 9)), False, None),
+        ("on_not_started", (PEERS[1:], 120.0), True, "run.not_begun"),
+        ("on_lost", (PEERS[1:2], PEERS, 35.0), True, "node.wrapper_killed"),
+        ("on_lost", (PEERS[2:], PEERS[1:], 35.0), True, "node.cut_off"),
+        ("on_lost", (PEERS[2:], [PEERS[2]], 35.0), True, "node.lost"),
+    ],
+)
+@pytest.mark.parametrize("is_old", [False, True])
+def test_ends_that_the_supervisor_records_give_their_cause(
+    action: str, given: tuple[Any, ...], by_mpirun: bool, wanted: str | None, is_old: bool
+) -> None:
+    """By the fields of the record alone; for a record of 0.2.0, which lacks them, by its sentence."""
+    status = supervisor_status(action, *given, by_mpirun=by_mpirun)
+    record = status.to_json()
+    more = {
+        "reason": record["reason"] if is_old else "in words that no program knows",
+        "first": record["first_failure"],
     }
-    for id_, (deed, given) in deeds.items():
-        record: Any = SimpleNamespace(status=RunStatus("r", "running", node0="node1"), event=lambda *_, **__: None)
-        getattr(supervisors.RunVerdict(record, lambda: None), deed)(*given)
-        said[id_] = record.status.reason
-    return said
+    if is_old:
+        del more["first"]["detail"]
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], status={"has_details": not is_old}, **more)
+    assert cause_id(verdict) == wanted
 
 
-def test_reasons_of_the_supervisor_are_recognized() -> None:
-    said = supervisor_reasons()
-    assert missing(said["mpi.ended"], "mpirun SIGKILL") == []
-    for id_ in ("mpi.ended", "node.wrapper_killed"):
-        kind = "mpirun" if id_ == "mpi.ended" else "lost"
-        first = {**FIRST, "exit_code": None, "kind": kind, "rank": 1 if kind == "lost" else None}
-        assert cause_id(judged([(STOPPED, ""), (STOPPED, "")], first=first, reason=said[id_])) == id_
+@pytest.mark.parametrize(
+    ("kind", "fields", "wanted"),
+    [
+        ("no-directory", {"place": "node2", "file": "/code", "what": "/code: gone"}, "run.no_directory"),
+        ("no-command", {"place": "node2", "file": "./x", "what": "./x: Exec format error"}, "run.no_command"),
+        ("setup-failed", {"place": "node2", "file": "/s.sh", "what": "/s.sh: no"}, "run.setup_failed"),
+        ("a-kind-of-tomorrow", {}, "script.exited"),
+    ],
+)
+def test_command_that_was_not_started_is_explained_by_the_record(
+    kind: str, fields: dict[str, str], wanted: str
+) -> None:
+    row = {"state": "failed", "exit_code": 127, "problem": {"kind": kind, "fields": fields}}
+    first = {**FIRST, "exit_code": 127, "detail": row["problem"]}
+    cause = cause_in(judged([(STOPPED, ""), (row, "any words")], first=first, status={"has_details": True}))
+    assert cause.id == wanted
+    assert missing(cause.sentence, " ".join(fields.get("what", "").split())) == []
+
+
+@pytest.mark.parametrize(
+    ("detail", "wanted"),
+    [
+        ({"kind": "no-way-back", "fields": {"place": "10.0.0.1:7", "why": "timed out"}}, "run.no_way_back"),
+        ({"kind": "wrong-mpi", "fields": {}}, "run.wrong_mpi"),
+        ("damaged", None),
+    ],
+)
+def test_details_in_the_log_of_mpirun_are_read_and_not_shown(detail: object, wanted: str | None) -> None:
+    log = ["ipexctl: node2: in words that no program knows", DETAIL_MARK + json.dumps(detail)]
+    first = {**FIRST, "exit_code": None, "rank": None, "host": None, "kind": "not-begun"}
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=first, mpirun=log, status={"has_details": True})
+    assert cause_id(verdict) == wanted
+    assert [line.text for line in verdict.lines] == log[:1]
+
+
+def test_sentences_of_a_new_record_are_not_read() -> None:
+    words = "rank 1 on node2 disconnected: its wrapper process was killed"
+    first = {**FIRST, "exit_code": None, "kind": "lost", "detail": {"kind": "silent", "fields": {}}}
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=first, reason=words, status={"has_details": True})
+    assert cause_id(verdict) == "node.lost"
+
+
+@pytest.mark.parametrize(("reason", "was_limit"), [("the time limit of 9 s is over", True), ("it was killed", False)])
+def test_time_limit_of_an_old_record_is_read_from_its_reason(reason: str, was_limit: bool) -> None:
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=None, reason=reason, status={"exit_code": 124})
+    assert (verdict.first is not None and verdict.first.kind == "time-limit") == was_limit
+    assert any("--time-limit" in note for note in verdict.notes) == was_limit
 
 
 @pytest.mark.parametrize(

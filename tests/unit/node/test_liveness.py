@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.common.liveness import LEASE_LIMITS, REPORT_LIMITS, RETENTION_LIMITS, liveness_of
+from ipexctl.node.common.liveness import (
+    LEASE_LIMITS,
+    REPORT_LIMITS,
+    RETENTION_LIMITS,
+    WATCHED,
+    age_for_follower,
+    liveness_of,
+    sight_of,
+)
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RunStatus, State
 
@@ -49,3 +57,36 @@ def test_supervisor_on_another_machine_is_dead_after_the_silence_of_the_caller(a
 )
 def test_without_a_record_the_files_decide(signs: dict[str, bool], age: float, expected: list[str]) -> None:
     assert [liveness_of(None, age, limits, **signs) for limits in LIMITS] == expected
+
+
+@pytest.mark.parametrize(
+    ("is_here", "machine", "boot", "expected"),
+    [
+        (True, "node1", "b", "alive"),
+        (True, None, None, "alive"),
+        (False, "node1", "b", "gone"),
+        (False, "node1", None, "gone"),  # of an older version
+        (False, "node1", "before the reboot", "unknown"),
+        (False, "node2", "b", "unknown"),
+        (False, None, "b", "unknown"),
+        (None, "node1", "b", "unknown"),
+    ],
+)
+def test_only_node0_shows_that_a_supervisor_is_gone(
+    is_here: bool | None, machine: str | None, boot: str | None, expected: str
+) -> None:
+    assert sight_of(is_here, machine, boot, hostname="node1", host_boot="b") == expected
+
+
+@pytest.mark.parametrize(
+    ("age", "unchanged_for", "expected"),
+    [
+        (REPORT_LIMITS.remote - 1, WATCHED, "live"),  # the status is new, by the clock of its machine
+        (REPORT_LIMITS.remote, WATCHED - 1, "live"),
+        (REPORT_LIMITS.remote, WATCHED, "dead"),
+        (0.0, REPORT_LIMITS.remote, "dead"),
+    ],
+)
+def test_follower_needs_an_old_status_and_its_own_clock(age: float, unchanged_for: float, expected: str) -> None:
+    status = RunStatus("r", "running", supervisor=ALIVE._replace(machine="login7"))
+    assert liveness_of(status, age_for_follower(age, unchanged_for), REPORT_LIMITS) == expected

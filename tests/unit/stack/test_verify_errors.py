@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from stack_helpers import planned
 
+from ipexctl.node.common.records import Detail
 from ipexctl.node.env.replies import EnvRecord, Phase, VerifyResult
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.env.record import SCHEMA
@@ -33,6 +34,7 @@ NO_PEER = (
 TIMED_OUT: dict[str, object] = {"timed_out": True, "rc": 143, "seconds": 60.0}
 OTHER_NAME = "cannot import name 'a' from 'torch.b'"
 
+WRONG_RESULT = Detail("wrong-result", {"what": "the sum over 2 ranks is 4 to 4 and not 3"})
 CASES: list[tuple[str, str, dict[str, object], str, str]] = [
     ("ipex", IPEX_MISMATCH, {}, "torch 2.8 2.13.0+cpu", "ipexctl install"),
     ("ipex", "NameError: name 'exit' is not defined", {}, "torch", "ipexctl install"),
@@ -108,10 +110,17 @@ CASES: list[tuple[str, str, dict[str, object], str, str]] = [
     ("allreduce", "", {"timed_out": True, "rc": -15, "seconds": 60.0}, "60", "firewall"),
     (
         "allreduce",
-        "ArithmeticError: the sum over 2 ranks is 4 to 4 and not 3",
-        {},
-        "",
+        "VerificationError: the sum over 2 ranks is 4 to 4 and not 3",
+        {"detail": WRONG_RESULT},
+        "4 to 4",
         "doctor --smoke",
+    ),
+    (
+        "allreduce",
+        "VerificationError: no number",
+        {"detail": Detail("wrong-mpi", {"what": "no number"})},
+        "mpirun",
+        "--mpi",
     ),
     (
         "torch",
@@ -266,7 +275,7 @@ def test_no_fix_removes_an_environment(record: EnvRecord | None, of_user: bool) 
 
 
 def test_fix_for_a_user_python_does_not_suggest_another_stack() -> None:
-    _, fix = told("allreduce", "ArithmeticError: the sum over 2 ranks is 4", env="/opt/venv/bin/python")
+    _, fix = told("allreduce", "", env="/opt/venv/bin/python", detail=WRONG_RESULT)
     assert missing(fix, "doctor --smoke ipexctl install versions") == ["versions"]
 
 
