@@ -58,7 +58,7 @@ class RankOutput:
     kind: str = ""
     state: str = ""
     details: tuple[Detail, ...] = ()
-    """What programs of ours reported about it, for programs."""
+    """What programs of ipexctl reported about it, for programs."""
     is_short: bool = False
     """True if a cause counts wherever it is, as in the output of a verification."""
 

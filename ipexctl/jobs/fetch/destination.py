@@ -36,10 +36,6 @@ class WriteRefused(Exception):
     """One entry can't be written; the others can."""
 
 
-class LocalDiskError(HostError):
-    """The disk of the control machine, not the host, prevents the transfer."""
-
-
 @dataclass(frozen=True, slots=True)
 class MissingPart:
     """A file that is incomplete here: the bytes present, and their hash."""
@@ -89,7 +85,7 @@ class Destination:
             os.makedirs(root, exist_ok=True)
             self._top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise LocalDiskError(f"{root} on this machine can't be written to: {error.strerror or error}") from None
+            raise HostError(f"{root} on this machine can't be written to: {error.strerror or error}") from None
 
     def __enter__(self) -> Destination:
         return self
@@ -328,7 +324,7 @@ class Destination:
 
     def _disk(self, error: OSError) -> HostError:
         full = "; make room and run it again: it goes on from here" if error.errno in _FULL else ""
-        return LocalDiskError(f"{self.root} on this machine: {error.strerror or error}{full}")
+        return HostError(f"{self.root} on this machine: {error.strerror or error}{full}")
 
 
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

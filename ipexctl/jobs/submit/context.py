@@ -19,7 +19,7 @@ from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
-from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import RankEnv
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
@@ -89,7 +89,7 @@ def gather(
 
     `probed` are the hosts' facts, if they were gathered before and nothing was installed since.
     With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it. With
-    `before_install`, the environment is only a Python that all hosts have, or none. Raises a StartFailure.
+    `before_install`, the environment is only a Python that all hosts have, or none. Raises a StartError.
     """
     node0, *others = hosts
     paths = run_in_background(lambda: check_paths(hosts, request, pool, unsynced), "paths")
@@ -104,7 +104,7 @@ def gather(
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
     addresses = addresses_among(hosts, facts, request.iface) if others else {}
     if isinstance(addresses, Refusal):
-        raise StartFailure.of_refusal(addresses)
+        raise StartError(StartFailure.of_refusal(addresses))
     checked = paths.result()
     notes: tuple[str, ...] = ()
     if checked.env is not None:
@@ -120,7 +120,7 @@ def gather(
     try:
         files = node0_files.result()
     except HostError as error:
-        raise StartFailure.of_host(node0.name, error) from None
+        raise StartError(StartFailure.of_host(node0.name, error)) from None
     ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if others else None
     # An installed environment has the variables of its own setvars.sh.
     setup = request.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
@@ -134,7 +134,7 @@ def _common_python(facts: Mapping[str, Facts]) -> str:
 
 
 def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts]:
-    """The facts of all hosts, in their order; raises a StartFailure if one is missing or its home is another. Pure."""
+    """The facts of all hosts, in their order; raises a StartError if one is missing or its home is another. Pure."""
     facts: dict[str, Facts] = {}
     homes: dict[str, str] = {}
     for answer in answers:
@@ -144,17 +144,17 @@ def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[
         except HostError as error:
             leave_out = f"leave it out: -l '!{name}'" if len(hosts) > 1 else "see: ipexctl doctor"
             fix = f"{error.fix}; or {leave_out}" if error.fix else leave_out
-            raise replace(StartFailure.of_host(name, error), fix=fix) from None
+            raise StartError(replace(StartFailure.of_host(name, error), fix=fix)) from None
         homes[name] = home.path
     if refusal := check_same_home(
         {host.name: homes[host.name] for host in hosts}, [facts[host.name].account.user for host in hosts]
     ):
-        raise StartFailure.of_refusal(refusal)
+        raise StartError(StartFailure.of_refusal(refusal))
     return {host.name: facts[host.name] for host in hosts}  # the answers come in any order
 
 
 def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, Facts], home: str) -> RankEnv:
-    """The installed environment of that name; raises a StartFailure if it is not the same on every host. Pure."""
+    """The installed environment of that name; raises a StartError if it is not the same on every host. Pure."""
     found: dict[str, EnvRecord] = {}
     broken: set[str] = set()
     for host in hosts:
@@ -167,26 +167,32 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
     install = "ipexctl install" + ("" if name == DEFAULT_ENV else f" --env {name}")
     missing = tuple(host.name for host in hosts if host.name not in found)
     if broken_only := tuple(host for host in missing if host in broken):
-        raise StartFailure(
-            f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
-            f"{install} makes it again; or use another Python: --python PATH",
-            broken_only,
+        raise StartError(
+            StartFailure(
+                f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
+                f"{install} makes it again; or use another Python: --python PATH",
+                broken_only,
+            )
         )
     if missing:
         where = "" if len(hosts) == 1 else f" on {fold(missing)}"
-        raise StartFailure(
-            f"there is no environment {name}{where}",
-            f"{install} makes it, and so does run --install; or use another Python: --python PATH",
-            missing,
+        raise StartError(
+            StartFailure(
+                f"there is no environment {name}{where}",
+                f"{install} makes it, and so does run --install; or use another Python: --python PATH",
+                missing,
+            )
         )
     first = found[hosts[0].name]
     others = tuple(host for host, record in found.items() if record.name != first.name)
     if others:
-        raise StartFailure(
-            f"the environment {name} is {first.name} on {hosts[0].name} and {found[others[0]].name} on {fold(others)}: "
-            "ranks of different stacks cannot communicate",
-            f"{install} --upgrade makes it the same on all hosts",
-            others,
+        raise StartError(
+            StartFailure(
+                f"the environment {name} is {first.name} on {hosts[0].name} and {found[others[0]].name} on "
+                f"{fold(others)}: ranks of different stacks cannot communicate",
+                f"{install} --upgrade makes it the same on all hosts",
+                others,
+            )
         )
     prefix = f"{home}/envs/{first.name}"
     return RankEnv(
@@ -219,7 +225,7 @@ def planned_environment(
     chosen = choose_stack(StackRequest(request.torch, request.stack), facts, rows, env=request.env)
     if isinstance(chosen, Refusal):
         reason = f"there is no environment {request.env}, and it cannot be installed: {chosen.reason}"
-        raise StartFailure(reason, chosen.fix, chosen.hosts)
+        raise StartError(StartFailure(reason, chosen.fix, chosen.hosts))
     note = f"the environment {request.env} does not exist yet: this plan uses the one that install would make"
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
     plan = candidates[-1]

@@ -36,7 +36,7 @@ from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.preflight.trainer import trainer_note
 from ipexctl.jobs.submit.project import ProjectLocation, describe_project, files_in_other_generations
 from ipexctl.jobs.submit.records import launch_spec, logind_notes, nodes_of, plan_document, run_record
-from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.jobs.submit.start import Launch, clean_up, job_of
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
@@ -133,8 +133,8 @@ def plan_run(
                 note(text)
             tree = _upload(query, project, context, notify)
             return PlannedRun(_plan_in(tree, plan, project), context)
-    except StartFailure as failure:
-        return failure
+    except StartError as error:
+        return error.failure
 
 
 def submit_run(
@@ -186,8 +186,8 @@ def submit_run(
             connectivity = preflight.result()
             clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
             _start_mpirun(launch, connectivity, undo)
-    except StartFailure as failure:
-        return failure
+    except StartError as error:
+        return error.failure
     run_in_background(lambda: prune_local(registry, retention), "prune")
     return StartedRun(record, plan, launch, (*plan.notes, *logind_notes(context)), document)
 
@@ -280,7 +280,7 @@ def _release_tree(call: _Call, run: str, query: Future[ProjectSync]) -> frozense
 def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation, run: str) -> LaunchPlan:
     """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
 
-    Raises a StartFailure if there is no plan, a UserError if the ranks to show do not exist.
+    Raises a StartError if there is no plan, a UserError if the ranks to show do not exist.
     """
     options, notes = request.options, list[str]()
     if request.accelerate is not None:
@@ -302,7 +302,7 @@ def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation
         )
     )
     if isinstance(plan, Refusal):
-        raise StartFailure.of_refusal(plan)
+        raise StartError(StartFailure.of_refusal(plan))
     request.ranks.within(plan.world_size)
     return replace(plan, notes=(*plan.notes, *notes))
 
@@ -378,7 +378,7 @@ def _preflight(call: _Call, context: RunContext, plan: LaunchPlan) -> Connectivi
     script = with_environment(script, request, context) if script and request.sync else None
     try:
         text = check_script(nodes, context.env.python, script, call.pool) if script is not None else ""
-    except StartFailure:
+    except StartError:
         connectivity.result()  # raises the failure of a connection, which comes first
         raise
     if text:
@@ -407,11 +407,13 @@ def _upload(
     failed = [host for host in report.hosts if host.status in ("failed", "unreachable")]
     if failed:
         first = failed[0]
-        raise StartFailure(
-            f"{first.host.name}: the project could not be synced: {first.reason}",
-            first.fix,
-            tuple(host.host.name for host in failed),
-            first.exit_code,
+        raise StartError(
+            StartFailure(
+                f"{first.host.name}: the project could not be synced: {first.reason}",
+                first.fix,
+                tuple(host.host.name for host in failed),
+                first.exit_code,
+            )
         )
     for text in report.notes:  # such as credentials that were left out: never held back
         notify(f"note: {text}")
@@ -454,8 +456,8 @@ def _start_mpirun(launch: Launch, connectivity: ConnectivityRecord | None, undo:
     """Start the ranks. From then on nothing is undone, also where the run may have started."""
     try:
         launch.start_mpirun(connectivity)
-    except StartFailure as failure:
-        if failure.is_unsure:
+    except StartError as error:
+        if error.failure.is_unsure:
             undo.pop_all()
         raise
     undo.pop_all()

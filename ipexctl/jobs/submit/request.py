@@ -71,12 +71,9 @@ class RunRequest(RunOptions):
         return self.argv[0]
 
 
-@dataclass(eq=False)
-class StartFailure(Exception):
-    """Why a run was not started. Nothing of it runs anywhere, unless `is_unsure`.
-
-    The steps of a start raise it; `plan_run`, `submit_run` and `check_before_install` return it as a value.
-    """
+@dataclass(frozen=True, slots=True)
+class StartFailure:
+    """Why a run was not started: a value. Nothing of it runs anywhere, unless `is_unsure`."""
 
     reason: str
     fix: str = ""
@@ -98,6 +95,14 @@ class StartFailure(Exception):
     def with_call_options(self, options: CallOptions) -> StartFailure:
         """With the options of the call in each suggested command."""
         return replace(self, fix=(options.absolute() if self.changes_directory else options).apply(self.fix))
+
+
+class StartError(Exception):
+    """Raised by the steps of a start; `plan_run`, `submit_run` and `check_before_install` return its failure."""
+
+    def __init__(self, failure: StartFailure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
 
 
 def run_request(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.stop import stop
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.launch.plan import RANK_NAMES, LaunchPlan
 from ipexctl.node.common.job import (
     ConnectivityRecord,
@@ -149,7 +149,7 @@ class Launch:
 
     def upload_jobs(self, make_job: Callable[[Collection[str]], JobRecord | None], plan: str) -> None:
         """One round trip to each other store; the supervisor listens at the end. Node0's store gets its job from it.
-        Raises a StartFailure.
+        Raises a StartError.
 
         `make_job`: `job_of` for the plan, with the secrets. `plan`: the text of plan.json.
         """
@@ -171,11 +171,12 @@ class Launch:
         outcomes = self._pool.each(list(groups), upload)
         failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]
         if failures:
-            raise replace(failures[0], hosts=tuple(name for failure in failures for name in failure.hosts))
+            hosts = tuple(name for failure in failures for name in failure.hosts)
+            raise StartError(replace(failures[0], hosts=hosts))
         self._wait_for(self._listening)
 
     def start_mpirun(self, connectivity: ConnectivityRecord | None) -> None:
-        """Let the supervisor start mpirun; from then on the run continues on its own. Raises a StartFailure."""
+        """Let the supervisor start mpirun; from then on the run continues on its own. Raises a StartError."""
         start = self._start._replace(connectivity=connectivity)
         self._may_run = not self._supervisor.done()  # one that is lost by now gets no command
         self._send(as_json(start))
@@ -264,7 +265,7 @@ class Launch:
             if is_lost and not self._is_stopped(error):
                 fix = f"it may run: ipexctl ps shows it, ipexctl stop {self._record.id} stops it"
                 failure = replace(failure, fix=fix, is_unsure=True)
-            raise failure from None
+            raise StartError(failure) from None
 
     def _is_stopped(self, error: HostError) -> bool:
         """Stop a run that may have started, because the connection was lost; False if that is not confirmed."""

@@ -261,4 +261,4 @@ CANDIDATES: Final = (
     Candidate("the rank's own text, though it follows from another end", _own_text),
     Candidate("the record", _of_record),
 )
-"""In the order in which they are tried: a report of the kernel or of ours before texts, a cause before consequences."""
+"""In the order of the search: reports of the kernel or the supervisor before texts, causes before consequences."""

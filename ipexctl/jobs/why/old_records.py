@@ -3,7 +3,7 @@
 Decides nothing about a run: it finds, in the sentences of those versions, the details that newer agents write as fields
 (`node/common/records.py: Detail`), so that everything behind it reads fields alone. In goes a status without
 `has_details`, or lines that an old agent wrote into the output of a rank or into mpirun.log; out come the details.
-The sentences below are not those of today: they never change, and no other module looks for words of ours.
+The sentences below are not those of today: they never change, and no other module looks for words of ipexctl.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ RESTART_MARK = "[ipexctl: restart "
 
 
 class Detail(NamedTuple):
-    """What a program of ours reports, for other programs: more exact than a failure's `kind`.
+    """What a program of ipexctl reports, for other programs: more exact than a failure's `kind`.
 
     By the supervisor:  wrapper-killed, silent, cut-off, gave-up, unreadable (of lost ranks); not-begun {seconds};
                         mpirun-not-started, rank-not-started {why};

@@ -25,7 +25,7 @@ from ipexctl.jobs.submit.preflight.imports import (
     project_script,
     read_script,
 )
-from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
+from ipexctl.jobs.submit.request import RunRequest, StartError, check_ranks, check_request
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.node.network.replies import NodeResult
@@ -33,9 +33,9 @@ from ipexctl.remote.reply import Reply
 
 
 def refused(name: str, call: Callable[..., object], *arguments: Any) -> Case:
-    with pytest.raises(StartFailure) as caught:
+    with pytest.raises(StartError) as caught:
         call(*arguments)
-    return Case(name, caught.value.reason, caught.value.fix)
+    return Case(name, caught.value.failure.reason, caught.value.failure.fix)
 
 
 def between_hosts() -> list[Case]:

@@ -21,7 +21,7 @@ from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight import paths as places
 from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path
 from ipexctl.jobs.submit.project import ProjectLocation
-from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_ranks, check_request
+from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.network.connectivity import Connections
@@ -76,11 +76,11 @@ def test_open_connections_are_no_failure() -> None:
 
 def test_failed_login_is_reported_before_ports_with_trust_as_fix() -> None:
     results = {"b": NodeResult("back", "x"), "c": NodeResult("login", "denied")}
-    with pytest.raises(StartFailure) as caught:
+    with pytest.raises(StartError) as caught:
         ways.evaluate_connectivity("a", ADDRESSES, results)
-    assert caught.value.hosts == ("c",)
-    assert missing(caught.value.reason, "a c denied") == []
-    assert caught.value.fix.startswith("ipexctl trust")
+    assert caught.value.failure.hosts == ("c",)
+    assert missing(caught.value.failure.reason, "a c denied") == []
+    assert caught.value.failure.fix.startswith("ipexctl trust")
 
 
 RECORD = '{"key": "k", "checked": 100.5}'
@@ -171,11 +171,11 @@ MPI = "mpi /o/bin/mpirun\tmpirun (Open MPI) 5.0.11|\n"
 def test_missing_or_different_files_are_reported_with_their_host(
     python: str | None, answers: list[str], hosts: str, words: str
 ) -> None:
-    with pytest.raises(StartFailure) as caught:
+    with pytest.raises(StartError) as caught:
         evaluate(dict(zip("abc", answers, strict=False)), python)
-    assert caught.value.hosts == tuple(hosts)
-    assert missing(caught.value.reason, words) == []
-    assert ("--no-sync" in caught.value.fix) == ("--no-sync" in words)
+    assert caught.value.failure.hosts == tuple(hosts)
+    assert missing(caught.value.failure.reason, words) == []
+    assert ("--no-sync" in caught.value.failure.fix) == ("--no-sync" in words)
 
 
 def test_no_requested_paths_give_an_empty_result() -> None:

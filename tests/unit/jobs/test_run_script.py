@@ -27,7 +27,7 @@ from ipexctl.jobs.submit.preflight.imports import (
     read_script,
 )
 from ipexctl.jobs.submit.project import locate_project
-from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.remote.reply import Reply
@@ -120,9 +120,9 @@ def test_pip_in_a_docstring_does_not_put_the_check_in_doubt() -> None:
 
 
 def failure_of(script: ScriptFile, lacking: dict[str, list[str]]) -> StartFailure:
-    with pytest.raises(StartFailure) as caught:
+    with pytest.raises(StartError) as caught:
         check_imports(script, lacking)
-    return caught.value
+    return caught.value.failure
 
 
 def test_modules_of_the_project_are_not_required(tmp_path: Path) -> None:
@@ -270,10 +270,10 @@ def test_different_homes_are_named_in_the_order_of_the_hosts() -> None:
     hosts = [Host(name, name) for name in ("a", "b", "c")]
     paths = {"a": "/h/a", "b": "/h/b", "c": "/h/c"}
     answers = [HostFacts(host, "ok", facts=healthy()._replace(home=HomeDirectory(paths[host.name]))) for host in hosts]
-    with pytest.raises(StartFailure) as refused:
+    with pytest.raises(StartError) as refused:
         complete_facts(hosts, reversed(answers))
-    assert refused.value.hosts == ("b", "c")
-    assert "/h/a on a and /h/b on b" in refused.value.reason
+    assert refused.value.failure.hosts == ("b", "c")
+    assert "/h/a on a and /h/b on b" in refused.value.failure.reason
 
 
 @pytest.mark.parametrize(

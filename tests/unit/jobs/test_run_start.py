@@ -23,7 +23,7 @@ from ipexctl.jobs.submit import pipeline
 from ipexctl.jobs.submit.context import gather
 from ipexctl.jobs.submit.pipeline import hosts_with_job_files
 from ipexctl.jobs.submit.project import ProjectLocation
-from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.jobs.submit.start import Launch, LaunchSpec
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.common.job import (
@@ -150,9 +150,9 @@ def begin(pool: FakeSessionPool, with_ranks: str = "ab", **more: Any) -> StartFa
     try:
         launch.upload_jobs(partial(job, with_ranks=with_ranks), "{}")
         launch.start_mpirun(None)
-    except StartFailure as failure:
+    except StartError as error:
         launch.abandon()
-        return failure
+        return error.failure
     return None
 
 
@@ -302,7 +302,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
         ended.append("checks")
 
     def fail(*_: object) -> None:
-        raise StartFailure("no")
+        raise StartError(StartFailure("no"))
 
     fakes: dict[str, Callable[..., object]] = {
         "start_reading": lambda *_: None,
@@ -329,9 +329,9 @@ def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
             raise Unreachable("no route to host")
 
     pool = SessionPool(cast("Connector", FakeConnector()), Cancel(), forks=2)
-    with pytest.raises(StartFailure) as caught:
+    with pytest.raises(StartError) as caught:
         gather(HOSTS, REQUEST, pool)
-    assert caught.value.hosts == ("a",)
+    assert caught.value.failure.hosts == ("a",)
     del caught
     gc.collect()
     assert not pool.cancel.thrown

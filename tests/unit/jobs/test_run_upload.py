@@ -15,7 +15,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.submit.pipeline import _upload, restart_note
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.records import launch_spec
-from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import LaunchOptions
 
 PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
@@ -50,8 +50,8 @@ def done(value: Any) -> Future[Any]:
 def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
     sync = Sync(needs_upload=True)
     failed: Future[Any] = Future()
-    failed.set_exception(StartFailure("REASON"))
-    with pytest.raises(StartFailure, match="REASON"):
+    failed.set_exception(StartError(StartFailure("REASON")))
+    with pytest.raises(StartError, match="REASON"):
         _upload(done(sync), PROJECT, CONTEXT, print, failed)
     assert not sync.is_uploaded
 

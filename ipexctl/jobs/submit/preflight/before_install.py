@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.jobs.submit.context import gather, has_environment
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import ScriptFile, check_imports, with_environment
-from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
@@ -61,8 +61,8 @@ def check_before_install(
         if has_environment(request.env, context.facts):
             return ""  # the hosts get an environment that exists, with the packages that were added to it
         return check_modules(with_environment(project.script, request, context), [host.name for host in nodes], request)
-    except StartFailure as failure:
-        return failure
+    except StartError as error:
+        return error.failure
 
 
 def _nodes(hosts: Sequence[Host], counts: Sequence[int]) -> list[Host]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.command import Command, login_line
@@ -78,7 +78,7 @@ def parse_node0(text: str) -> Node0Files:
 
 
 def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: SessionPool) -> ConnectivityRecord | None:
-    """One round trip to node0, the first host; none for a single host. Raises a StartFailure.
+    """One round trip to node0, the first host; none for a single host. Raises a StartError.
 
     Connections that worked between the same hosts in the last minutes are not checked again; a run that fails removes
     that record.
@@ -117,7 +117,7 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
         results = {name: nodes.record(ssh_name).decode(NodeResult) for ssh_name, name in names.items()}
         record = ConnectivityRecord(key, reply.number("began")) if key else None
     except HostError as error:
-        raise StartFailure.of_host(node0.name, error) from None
+        raise StartError(StartFailure.of_host(node0.name, error)) from None
     evaluate_connectivity(node0.name, context.addresses, results)
     return record
 
@@ -139,29 +139,35 @@ def connectivity_key(hosts: Sequence[Host], connections: Connections, context: R
 
 
 def evaluate_connectivity(node0: str, addresses: Mapping[str, str], results: Mapping[str, NodeResult]) -> None:
-    """Raises a StartFailure, for logins first: the ports of a node without a login are unknown. Pure."""
+    """Raises a StartError, for logins first: the ports of a node without a login are unknown. Pure."""
     for kind in ("login", "back", "there"):
         failed = tuple(name for name, result in results.items() if result.kind == kind)
         if not failed:
             continue
         text = results[failed[0]].text
         if kind == "login":
-            raise StartFailure(
-                f"node0 ({node0}) cannot log into {fold(failed)}, where mpirun starts ranks by ssh"
-                + (f": {text}" if text else ""),
-                "ipexctl trust allows it; ipexctl doctor shows details",
-                failed,
+            raise StartError(
+                StartFailure(
+                    f"node0 ({node0}) cannot log into {fold(failed)}, where mpirun starts ranks by ssh"
+                    + (f": {text}" if text else ""),
+                    "ipexctl trust allows it; ipexctl doctor shows details",
+                    failed,
+                )
             )
         if kind == "back":
-            raise StartFailure(
-                f"{fold(failed)} cannot connect to {node0} at {addresses[node0]}: {text}; is there a firewall on "
-                f"{node0}, or between them?",
-                _OPEN_PORTS,
-                (node0, *failed),
+            raise StartError(
+                StartFailure(
+                    f"{fold(failed)} cannot connect to {node0} at {addresses[node0]}: {text}; is there a firewall on "
+                    f"{node0}, or between them?",
+                    _OPEN_PORTS,
+                    (node0, *failed),
+                )
             )
         where = f"{failed[0]} at {addresses[failed[0]]}" if len(failed) == 1 else fold(failed)
-        raise StartFailure(
-            f"{node0} cannot connect to {where}: {text}; is there a firewall there, or between them?",
-            _OPEN_PORTS,
-            failed,
+        raise StartError(
+            StartFailure(
+                f"{node0} cannot connect to {where}: {text}; is there a firewall there, or between them?",
+                _OPEN_PORTS,
+                failed,
+            )
         )

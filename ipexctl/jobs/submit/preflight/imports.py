@@ -19,7 +19,7 @@ from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.trainer import uses_trainer
-from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call_line, script_text
@@ -282,7 +282,7 @@ def package_of(module: str) -> str:
 
 
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:
-    """One round trip to every host. Returns a note, or an empty text, if the run may start; else raises a StartFailure.
+    """One round trip to every host. Returns a note, or an empty text, if the run may start; else raises a StartError.
 
     Raises a FileError for a syntax error that the first host has found.
     """
@@ -300,7 +300,7 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
     for host in hosts:
         done = outcomes[host.name]
         if done.result is None:
-            raise StartFailure.of_host(host.name, done.error or HostError("it gave no answer"))
+            raise StartError(StartFailure.of_host(host.name, done.error or HostError("it gave no answer")))
         missing[host.name], fault = done.result
         if fault is not None:
             check_syntax(script, fault)
@@ -320,7 +320,7 @@ def check_syntax(script: ScriptFile, error: Reply) -> NoReturn:
 
 
 def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> str:
-    """A note, or an empty text, if the run may start; else raises a StartFailure. `missing`: of each host. Pure."""
+    """A note, or an empty text, if the run may start; else raises a StartError. `missing`: of each host. Pure."""
     by_module: dict[str, list[str]] = {}
     for host, modules in missing.items():
         for module in modules:
@@ -333,7 +333,7 @@ def check_imports(script: ScriptFile, missing: Mapping[str, Sequence[str]]) -> s
     reason = f"{fold(hosts)} {'lacks' if len(hosts) == 1 else 'lack'} {_named(same_hosts, script.name)}"
     if script.doubt:
         return f"{reason}; {script.doubt}, so the run starts all the same"
-    raise StartFailure(reason, _fix(needed, script), hosts, changes_directory=bool(script.call_from_above))
+    raise StartError(StartFailure(reason, _fix(needed, script), hosts, changes_directory=bool(script.call_from_above)))
 
 
 def _named(imports: Sequence[Import], script: str) -> str:

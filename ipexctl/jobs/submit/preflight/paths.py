@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.software import Mpi, parse_mpi
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.data_copy import copy_line
-from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import LaunchOptions, RankEnv
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import script_text
@@ -107,7 +107,7 @@ def check_paths(
     unsynced: str = "",
     local_data: Mapping[str, str] | None = None,
 ) -> CheckedPaths:
-    """One round trip, or none if the user named no path; raises a StartFailure. `unsynced`: a path to check.
+    """One round trip, or none if the user named no path; raises a StartError. `unsynced`: a path to check.
 
     `local_data`: the data directories that the control machine has, with their paths there (default: the same paths).
     """
@@ -141,7 +141,7 @@ def check_paths(
     outcomes = {done.host.name: done for done in pool.each(hosts, check)}  # to its end, and they come in any order
     for done in (outcomes[host.name] for host in hosts):
         if done.error is not None:
-            raise StartFailure.of_host(done.host.name, done.error)
+            raise StartError(StartFailure.of_host(done.host.name, done.error))
         found[done.host.name] = done.result or FoundPaths()
     local_data = {path: path for path in data if os.path.isdir(path)} if local_data is None else local_data  # noqa: PTH112
     checked = evaluate_paths({host.name: found[host.name] for host in hosts}, request.python, hosts, local_data)
@@ -149,7 +149,7 @@ def check_paths(
 
 
 def check_data(hosts: Sequence[Host], request: RunRequest, root: Path, tree: str, pool: SessionPool) -> None:
-    """Check relative --data directories, which are below the project's tree on the hosts. Raises a StartFailure.
+    """Check relative --data directories, which are below the project's tree on the hosts. Raises a StartError.
 
     `root`: the project on the control machine.
     """
@@ -197,7 +197,7 @@ def _parse_python(text: str) -> FoundPython:
 def evaluate_paths(
     found: Mapping[str, FoundPaths], python: str | None, hosts: Sequence[Host], local_data: Mapping[str, str]
 ) -> CheckedPaths:
-    """`found` is in the order of the hosts. Raises a StartFailure. Pure."""
+    """`found` is in the order of the hosts. Raises a StartError. Pure."""
     missing: dict[str, list[str]] = {}
     for name, paths in found.items():
         for line in paths.missing:
@@ -218,7 +218,7 @@ def evaluate_paths(
         else:
             reason = f"{line} does not exist on {fold(names)}"
             fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
-        raise StartFailure(reason, fix, tuple(names))
+        raise StartError(StartFailure(reason, fix, tuple(names)))
     mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
     if python is None:
         return CheckedPaths(None, mpi)
@@ -227,10 +227,13 @@ def evaluate_paths(
     if broken:
         first = next(iter(broken))
         failing = tuple(name for name, text in broken.items() if text == broken[first])
-        raise StartFailure(
-            f"--python {python} on {fold(failing)}: {broken[first]}",
-            "name a Python that has the same path on every host; without --python: the environment of ipexctl install",
-            failing,
+        raise StartError(
+            StartFailure(
+                f"--python {python} on {fold(failing)}: {broken[first]}",
+                "name a Python that has the same path on every host; without --python: the environment of ipexctl "
+                "install",
+                failing,
+            )
         )
     env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
     return CheckedPaths(env, mpi)
@@ -243,10 +246,13 @@ def _same_mpi(mpis: Mapping[str, Mpi]) -> Mpi | None:
     for name, other in mpis.items():
         if (other.flavor, other.version) != (mpi.flavor, mpi.version):
             version, other_version = (f"{found.flavor} {found.version or ''}".strip() for found in (mpi, other))
-            raise StartFailure(
-                f"{mpi.path} is {version} on {first} and {other_version} on {name}: they cannot start ranks together",
-                "use the same MPI on every host; without --mpi: the one that ipexctl install brings",
-                (name,),
+            raise StartError(
+                StartFailure(
+                    f"{mpi.path} is {version} on {first} and {other_version} on {name}: they cannot start ranks "
+                    "together",
+                    "use the same MPI on every host; without --mpi: the one that ipexctl install brings",
+                    (name,),
+                )
             )
     return mpi
 
@@ -255,19 +261,23 @@ def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEn
     first, *_ = pythons
     for name, found in pythons.items():
         if found.version < _OLDEST_PYTHON:
-            raise StartFailure(
-                f"--python {python} on {name} is Python {'.'.join(map(str, found.version))}",
-                "ranks need Python 3.8 or newer: --python PATH",
-                (name,),
+            raise StartError(
+                StartFailure(
+                    f"--python {python} on {name} is Python {'.'.join(map(str, found.version))}",
+                    "ranks need Python 3.8 or newer: --python PATH",
+                    (name,),
+                )
             )
         for package in ("python", *_SAME_PACKAGES):
             version, other_version = pythons[first].version_of(package), found.version_of(package)
             if version != other_version:
-                raise StartFailure(
-                    f"--python {python} has {package} {version} on {first} and {other_version} on {name}: ranks of "
-                    "different stacks cannot communicate",
-                    "use the same packages on every host, or: ipexctl install",
-                    (name,),
+                raise StartError(
+                    StartFailure(
+                        f"--python {python} has {package} {version} on {first} and {other_version} on {name}: ranks of "
+                        "different stacks cannot communicate",
+                        "use the same packages on every host, or: ipexctl install",
+                        (name,),
+                    )
                 )
     found = pythons[first]
     variables, prepended = {"PATH": f"{found.prefix}/bin"}, ["PATH"]
