@@ -353,7 +353,7 @@ def answers_about_liveness() -> list[str]:
 _SECONDS = re.compile(r"\b(?:[Ss]econds|[Mm]inutes)\b")
 
 
-@row("time constants of modules that are not in the limits file of their side", wanted=40)
+@row("time constants of modules that are not in the limits file of their side", wanted=90)
 def time_constants() -> list[str]:
     """A constant at the top of a module with a number, and a comment or a name that says that it is a time."""
     found = []

@@ -27,12 +27,12 @@ def dump_command(
     from ipexctl.cli.run_hosts import call_node0, chosen_ranks
     from ipexctl.jobs.dump import dump
     from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.jobs.stop import ANSWER_TIMEOUT
+    from ipexctl.limits import STOP_ANSWER
     from ipexctl.node.common.records import RunStatus
     from ipexctl.ui.dump import show, show_json, show_over
 
     check_seconds("--timeout", timeout)
-    seconds = timeout or ANSWER_TIMEOUT
+    seconds = timeout or STOP_ANSWER
     record = RunRegistry().find(run)
     wanted = chosen_ranks(record, ranks)
 

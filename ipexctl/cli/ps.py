@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.ps import KnownRun
     from ipexctl.jobs.registry import RunRecord, RunRegistry
     from ipexctl.jobs.retention import RetentionLimits
+    from ipexctl.limits import PS_ANSWER
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -46,7 +47,7 @@ def ps_command(
     from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.cli.run_hosts import connector_of
-    from ipexctl.jobs.ps import QUERY_TIMEOUT, forgettable, query_runs, with_copies
+    from ipexctl.jobs.ps import forgettable, query_runs, with_copies
     from ipexctl.jobs.registry import RunRegistry, abandoned_runs
     from ipexctl.jobs.retention import read_limits
     from ipexctl.remote.cancel import Cancel
@@ -70,7 +71,7 @@ def ps_command(
         def open_session(record: RunRecord, host: Host | None = None) -> Session:
             return connectors.enter_context(connector_of(record, output)).open(host or record.node0, cancel)
 
-        runs = query_runs(records, open_session, cancel, timeout=timeout or QUERY_TIMEOUT)
+        runs = query_runs(records, open_session, cancel, timeout=timeout or PS_ANSWER)
         if prune:
             code = _prune(register, runs, keep, open_session, cancel, output, dry_run=dry_run)
             raise typer.Exit(interrupt.code or code)

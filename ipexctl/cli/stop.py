@@ -24,14 +24,15 @@ def stop_command(
     from ipexctl.cli.run_hosts import call_node0
     from ipexctl.jobs.local_copy import save_final_status
     from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.jobs.stop import ANSWER_TIMEOUT, stop
+    from ipexctl.jobs.stop import stop
+    from ipexctl.limits import STOP_ANSWER
     from ipexctl.node.common.records import FINAL
     from ipexctl.ui.ps import show_stopped
 
     if output.json:
         raise UserError("stop has no --json", fix="ipexctl ps --json says how runs are")
     check_seconds("--timeout", timeout)
-    seconds = timeout or ANSWER_TIMEOUT
+    seconds = timeout or STOP_ANSWER
     registry = RunRegistry()
     record = registry.find_named(run, "stop")
     result = call_node0(record, output, lambda session, cancel: stop(session, record, timeout=seconds, cancel=cancel))

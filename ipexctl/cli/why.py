@@ -26,13 +26,14 @@ def why_command(
     from ipexctl.cli.hosts import check_seconds, open_pool
     from ipexctl.cli.run_hosts import run_options
     from ipexctl.jobs.registry import RunRegistry, read_failed_call
-    from ipexctl.jobs.why.why import QUERY_TIMEOUT, mention_failed_call, why
+    from ipexctl.jobs.why.why import mention_failed_call, why
+    from ipexctl.limits import WHY_ANSWER
     from ipexctl.ui.why import as_json, show
 
     check_seconds("--timeout", timeout)
     registry = RunRegistry()
     record = registry.find(run)
-    seconds = timeout or QUERY_TIMEOUT
+    seconds = timeout or WHY_ANSWER
     with open_pool(run_options(record, output)) as (pool, _):
         connect = partial(pool.connector.open, record.node0, pool.cancel)
         report = why(record, connect, registry.directory, pool.cancel, timeout=seconds)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.facts.probe import probe_command
+from ipexctl.limits import PROBE_REST
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import HostError, HostResult, TimedOut, Unreachable
 from ipexctl.remote.session import OutputCollector
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.outcome import HostStatus
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-
-
-REST_SECONDS: Final = 5.0
-"""A slow login doesn't count: the probe's first output comes at its start."""
 
 
 class Skew(NamedTuple):
@@ -75,11 +72,11 @@ class _Output(OutputCollector):
         if stream == "stdout":
             if self.received is None:
                 self.received = time.time()
-                self._deadline.limit(REST_SECONDS)
+                self._deadline.limit(PROBE_REST)
             super().sink(stream, data)
 
     def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
-        """Status, reason and fix. It is none that REST_SECONDS were over, if the host ended the probe then."""
+        """Status, reason and fix. It is none that PROBE_REST were over, if the host ended the probe then."""
         if not isinstance(error, TimedOut) or self._deadline.seconds == timeout:
             return error.status, error.reason, error.fix
         if not error.left_running:
@@ -97,7 +94,7 @@ def gather_facts(
 ) -> Iterator[HostFacts]:
     """Probe every host and yield results as they come. Every host resolves the names of all.
 
-    A file server that is down or a program that hangs must not block it: REST_SECONDS after a host's first output
+    A file server that is down or a program that hangs must not block it: PROBE_REST after a host's first output
     everything is ended there, and the facts that have come are used. After a timeout or a lost connection, the result
     has the facts that arrived before, and the reason.
     """

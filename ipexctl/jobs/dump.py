@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.jobs.ranks import describe_ranks
-from ipexctl.jobs.stop import ANSWER_TIMEOUT
+from ipexctl.limits import DUMP_WAIT, STOP_ANSWER
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
 from ipexctl.remote.outcome import HostError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
-WAIT: Final = 10.0
 _MOST_TEXT: Final = 1 << 20
 """Characters that are parsed of a process; a node sends at most an eighth of that."""
 _THREAD: Final = re.compile(
@@ -236,7 +235,7 @@ def dump(
     ranks: Sequence[int] | None,
     cancel: Cancel | None = None,
     *,
-    timeout: float = ANSWER_TIMEOUT,
+    timeout: float = STOP_ANSWER,
 ) -> Dump | RunStatus:
     """Request the stacks from node0; the status of a run that is over. Raises a HostError."""
     receiver, found = DumpReceiver(record.world_size), None
@@ -245,7 +244,7 @@ def dump(
         nonlocal found
         found = receiver.add(decode_json(frame[1])) or found
 
-    request: DumpRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": WAIT}
+    request: DumpRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": DUMP_WAIT}
     reply = call_on_node0(
         session, record, "run.runs", "dump", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.node0 import call_on_node0
+from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.option_defaults import FORKS
 from ipexctl.remote.fanout import fan_out
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
-
-QUERY_TIMEOUT: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def query_runs(
     records: Sequence[RunRecord],
     open_session: Callable[[RunRecord], Session],
     cancel: Cancel,
-    timeout: float = QUERY_TIMEOUT,
+    timeout: float = PS_ANSWER,
 ) -> list[KnownRun]:
     """Every run with its state, in the order of the records."""
     places: dict[tuple[Host, str], list[RunRecord]] = {}

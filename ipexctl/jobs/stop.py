@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ipexctl.jobs.node0 import call_on_node0
+from ipexctl.limits import STOP_ANSWER, STOP_WAIT
 from ipexctl.node.common.records import RunStatus, State, read_status
 
 if TYPE_CHECKING:
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
     from ipexctl.node.run.runs import StopRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-
-WAIT: Final = 20.0
-"""Seconds for all ranks to exit: there are four between TERM and KILL."""
-ANSWER_TIMEOUT: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +30,8 @@ def stop(
     record: RunRecord,
     *,
     number: int = signal.SIGTERM,
-    wait: float = WAIT,
-    timeout: float = ANSWER_TIMEOUT,
+    wait: float = STOP_WAIT,
+    timeout: float = STOP_ANSWER,
     cancel: Cancel | None = None,
 ) -> StopResult:
     """Signal the supervisor, and wait until the run has ended. Raises a HostError."""

@@ -21,12 +21,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.frames import CompressedFrameReader, FrameError
 from ipexctl.remote.command import Command
 from ipexctl.remote.event_reader import DEFAULT_LIMITS, EventReader
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.program_errors import explain_stderr
-from ipexctl.remote.session import MOST_SILENCE, ChunkStream, chunks_of
+from ipexctl.remote.session import ChunkStream, chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -274,7 +275,7 @@ def _run(
         return _frame_reader(on_frame) if kind == "frames" and on_frame is not None else on_event(event)
 
     output = EventReader(handle_event, limits)
-    ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=MOST_SILENCE)
+    ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=STEP_SILENCE)
     if last and last[0]["event"] == "failed":
         reason = str(last[0].get("reason") or "it failed without a reason")
         raise HostError(reason, str(last[0].get("fix") or ""))

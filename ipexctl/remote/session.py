@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from ipexctl.limits import STEP_SILENCE
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut
 from ipexctl.text import rough_duration
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 MAX_OUTPUT: Final = 16 << 20
 """Bytes of output that are collected of one command."""
-MOST_SILENCE: Final = 3600.0
-"""Seconds that a step of ipexctl without `--timeout` may neither print nor read: then a disk of the host hangs."""
 OVERTIME: Final = 0.2
 """Seconds to read, after a deadline, what came before it while this process was stopped (Ctrl-Z)."""
 _STDIN_CHUNK: Final = 1 << 18
@@ -199,7 +198,7 @@ def capture(
 ) -> Captured:
     """Run a command of ipexctl and collect its output."""
     output = OutputCollector()
-    ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=MOST_SILENCE)
+    ended = session.run(command, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=STEP_SILENCE)
     return Captured(ended, output.stdout, output.stderr)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import paramiko
 
-from ipexctl.remote import tcp
+from ipexctl import limits
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import GRACE, MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
@@ -133,7 +133,7 @@ class SshSession(Session):
         Neither request has a time limit of its own. A command that was sent may run before sshd has answered. So a
         cancelled call waits a moment for the answer: only then its processes can be ended over this connection.
         """
-        limit = Deadline(deadline.left(tcp.DEAD_AFTER), deadline.cancel)
+        limit = Deadline(deadline.left(limits.DEAD_AFTER), deadline.cancel)
         channel = None
         try:
             with limit.closing(self._transport.close):
@@ -172,7 +172,7 @@ class SshSession(Session):
                     raise timed_out(deadline)
                 if overtime is not None:
                     reader.wake.wait(overtime.left())
-                elif not reader.wake.wait(deadline.left(tcp.DEAD_AFTER / 2)):
+                elif not reader.wake.wait(deadline.left(limits.DEAD_AFTER / 2)):
                     keepalive.check()
 
     def _result(self, reader: _OutputReader) -> Ended:
@@ -313,7 +313,7 @@ class _Keepalive:
         if self._sent_at is None:
             self._sent_at = time.monotonic()
             threading.Thread(target=self._send_request, name="keepalive", daemon=True).start()
-        elif time.monotonic() - self._sent_at > tcp.DEAD_AFTER:
+        elif time.monotonic() - self._sent_at > limits.DEAD_AFTER:
             raise _lost(None)
 
     def _send_request(self) -> None:

@@ -19,11 +19,9 @@ import struct
 import threading
 from typing import Any
 
+from ipexctl import limits
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
-
-DEAD_AFTER = 30
-"""Seconds without any packet from the peer's kernel before the connection counts as lost."""
 
 _POLL_INTERVAL = 0.2
 """Seconds between two checks for cancellation during a connect."""
@@ -105,10 +103,10 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
-        (socket.TCP_KEEPIDLE, DEAD_AFTER // 2),
+        (socket.TCP_KEEPIDLE, limits.DEAD_AFTER // 2),
         (socket.TCP_KEEPINTVL, 5),
         (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, DEAD_AFTER * 1000),
+        (socket.TCP_USER_TIMEOUT, limits.DEAD_AFTER * 1000),
     ):
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 import pytest
 
 from cli_helpers import processes_with
+from ipexctl import limits
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from ipexctl.lab.system import in_host
 from ipexctl.node.common.frames import StreamName
-from ipexctl.remote import tcp as dial
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
@@ -124,7 +124,7 @@ def test_killed_sshd_is_reported_as_lost_connection(session: Session, lab3: Lab)
 def test_silent_host_is_detected_during_a_command(
     make_lab: Callable[[LabSpec], Lab], spec: LabSpec, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dial, "DEAD_AFTER", 4)
+    monkeypatch.setattr(limits, "DEAD_AFTER", 4)
     lab = make_lab(spec)
     with opened(read_hosts_file(lab.hostfile)[1]) as session:
         timer = threading.Timer(0.5, break_host, (lab.hosts[1], fault))

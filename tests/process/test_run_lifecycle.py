@@ -206,7 +206,7 @@ def test_setup_file_that_hangs_is_reported_and_ended(make: Callable[..., Run], t
     setup = tmp_path / "setvars.sh"
     setup.write_text(f"WHOSE={tmp_path}/runs/run0 sleep 600\n")
     run = make(
-        "print(1)", job={"setup": str(setup)}, patches={"common.environ": ("SOURCED = 90.0", "SOURCED = 1.0")}
+        "print(1)", job={"setup": str(setup)}, patches={"common.limits": ("SETUP_FILE = 90.0", "SETUP_FILE = 1.0")}
     ).start()
     assert run.wait()["exit_code"] == 127
     assert missing(run.output(0, "err").decode(), "setvars.sh 1") == []

@@ -161,7 +161,7 @@ def test_output_of_mpirun_that_started_no_rank_is_reported(make: Callable[..., R
 def test_rank_that_never_starts_is_named(make: Callable[..., Run]) -> None:
     alone = [sys.executable, "-c", "import os, sys; os.environ['PMI_RANK'] = '0'; os.execv(sys.argv[1], sys.argv[1:])"]
     run = make(
-        SLEEP_FOREVER, launch=alone, patches={"run.supervisor": ("BEGIN_TIME = 120.0", "BEGIN_TIME = 2.0")}
+        SLEEP_FOREVER, launch=alone, patches={"common.limits": ("RANKS_BEGIN = 120.0", "RANKS_BEGIN = 2.0")}
     ).start()
     status = run.wait()
     assert (status["state"], missing(status["reason"], "1 here 2")) == ("failed", [])

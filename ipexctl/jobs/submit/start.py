@@ -21,6 +21,7 @@ from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.stop import stop
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.launch.plan import RANK_NAMES, LaunchPlan
+from ipexctl.limits import JOB_UPLOAD, RUN_START
 from ipexctl.node.common.job import (
     ConnectivityRecord,
     JobRecord,
@@ -53,9 +54,6 @@ if TYPE_CHECKING:
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
 """Files that every Python of a rank imports, in a directory of their own."""
-_UPLOAD_SECONDS: Final = 60.0
-_START_SECONDS: Final = 120.0
-"""For the supervisor to listen, and to start mpirun."""
 _CONFIRM_SECONDS: Final = 6.0
 """For a supervisor to write its record, after the connection was lost while it was starting mpirun."""
 _CLEANUP_SECONDS: Final = 5.0
@@ -160,7 +158,7 @@ class Launch:
         def upload(host: Host, session: Session) -> None:
             job = File("job.json", self._job_text(groups[host], make_job).encode())
             files = io.BytesIO(_packed([*self._agent, job]))
-            result = capture(session, command, stdin=files, timeout=_UPLOAD_SECONDS, cancel=self._pool.cancel)
+            result = capture(session, command, stdin=files, timeout=JOB_UPLOAD, cancel=self._pool.cancel)
             if not result.ended.ok:
                 lines = result.stderr.decode(errors="replace").strip().splitlines()
                 if lines and (refused := home_refusal(lines[-1], self._record.home)) is not None:
@@ -247,7 +245,7 @@ class Launch:
         """Wait for this event or the end of the supervisor's call, which is then the failure."""
         with self._pool.cancel.waking(self._cancel.throw):
             futures: tuple[Future[Any], ...] = (future, self._supervisor)
-            wait(futures, _START_SECONDS, FIRST_COMPLETED)
+            wait(futures, RUN_START, FIRST_COMPLETED)
             is_late = not (future.done() or self._supervisor.done())
             if is_late:
                 self._cancel.throw()
@@ -256,7 +254,7 @@ class Launch:
             return
         try:
             if is_late:
-                raise TimedOut(f"the supervisor did not start within {_START_SECONDS:g} s")
+                raise TimedOut(f"the supervisor did not start within {RUN_START:g} s")
             self._supervisor.result()
             raise HostError("the supervisor ended before it had started the run")
         except HostError as error:

@@ -12,6 +12,7 @@ from ipexctl.jobs.dump import Dump, DumpReceiver, dump
 from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
+from ipexctl.limits import DUMP_FRESH, WHY_ANSWER
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.remote.cancel import Cancel
@@ -26,11 +27,8 @@ if TYPE_CHECKING:
     from ipexctl.node.run.run_snapshot import SnapshotRequest
     from ipexctl.remote.session import Session
 
-QUERY_TIMEOUT: Final = 60.0
 _MAX_OUTPUT: Final = 64 << 20
 """Bytes of all ranks' last lines and stacks."""
-_FRESH: Final = 60.0
-"""Seconds for which a stack dump of a running run is not taken again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def why(
     runs: Path,
     cancel: Cancel,
     *,
-    timeout: float = QUERY_TIMEOUT,
+    timeout: float = WHY_ANSWER,
 ) -> WhyResult:
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
     try:
@@ -68,7 +66,7 @@ def _with_fresh_dump(
     snapshot: RunSnapshot, session: Session, record: RunRecord, timeout: float, cancel: Cancel
 ) -> RunSnapshot:
     """Take a stack dump, if the newest one is old."""
-    if snapshot.dump is not None and 0 <= (snapshot.now or 0.0) - snapshot.dump.at < _FRESH:
+    if snapshot.dump is not None and 0 <= (snapshot.now or 0.0) - snapshot.dump.at < DUMP_FRESH:
         return snapshot
     try:
         taken = dump(session, record, None, cancel, timeout=timeout)
@@ -148,7 +146,7 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
     what = " can't be reached" if is_away else ""
     away = f"node0 ({record.node0.name}){what}: {error.reason}"
     try:
-        snapshot = _copied_snapshot(record, runs, QUERY_TIMEOUT, cancel)
+        snapshot = _copied_snapshot(record, runs, WHY_ANSWER, cancel)
     except HostError:
         snapshot = None
     if snapshot is not None and snapshot.status.state in FINAL:

@@ -8,11 +8,11 @@ import shlex
 import subprocess
 from typing import TYPE_CHECKING, Collection
 
+from ipexctl.node.common.limits import SETUP_FILE
+
 if TYPE_CHECKING:
     from ipexctl.node.common.job import Variables
 
-SOURCED = 90.0
-"""Seconds for a setup file: one that waits for input would block without a message."""
 _ACCOUNT_VARIABLES = ("HOME", "USER", "LOGNAME", "SHELL")
 
 
@@ -36,11 +36,11 @@ def source_setup(setup: str, environ: dict[str, str]) -> dict[str, str]:
     script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; exec env -0"
     try:
         argv = ["bash", "-c", script]
-        done = subprocess.run(argv, env=environ, capture_output=True, check=False, timeout=SOURCED)
+        done = subprocess.run(argv, env=environ, capture_output=True, check=False, timeout=SETUP_FILE)
     except FileNotFoundError:
         raise SetupError(0, f"there is no bash to source {setup} with") from None
     except subprocess.TimeoutExpired:
-        raise SetupError(0, f"{setup} could not be sourced: it took longer than {SOURCED:g} s") from None
+        raise SetupError(0, f"{setup} could not be sourced: it took longer than {SETUP_FILE:g} s") from None
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise SetupError(0, f"{setup} could not be sourced: {lines[-1] if lines else f'exit code {done.returncode}'}")

@@ -11,11 +11,10 @@ import threading
 import time
 from typing import Callable, Iterator
 
+from ipexctl.node.common.limits import LOCK_HOLDER_SILENCE
 from ipexctl.node.common.processes import ProcessIdentity, own_identity, pid_scope
 
 BEAT_INTERVAL = 3.0
-STALE = 75.0
-"""Seconds without a heartbeat after which a holder on another machine counts as dead; NFS caches times for up to 60."""
 
 
 class Marker:
@@ -54,7 +53,7 @@ def is_alive(path: str) -> bool:
         scope, pid, start, _ = os.readlink(path).split(":")
         if scope == pid_scope():
             return ProcessIdentity(int(pid), int(start)).is_alive
-        return _filesystem_time(path) - os.lstat(path).st_mtime < STALE
+        return _filesystem_time(path) - os.lstat(path).st_mtime < LOCK_HOLDER_SILENCE
     except (OSError, ValueError):
         return False
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Mapping, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain, is_final, without_login
+from ipexctl.node.common.limits import DOWNLOAD_SILENCE
 from ipexctl.node.files.file_stream import CHUNK
 from ipexctl.node.files.store import (
     HashMismatch,
@@ -35,7 +36,6 @@ _MAX_TRIES = 3
 _PAUSE = 0.5
 _PROGRESS_BYTES = 1 << 20
 """A try that received this many bytes does not count as failed."""
-_TIMEOUT = 30.0
 
 
 class RemoteFile(StoreFile):
@@ -88,7 +88,7 @@ class FileDownload:
                 parts += 1
                 tries = 0 if part.done - before >= _PROGRESS_BYTES else tries + 1
                 if tries >= _MAX_TRIES or is_final(error):
-                    raise AgentError(f"{self._display_url}: {explain(error, _TIMEOUT)}") from None
+                    raise AgentError(f"{self._display_url}: {explain(error, DOWNLOAD_SILENCE)}") from None
             time.sleep(_PAUSE * tries)
 
     def _read_part(self, part: PartialFile) -> None:
@@ -97,7 +97,7 @@ class FileDownload:
         headers = {"Accept-Encoding": "identity", **self._file["headers"]}
         if start:
             headers["Range"] = f"bytes={start}-"
-        with self._client.open(self._file["url"], timeout=_TIMEOUT, headers=headers) as response:
+        with self._client.open(self._file["url"], timeout=DOWNLOAD_SILENCE, headers=headers) as response:
             partial = response.getcode() == 206
             if partial:
                 sent = response.headers.get("Content-Range", "")

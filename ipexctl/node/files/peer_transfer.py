@@ -21,12 +21,11 @@ from ipexctl.node.common.authenticated_socket import (
     send_line,
 )
 from ipexctl.node.common.handshake import FILES
+from ipexctl.node.common.limits import PEER_SILENCE
 from ipexctl.node.files import store
 
 if TYPE_CHECKING:
     import socket
-
-_STALL_TIME = 60.0
 
 
 class ServeRequest(store.StoreRequest):
@@ -77,9 +76,9 @@ class FileServer(AuthenticatingServer):
                 self._last = time.monotonic()
 
     def _serve(self, conn: socket.socket) -> None:
-        hashes = read_line(conn, time.monotonic() + _STALL_TIME)
+        hashes = read_line(conn, time.monotonic() + PEER_SILENCE)
         files = [self._files[sha256] for sha256 in hashes if sha256 in self._files]
-        conn.settimeout(_STALL_TIME)
+        conn.settimeout(PEER_SILENCE)
 
         def send_body(file: BinaryIO, size: int) -> None:
             if size and conn.sendfile(file, 0, size) != size:
@@ -106,11 +105,11 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
         raise AgentError(f"no connection to {peer}: {error}", fix) from None
     with conn:
         try:
-            conn.settimeout(_STALL_TIME)
+            conn.settimeout(PEER_SILENCE)
             send_line(conn, [file["sha256"] for file in files])
         except OSError as error:
             raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
-        conn.settimeout(_STALL_TIME)
+        conn.settimeout(PEER_SILENCE)
         with conn.makefile("rb", buffering=1 << 16) as stream:
             try:
                 return store.receive(

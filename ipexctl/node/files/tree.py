@@ -29,6 +29,7 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
+from ipexctl.node.common.limits import TREE_LOCK
 from ipexctl.node.common.liveness import LEASE_LIMITS, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
@@ -37,8 +38,6 @@ from ipexctl.node.files.replies import Generation, TreesReply
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
-PATIENCE = 90.0
-"""Seconds to wait for another sync: longer than `store_lock` takes to notice that another machine has died."""
 START_TIME = 600.0
 SHA256 = re.compile(r"[0-9a-f]{64}")
 WORTH_READING = 64 << 20
@@ -105,7 +104,7 @@ class ProjectTree:
         busy = AgentError(f"another sync of {decode_name(self.path)} is at work", "wait for it, then run it again")
 
         def wait(seconds: float) -> bool:
-            if seconds > PATIENCE:
+            if seconds > TREE_LOCK:
                 raise busy
             return True
 

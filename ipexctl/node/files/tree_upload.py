@@ -29,6 +29,7 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
+from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.common.liveness import DAY
 from ipexctl.node.files.file_stream import CHUNK, read_body, read_headers
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
@@ -44,8 +45,6 @@ from ipexctl.node.files.tree import (
     lstat_or_none,
 )
 
-SILENCE = 300
-"""Seconds to wait for each chunk, with the tree locked: a lost connection may never end the stream."""
 GZIP = 16 + zlib.MAX_WBITS
 MAX_PATHS = 20
 
@@ -315,14 +314,14 @@ class UploadStream:
         return self._in_time(self.stream.readline, size)
 
     def _in_time(self, read_some: Callable[[int], bytes], size: int) -> bytes:
-        signal.alarm(SILENCE)
+        signal.alarm(UPLOAD_SILENCE)
         try:
             return read_some(size)
         finally:
             signal.alarm(0)
 
     def _fail(self, *_: object) -> NoReturn:
-        raise AgentError(f"no files came for {SILENCE} s: the connection may be lost", "run it again")
+        raise AgentError(f"no files came for {UPLOAD_SILENCE} s: the connection may be lost", "run it again")
 
 
 def receive_contents(stage: bytes, stream: BinaryIO | UploadStream) -> None:

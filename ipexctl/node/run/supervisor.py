@@ -32,6 +32,7 @@ from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
 from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.limits import RANKS_BEGIN
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Detail, Mpirun, split_details
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 
-BEGIN_TIME = 120.0
-"""Seconds for every rank to connect."""
 MINIMUM_TURN = 0.01
 """Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
 CHECK_INTERVAL = 0.25
@@ -81,7 +80,7 @@ class Supervisor:
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
         self.verdict = verdict.RunVerdict(self.record, self.stop_all, by_mpirun=start.by_mpirun)
         self.peers = RankConnections(request.token, listeners, self.on_message)
-        self.peers.setup_time = BEGIN_TIME if start.setup else SILENT
+        self.peers.setup_time = RANKS_BEGIN if start.setup else SILENT
         self.peers.welcome = lambda: {
             "master": self.record.status.master._asdict(),
             "stop": self.verdict.ending is not None,
@@ -365,8 +364,8 @@ class Supervisor:
         if self.verdict.ending is not None:
             self.release_all()
         missing = [peer for peer in self.ranks if peer.instance is None]
-        if missing and now - self.mpirun_started_at > BEGIN_TIME:
-            self.verdict.on_not_started(missing, BEGIN_TIME)
+        if missing and now - self.mpirun_started_at > RANKS_BEGIN:
+            self.verdict.on_not_started(missing, RANKS_BEGIN)
         if self.end_at is not None and now > self.end_at:
             self.verdict.fail("time-limit", f"the time limit of {self.plan.time_limit:g} s is over")
         self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None)

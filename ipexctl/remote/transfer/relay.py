@@ -16,13 +16,13 @@ from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.store import receive
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.reply import Reply
-from ipexctl.remote.session import MOST_SILENCE
 from ipexctl.remote.transfer.store_client import refuse_damaged
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Relay:
         stdin = io.BytesIO(agent_and_request("files.store", request))
         name = self._source.host.name
         try:
-            ended = session.run(command, sink, stdin=stdin, cancel=self._cancel, silence=MOST_SILENCE)
+            ended = session.run(command, sink, stdin=stdin, cancel=self._cancel, silence=STEP_SILENCE)
             if stderr.strip() and not ended.ok:
                 raise HostError(f"{name}: {stderr.decode(errors='replace').strip().splitlines()[-1]}")
         except BrokenPipeError:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
 from ipexctl.node.env.replies import CheckResult, EnvListing, EnvRecord, Removed, VerifyResult
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -41,10 +42,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.stack.env.build import EnvSpec
 
-_BUILD_TIME = 3600.0
-_CHECK_TIME = 120.0
-_PHASE_TIME = 300.0
-
 
 def machine_token(facts: Facts, host: Host) -> str:
     """The name of a host's verification record: hosts that share a home share the environment."""
@@ -69,7 +66,7 @@ class EnvClient:
         drop_wheels: bool = False,
         replace: str | None = None,
         on_event: Callable[[Reply], None],
-        timeout: float | None = _BUILD_TIME,
+        timeout: float | None = ENV_BUILD,
     ) -> bool:
         """Build the environment for `interpreter` from wheels in the host's store; False if it exists.
 
@@ -104,7 +101,7 @@ class EnvClient:
         return reply.text("state") == "built"
 
     def check(
-        self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = _CHECK_TIME
+        self, name: str, *, digest: str | None = None, cached: bool = False, timeout: float | None = ENV_CHECK
     ) -> CheckResult:
         """Compare an environment, given by its directory or by a name, with its lock."""
         request: CheckRequest = {"home": self.home, "name": name, "digest": digest}
@@ -145,7 +142,7 @@ class EnvClient:
         return self._remove("prune", request)
 
     def _remove(self, action: str, request: PruneRequest) -> Removed:
-        outcome = self._call(action, request, timeout=_BUILD_TIME).decode(Removed)
+        outcome = self._call(action, request, timeout=ENV_BUILD).decode(Removed)
         for name, reason in outcome.failed.items():
             raise HostError(f"{name} was not removed: {reason}")
         return outcome
@@ -166,7 +163,7 @@ class EnvClient:
         self._call("note", added)
 
     def _call(
-        self, action: str, request: HomeRequest, *, cached: bool = True, timeout: float | None = _CHECK_TIME
+        self, action: str, request: HomeRequest, *, cached: bool = True, timeout: float | None = ENV_CHECK
     ) -> Reply:
         return call(
             self.session,
@@ -204,7 +201,7 @@ def verify(
         "ipex": record is not None and "intel-extension-for-pytorch" in record.packages,
         "setup": setup,
         "keep": keep,
-        "timeout": _PHASE_TIME,
+        "timeout": ENV_STEP,
     }
     reply = call(session, "env.verify", "verify", request, python=python, timeout=timeout, cancel=cancel)
     return reply.decode(VerifyResult)

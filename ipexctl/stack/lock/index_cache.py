@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.limits import INDEX_ANSWER_VALID
 from ipexctl.node.common.files import make_private_directory, write_json_atomically
 from ipexctl.node.env.replies import Candidate, SourceFailure
 from ipexctl.stack.lock.wheels import Availability
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 CONTROL_MACHINE: Final = ""
 """The name of the control machine in this cache; hosts have their machine's id."""
-_LIFETIME: Final = 86400.0
 _FIELDS: Final = ("version", "filename", "source", "size", "yanked", "requires_python", "mpi")
 """Of a wheel; URLs are left out."""
 _SCHEMA: Final = "ipexctl.indexes/1"
@@ -80,7 +80,7 @@ class IndexCache:
             availability = Availability(candidates, tuple(document["answered"]), failures)
         except (KeyError, TypeError, ValueError):
             return None
-        return CachedAnswer(availability, at) if 0 <= time.time() - at < _LIFETIME else None
+        return CachedAnswer(availability, at) if 0 <= time.time() - at < INDEX_ANSWER_VALID else None
 
     def _document_of(self, machine: str) -> dict[str, Any]:
         try:

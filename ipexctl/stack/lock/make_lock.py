@@ -22,6 +22,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from ipexctl.errors import UserError
+from ipexctl.limits import LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.replies import CompileReply
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 _OLDEST_UV: Final = Version("0.13")
 """Older versions leave out hashes that an index does not give."""
-_TIME: Final = 300.0
 _PLATFORMS: Final = (OLDEST_GLIBC, 28, *range(31, 41))
 """The minor versions of glibc for which uv has a platform name."""
 _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uota exceeded")
@@ -145,9 +145,9 @@ def make_lock(
         "platform": platform_for(plan.glibc),
         "sources": [source.to_json() for source in lock_sources(index_answer)],
         "settings": index_answer.settings.transport(),
-        "timeout": _TIME,
+        "timeout": LOCK_SOLVE,
     }
-    reply = maker.call("env.lock", "compile", request, timeout=_TIME + 30).decode(CompileReply)
+    reply = maker.call("env.lock", "compile", request, timeout=LOCK_SOLVE + 30).decode(CompileReply)
     if reply.pylock is None:
         raise explain_refusal(reply.message, plan, wanted, origins or {}, index_answer, maker.name)
     try:

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from ipexctl.facts.facts import parse, to_json
-from ipexctl.facts.gather import REST_SECONDS, gather_facts, skew
+from ipexctl.facts.gather import gather_facts, skew
 from ipexctl.facts.probe import probe_command, probe_script
 from ipexctl.hosts.host import Host
+from ipexctl.limits import PROBE_REST
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import MAX_LINE, login_line
 from ipexctl.remote.connector import ConnectOptions, Connector
@@ -230,7 +231,7 @@ def test_hanging_programs_are_killed_and_other_facts_are_kept(tmp_path: Path, mo
     monkeypatch.setattr(SessionPool, "session", lambda _, host: LocalSession(host))
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
         (answer,) = gather_facts([host], pool)
-    assert REST_SECONDS <= time.monotonic() - started < REST_SECONDS + 4
+    assert PROBE_REST <= time.monotonic() - started < PROBE_REST + 4
     assert (answer.status, answer.reason) == ("ok", "")
     facts = answer.facts
     assert facts is not None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.request import StartError, StartFailure
+from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.command import Command, login_line
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session_pool import SessionPool
 
-_SECONDS: Final = 6.0
-"""For one connection; a login gets three times as long."""
-_VALID_SECONDS: Final = 600.0
-"""Seconds in which a check that passed is not repeated."""
 _MARK: Final = "== ipexctl: connectivity"
 _OPEN_PORTS: Final = (
     "ranks listen on ports the system chooses (sysctl net.ipv4.ip_local_port_range): open those between the nodes, "
@@ -74,7 +71,7 @@ def parse_node0(text: str) -> Node0Files:
         age = float(uptime.split()[0]) - record.checked
     except (HostError, ValueError, TypeError, IndexError, RecursionError):
         return Node0Files(config)
-    return Node0Files(config, record if 0 <= age <= _VALID_SECONDS else None)
+    return Node0Files(config, record if 0 <= age <= CONNECTIVITY_VALID else None)
 
 
 def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: SessionPool) -> ConnectivityRecord | None:
@@ -91,9 +88,9 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
     connections: Connections = {
         "address": context.addresses.get(node0.name, ""),
         "python": context.env.python,
-        "ssh": ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={_SECONDS:.0f}"],
+        "ssh": ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECTIVITY_CHECK:.0f}"],
         "nodes": [{"ssh_name": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
-        "seconds": _SECONDS,
+        "seconds": CONNECTIVITY_CHECK,
         "record": f"{context.home}/runs/{CONNECTIVITY_FILE}",
     }
     key = connectivity_key(hosts, connections, context)
@@ -110,7 +107,7 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
             request,
             python=context.env.python,
             label="check the connections",
-            timeout=8 * _SECONDS,
+            timeout=8 * CONNECTIVITY_CHECK,
             cancel=pool.cancel,
         )
         nodes = reply.record("nodes")

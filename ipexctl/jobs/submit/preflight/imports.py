@@ -20,6 +20,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.trainer import uses_trainer
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
+from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call_line, script_text
@@ -46,7 +47,6 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 """Attributes of `sys` that change where imports are found."""
 _LONGEST_SCRIPT: Final = 2_000_000
 """Characters of a script whose syntax is checked."""
-_SECONDS: Final = 30.0
 _SEPARATORS: Final = re.compile(r"[-_.]+")
 _NAME: Final = re.compile(r"[^<>=!~\[; ]*")
 """The name in a requirement."""
@@ -292,7 +292,7 @@ def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: S
 
     def check(host: Host, session: Session) -> tuple[tuple[str, ...], Reply | None]:
         source = script.source if host is hosts[0] else b""
-        reply = call_line(session, command, source, None, timeout=_SECONDS, cancel=pool.cancel)
+        reply = call_line(session, command, source, None, timeout=IMPORTS_CHECK, cancel=pool.cancel)
         return reply.texts("missing"), reply.record("fault") if reply["fault"] is not None else None
 
     outcomes = {done.host.name: done for done in pool.each(hosts, check)}

@@ -21,6 +21,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.data_copy import copy_line
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import LaunchOptions, RankEnv
+from ipexctl.limits import PATHS_CHECK
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import HostError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
 
-_TIMEOUT = 60.0
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
 """An Intel MPI inside the oneCCL bindings."""
@@ -132,7 +132,7 @@ def check_paths(
 
     def check(host: Host, session: Session) -> FoundPaths:
         del host
-        result = capture(session, Command(script, "check paths"), timeout=_TIMEOUT, cancel=pool.cancel)
+        result = capture(session, Command(script, "check paths"), timeout=PATHS_CHECK, cancel=pool.cancel)
         if not result.ended.ok:
             raise HostError(f"could not check paths: {result.ended}")
         return parse_paths(result.stdout.decode(errors="replace"))

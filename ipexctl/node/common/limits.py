@@ -1,0 +1,24 @@
+"""The waits of a program on a node: limits that a user can feel, side by side. The control machine has its own in
+`ipexctl/limits.py`.
+
+It decides nothing and imports nothing. The limits by which a run counts as alive or over are in `liveness.py`, as they
+belong to its rule; those of a run that is going on are beside its states, in `run/rank.py`, `run/supervisor.py` and
+`run/rank_connections.py`. docs/run.md has what users need of them. All values are seconds.
+"""
+
+from __future__ import annotations
+
+SETUP_FILE = 90.0
+"""For a file of `--setup`: one that waits for input would block without a message."""
+RANKS_BEGIN = 120.0
+"""For every rank to connect after mpirun has started: logins and homes may be slow."""
+LOCK_HOLDER_SILENCE = 75.0
+"""Without a heartbeat, a lock's holder on another machine counts as dead; NFS caches times for up to 60."""
+TREE_LOCK = 90.0
+"""To wait for another sync: longer than it takes to notice that another machine has died."""
+UPLOAD_SILENCE = 300
+"""To wait for each chunk of an upload, with the tree locked: a lost connection may never end the stream."""
+DOWNLOAD_SILENCE = 30.0
+"""Without a byte of an index or a file server, until the next try."""
+PEER_SILENCE = 60.0
+"""Without a byte of another host's file server, until another route is tried."""
