@@ -213,6 +213,26 @@ def test_setup_file_that_hangs_is_reported_and_ended(make: Callable[..., Run], t
     assert run.left() == []
 
 
+@pytest.mark.parametrize(
+    ("command", "job", "kind", "file"),
+    [
+        (["no-such-command"], {}, "no-command", "no-such-command"),
+        ("print(1)", {"cwd": "/no/such/directory"}, "no-directory", "/no/such/directory"),
+        ("print(1)", {"setup": "/no/such/setup.sh"}, "setup-failed", "/no/such/setup.sh"),
+    ],
+)
+def test_record_has_why_a_command_could_not_be_started(
+    make: Callable[..., Run], command: list[str] | str, job: dict[str, str], kind: str, file: str
+) -> None:
+    """As fields, for `why`: the sentences are for people."""
+    status = make(command, job=job).start().wait()
+    problem = status["first_failure"]["detail"]
+    assert status["has_details"]
+    assert (problem["kind"], problem["fields"]["file"]) == (kind, file)
+    assert all(problem["fields"].values())
+    assert status["ranks"][status["first_failure"]["rank"]]["problem"] == problem
+
+
 @pytest.mark.parametrize(("code", "is_kept"), [(0, True), (3, False)])
 def test_connectivity_record_is_kept_only_after_success(make: Callable[..., Run], code: int, is_kept: bool) -> None:
     run = make(f"import sys; sys.exit({code})", go={"connectivity": {"key": "k", "checked": 1.5}})
