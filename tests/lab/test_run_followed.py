@@ -57,7 +57,7 @@ def test_events_of_a_run_on_hosts_survive_a_reconnect_and_name_the_failed_host(c
         "ends.py",
         "import os, sys, time\n"
         "for number in range(60):\n    print('number', number, flush=True)\n    time.sleep(0.05)\n"
-        "sys.exit(7 if os.environ['RANK'] == '1' else 0)\n",
+        "if os.environ['RANK'] == '1':\n    time.sleep(2)  # the other rank has printed all by then\n    sys.exit(7)\n",
     )
     running = cluster.begin_call("run", "-H", cluster.lab.hostfile, "--ppn", "1", "--events", "ends.py")
     running.wait_for('"text": "number 10"', times=2)
