@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.ps import KnownRun
     from ipexctl.jobs.registry import RunRecord, RunRegistry
     from ipexctl.jobs.retention import RetentionLimits
-    from ipexctl.limits import PS_ANSWER
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -50,6 +49,7 @@ def ps_command(
     from ipexctl.jobs.ps import forgettable, query_runs, with_copies
     from ipexctl.jobs.registry import RunRegistry, abandoned_runs
     from ipexctl.jobs.retention import read_limits
+    from ipexctl.limits import PS_ANSWER
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.messages import print_user_error
     from ipexctl.ui.ps import as_json, show
