@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, argument, command, is_on_command_line, option
+from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, is_on_command_line, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
     from ipexctl.jobs.fetch.fetch import FetchRequest
-    from ipexctl.jobs.fetch.manifest import FetchSource
+    from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.connector import ConnectOptions
     from ipexctl.remote.session import Session
@@ -32,6 +32,8 @@ def fetch_command(
     dest: str = argument("DEST", "Destination on the control machine."),
     rank: int | None = option("--rank -r RANK", "Fetch from the host of this rank (default: node0).", min=0),
     host: str | None = option("--from HOST", "Fetch from this host of the run (default: node0)."),
+    all_hosts: bool = flag("--all-hosts", "Fetch from every host of the run, each to DEST/HOST."),
+    results: bool = flag("--results", "Fetch what ranks wrote to IPEXCTL_RUN_DIR, from every host of the run."),
     targets: Targets,
     home: Home,
     output: Output,
@@ -41,26 +43,51 @@ def fetch_command(
     A PATH of a run is relative to its working directory. `DIR/` fetches the
     contents of a directory, `DIR` the directory itself, `'*.pt'` all matches.
     RUN alone fetches its record and the files that it wrote on node0, to
-    DEST/RUN. At DEST, identical files are skipped, different files are
+    DEST/RUN. --results fetches what ranks wrote to the directory IPEXCTL_RUN_DIR of
+    their host. At DEST, identical files are skipped, different files are
     replaced, and partial files are resumed.
 
     \b
     Example: ipexctl fetch last:checkpoints/ ./out
     """
-    from ipexctl.cli.hosts import check_home, connect_options, open_pool
-    from ipexctl.jobs.fetch.fetch import fetch
-    from ipexctl.jobs.fetch.manifest import FetchResult, parse_source
-    from ipexctl.remote.outcome import Cancelled, HostError
+    from ipexctl.cli.hosts import check_home, connect_options
+    from ipexctl.jobs.fetch.manifest import parse_source
     from ipexctl.ui.fetch import show, show_json, show_other_hosts
-    from ipexctl.ui.progress_view import ProgressView
 
     if rank is not None and host is not None:
         raise UserError("-r and --from exclude each other", fix="use one of them to name the host")
+    if all_hosts or results:
+        if rank is not None or host is not None:
+            raise UserError(
+                "-r and --from name one host, --all-hosts and --results take all", fix="leave one of them out"
+            )
+        raise typer.Exit(_fetch_from_all(parse_source(source), dest, results=results, targets=targets, output=output))
     request, record = _resolve_request(parse_source(source), dest, rank, host, targets, check_home(home))
     options = connect_options(targets, output)
     if record is not None:
         has_connect_timeout = is_on_command_line(ctx, "connect_timeout")
         request, options = _with_call_options(request, record, targets, output, has_connect_timeout=has_connect_timeout)
+    result, code = _fetch_one(request, options, targets, output)
+    if output.json:
+        show_json(result, request.other_hosts)
+    else:
+        show(result, quiet=output.quiet)
+        if request.other_hosts and not output.quiet:
+            show_other_hosts(request)
+    sys.stdout.flush()
+    raise typer.Exit(code)
+
+
+def _fetch_one(
+    request: FetchRequest, options: ConnectOptions, targets: Targets, output: Output
+) -> tuple[FetchResult, int]:
+    """The result, and the exit code: that of a signal, if one came."""
+    from ipexctl.cli.hosts import open_pool
+    from ipexctl.jobs.fetch.fetch import fetch
+    from ipexctl.jobs.fetch.manifest import FetchResult
+    from ipexctl.remote.outcome import Cancelled, HostError
+    from ipexctl.ui.progress_view import ProgressView
+
     progress = ProgressView(quiet=output.quiet or output.json, verbose=output.verbose > 0, no_color=output.no_color)
     with open_pool(options) as (pool, interrupt), progress as view:
 
@@ -73,14 +100,31 @@ def fetch_command(
             result = FetchResult(request.host, "failed", "stopped", "the same command resumes", dest=request.dest)
         except HostError as error:
             result = FetchResult.of_error(request.host, error, dest=request.dest)
+    return result, result.exit_code if interrupt.code is None else interrupt.code
+
+
+def _fetch_from_all(source: FetchSource, dest: str, *, results: bool, targets: Targets, output: Output) -> int:
+    """Fetch from one host after the other, as they share the link of the control machine; the exit code."""
+    from ipexctl.cli.run_hosts import run_options
+    from ipexctl.jobs.fetch.fetch import orders_of_all_hosts
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.remote.outcome import exit_code
+    from ipexctl.ui.fetch import show, show_all_json
+
+    if results and source.path is not None:
+        raise UserError("--results has its own path", fix=f"ipexctl fetch {source.word} {dest} --results")
+    record = RunRegistry().find(source.word)
+    found: list[FetchResult] = []
+    for request in orders_of_all_hosts(record, source.path, dest, results=results):
+        result, code = _fetch_one(request, run_options(record, output), targets, output)
+        found.append(result)
+        if not output.json:
+            show(result, quiet=output.quiet)
+        if code > 128:
+            return code
     if output.json:
-        show_json(result, request.other_hosts)
-    else:
-        show(result, quiet=output.quiet)
-        if request.other_hosts and not output.quiet:
-            show_other_hosts(request)
-    sys.stdout.flush()
-    raise interrupt.or_exit(result.exit_code)
+        show_all_json(found)
+    return exit_code([result.status for result in found])
 
 
 def _resolve_request(

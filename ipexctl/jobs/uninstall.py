@@ -267,7 +267,7 @@ def _with_reply(before: UninstallResult, reply: HomeReply, selection: str) -> Un
 
 
 def _fix_of_left(kind: str, selection: str) -> str:
-    if kind in ("runs", "projects"):
+    if kind in ("runs", "projects", "results"):
         return f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
     if kind == "settings":
         return f"it undoes the settings of tune: ipexctl play tune-xeon{selection} -e undo=true"

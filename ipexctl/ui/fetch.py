@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.fetch.manifest import FetchResult
 
 _MOST_NAMED: Final = 10
+_OF_ONE: Final = ("schema", "other_hosts")
 _OLDER_NAMED: Final = 3
 _MIN_BYTES_FOR_RATE: Final = 1_000_000
 
@@ -38,16 +39,21 @@ def show_json(result: FetchResult, other_hosts: Sequence[str]) -> None:
     print_json(as_json(result, other_hosts))
 
 
+def show_all_json(results: Sequence[FetchResult]) -> None:
+    """One document for several hosts: `hosts[]` has for each what the document of one host has."""
+    show_failures([result for result in results if result.reason])
+    hosts = [{name: value for name, value in as_json(result).items() if name not in _OF_ONE} for result in results]
+    print_json({"schema": "ipexctl.fetch/1", "hosts": hosts})
+
+
 def show_other_hosts(request: FetchRequest) -> None:
-    """Print which other hosts may have such files, and the command that fetches those of the first."""
-    first, *_ = request.other_hosts
+    """Print which other hosts may have such files, and the command that fetches those of all, each to its directory."""
     path = request.requested.path
     source = request.requested.run if path is None else f"{request.requested.run}:{path}"
-    directory = f"./{first}/" if request.dest in (".", "./") else f"{request.dest.rstrip('/')}-{first}/"
     host, others = printable(request.host.name), fold_names(request.other_hosts)
     print_with_fix(
         f"note: only {host} was asked; {others} may have such files too",
-        shlex.join(("ipexctl", "fetch", source, directory, "--from", first)),
+        shlex.join(("ipexctl", "fetch", source, request.dest, "--all-hosts")),
     )
 
 

@@ -17,6 +17,7 @@ _FOUND: Final = {
     "environments": "environment",
     "runs": "run",
     "projects": "project",
+    "results": "run result",
     "wheels": "cached wheel",
     "agent": "agent version",
     "checkpoints": "checkpoint record",
@@ -25,6 +26,7 @@ _FOUND: Final = {
 _LEFT: Final = {
     "runs": "output of runs",
     "projects": "files that runs wrote",
+    "results": "results of runs",
     "settings": "the settings before tune",
     "records": "records of runs on other hosts",
     "home": "what was installed and run on this machine",

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,32 @@ def test_fetch_from_node_of_a_rank_or_from_a_named_host(context: FetchRun) -> No
     read = [Path(f"{context.out}{index}").read_text() for index in range(3)]
     assert read == ["0\n", "1\n", "1\n"]
     assert Path(f"{context.out}3/of").read_text() == "1\n"
+
+
+def test_results_and_paths_of_all_hosts_go_to_a_directory_each(context: FetchRun) -> None:
+    record = replace(context.record, stores=tuple(host.name for host in context.hosts))
+    RunRegistry(Path(context.env["XDG_STATE_HOME"]) / "ipexctl/runs").save(record)
+    for index, host in enumerate(context.lab.hosts):
+        place = f"{record.home}/results/{record.id}"
+        assert ask(host, f"mkdir -p {place}/deep && echo {index} >{place}/deep/metrics").rc == 0
+    ran = ipexctl("fetch", "last", context.out, "--results", env=context.env)
+    assert ran.rc == 0, ran.err
+    assert {str(path.relative_to(context.out)): path.read_text() for path in context.out.rglob("metrics")} == {
+        "node1/deep/metrics": "0\n",
+        "node2/deep/metrics": "1\n",
+    }
+    again = ipexctl("fetch", "last:ck/of", context.out, "--all-hosts", "--json", env=context.env)
+    assert [(host["host"], host["status"], host["brought"]) for host in json.loads(again.out)["hosts"]] == [
+        ("node1", "changed", ["of"]),
+        ("node2", "changed", ["of"]),
+    ]
+    assert (context.out / "node2" / "of").read_text() == "1\n"
+    assert ask(context.lab.hosts[1], f"rm -r {record.home}/results").rc == 0
+    lacks = ipexctl("fetch", "last", context.out, "--results", env=context.env)
+    assert lacks.rc == 1
+    assert "node2" in lacks.err
+    assert ipexctl("fetch", "last:ck", context.out, "--results", env=context.env).rc == 2
+    assert ipexctl("fetch", "last", context.out, "--results", "-r", "1", env=context.env).rc == 2
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,20 @@ def test_old_runs_are_pruned_but_the_newest_are_kept(runs: Runs) -> None:
     assert done["kept"] == 3
 
 
+def test_results_stay_when_their_run_is_pruned_and_empty_directories_go(runs: Runs) -> None:
+    for name, content in (("a-1101-101010-aaaa", "weights"), ("b-1101-101010-bbbb", "")):
+        runs.make(name, 99)
+        (runs.home / "results" / name).mkdir(parents=True)
+        if content:
+            (runs.home / "results" / name / "last.pt").write_text(content)
+    runs.prune(keep=0)
+    assert runs.names == []
+    assert [str(path.relative_to(runs.home)) for path in (runs.home / "results").rglob("*")] == [
+        "results/a-1101-101010-aaaa",
+        "results/a-1101-101010-aaaa/last.pt",
+    ]
+
+
 @pytest.mark.parametrize("python", other_pythons())
 def test_every_python_of_a_node_can_prune(runs: Runs, python: str) -> None:
     runs.make("r", 99)

@@ -73,6 +73,17 @@ def test_independent_copies_have_no_variables_of_a_rank_or_of_mpirun(make: Calla
         assert not {*strays, "PMI_RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"} & set(env)
 
 
+def test_script_knows_its_run_and_has_a_directory_for_results(make: Callable[..., Run]) -> None:
+    code = "import os, stat\nplace = os.environ['IPEXCTL_RUN_DIR']\n"
+    code += "print(os.environ['IPEXCTL_RUN'], os.environ['RESTART_COUNT'], oct(stat.S_IMODE(os.stat(place).st_mode)))\n"
+    code += "open(place + '/rank' + os.environ['RANK'], 'w').write('done')\n"
+    run = make(code, 2).start()
+    run.wait()
+    name = run.rundir.name
+    assert run.output(0).decode().split() == [name, "0", "0o700"]
+    assert sorted(path.name for path in (run.home / "results" / name).iterdir()) == ["rank0", "rank1"]
+
+
 def test_setup_file_is_sourced_by_bash_and_its_output_is_dropped(make: Callable[..., Run], tmp_path: Path) -> None:
     setup = tmp_path / "set up.sh"
     setup.write_text("echo noise\nexport FROM_SETUP=(1 2)\nexport SITE=here\n[[ -n $BASH ]] && export BY=bash\n")

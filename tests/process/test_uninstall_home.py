@@ -122,6 +122,20 @@ def test_removal_with_results_leaves_nothing(home: Path, tmp_path: Path) -> None
     assert not (tmp_path / "other").exists()
 
 
+def test_results_of_runs_are_kept_until_they_are_asked_for_and_other_files_beside_them_always(home: Path) -> None:
+    for name in ("old_run-1120-132512-9f3a", "empty-1120-132512-aaaa", "of-a-user"):
+        (home / "results" / name).mkdir(parents=True)
+    (home / "results/old_run-1120-132512-9f3a/last.pt").write_text("weights")
+    (home / "results/of-a-user/notes").write_text("mine")
+    reply = agent("remove", home)
+    assert files(home / "results") == {"old_run-1120-132512-9f3a/last.pt", "of-a-user/notes"}
+    assert not (home / "results/empty-1120-132512-aaaa").exists()
+    assert kinds(reply["left"])["results"] == 1
+    left = agent("remove", home, results=True)["left"]
+    assert [(entry["kind"], entry["path"]) for entry in left] == [("other", f"{home}/results/of-a-user")]
+    assert files(home) == {"results/of-a-user/notes"}
+
+
 def test_user_files_and_settings_before_tune_are_kept(home: Path) -> None:
     (home / "tune.before").write_text("linger\tno\n")
     (home / "notes.txt").write_text("mine")

@@ -9,7 +9,7 @@ destination and through no link.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
@@ -80,6 +80,19 @@ def order_of_run(
     }
     other_hosts = tuple(name for name in record.stores if name != chosen.name) if host is None else ()
     return FetchRequest(chosen, {"path": path, "run": run}, dest, record.home, record.python, other_hosts)
+
+
+def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, results: bool) -> list[FetchRequest]:
+    """The requests for a path of a run on each host with a home of its own, or for its results; to DEST/HOST. Pure."""
+    requests = []
+    for name in record.stores or (record.node0.name,):
+        target = f"{dest.rstrip('/')}/{name}/"
+        request = order_of_run(record, path, target, rank=None, host=name, others=())
+        if results:
+            of_host: SendRequest = {"path": f"{record.home}/results/{record.id}/", "run": None}
+            request = replace(request, request=of_host)
+        requests.append(request)
+    return requests
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:

@@ -25,7 +25,20 @@ MARK_TEXT = "A home of ipexctl, which removes only its own files here: ipexctl u
 DEFAULT_NAME = ".ipexctl"
 """Of the default home, in the home directory of the account."""
 HOME_ENTRIES = frozenset(
-    {"agent", "checkpoints", "code", "envs", "runs", "ssh", "tmp", "wheels", "tune.before", "tune.before.rest", MARK}
+    {
+        "agent",
+        "checkpoints",
+        "code",
+        "envs",
+        "results",
+        "runs",
+        "ssh",
+        "tmp",
+        "wheels",
+        "tune.before",
+        "tune.before.rest",
+        MARK,
+    }
 )
 """The names in a home that ipexctl makes."""
 IGNORED = r"lost\+found|\.snapshot|\.nfs.*"

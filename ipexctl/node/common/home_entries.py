@@ -167,6 +167,11 @@ def _is_in_runs(path: str) -> bool:
     return is_run(path) or (bool(_RUNS_FILES.fullmatch(name)) and not is_directory(path))
 
 
+def is_results(path: str) -> bool:
+    """The directory that a run got for its results, by its name: the files in it are the run's."""
+    return is_directory(path) and RUN_ID.fullmatch(os.path.basename(path)) is not None
+
+
 def _is_in_code(path: str) -> bool:
     if os.path.basename(path) == ".store":  # a token: a link that leads nowhere
         return os.path.islink(path) and re.fullmatch("[0-9a-f]{32}", os.readlink(path)) is not None
@@ -178,6 +183,7 @@ _IS_OWN: Mapping[str, Callable[[str], bool]] = {
     "checkpoints": is_checkpoint_record,
     "code": _is_in_code,
     "envs": _is_in_envs,
+    "results": is_results,
     "runs": _is_in_runs,
     "tmp": is_temporary,
     "wheels": is_stored,

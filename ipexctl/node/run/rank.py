@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Collection, Sequence
 
 from ipexctl.node.common import frames
 from ipexctl.node.common.environ import SetupError
-from ipexctl.node.common.files import remove_file
+from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import JobRecord, Master, read_job
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.records import DETAIL_MARK, Detail
@@ -277,6 +277,8 @@ class Rank:
             master = Master(**self.welcome["master"]) if "master" in self.welcome else self.job.master
             attempt = int(self.identity["attempt"] or 0)
             environ = self.stacks.prepare(rank_env.environment(self.job, self.rank, master, attempt))
+            with contextlib.suppress(OSError):  # a full disk is no reason not to start; a script that needs it says so
+                make_private_directory(rank_env.results_directory(self.job))
             self.client.last_received = time.monotonic()  # a setup file takes time, in which nothing is read
             with processes.bound(self.plan, self.mismatches):
                 self.child = subprocess.Popen(

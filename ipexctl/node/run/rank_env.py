@@ -45,6 +45,11 @@ def find_rank(job: JobRecord) -> int:
     return int(number)
 
 
+def results_directory(job: JobRecord) -> str:
+    """The directory of this host for the run's results, which no retention removes."""
+    return os.path.join(os.path.dirname(os.path.dirname(job.rundir)), "results", job.id)
+
+
 def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict[str, str]:
     """mpirun's environment without variables of other launchers, plus the planned variables.
 
@@ -59,7 +64,7 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict
         environ = {k: v for k, v in environ.items() if k not in unset}
     set_variables(environ, job.variables, job.prepended)
     set_variables(environ, plan.variables, job.prepended)
-    environ.update(RESTART_COUNT=str(attempt), IPEXCTL_RUN=job.id)
+    environ.update(RESTART_COUNT=str(attempt), IPEXCTL_RUN=job.id, IPEXCTL_RUN_DIR=results_directory(job))
     if not job.has_rendezvous:
         return {name: value for name, value in environ.items() if not name.startswith(MPI_PREFIXES)}
     environ.update(

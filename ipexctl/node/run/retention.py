@@ -141,6 +141,8 @@ def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
     shutil.rmtree(removed_path, ignore_errors=True)
     if not is_noted:
         append_line(pruned_path, line)
+    with contextlib.suppress(OSError):  # results stay, whatever their age; an empty directory has none
+        os.rmdir(f"{os.path.dirname(runs_directory)}/results/{run.name}")
     for lease in glob.glob(
         f"{glob.escape(os.path.dirname(runs_directory))}/code/*/.ipexctl/leases/{glob.escape(run.name)}"
     ):

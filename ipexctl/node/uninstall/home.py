@@ -17,7 +17,7 @@ from typing import BinaryIO, Iterator, Sequence, TypedDict
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.files import disk_usage, encode_name, home_of
 from ipexctl.node.common.home import HomeRefused, check_home, open_home, remove_mark
-from ipexctl.node.common.home_entries import TREE, foreign_entries, is_run, is_tree, own_entries
+from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
@@ -30,7 +30,7 @@ from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 """The directories of a run with the output of its ranks."""
-EMPTIED = ("agent", "checkpoints", "code", "envs", "runs", "tmp", "wheels")
+EMPTIED = ("agent", "checkpoints", "code", "envs", "results", "runs", "tmp", "wheels")
 """The directories of a home from which `remove` removes."""
 KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "temporary": "tmp"}
 MAX_FOREIGN = 200
@@ -125,6 +125,16 @@ class RunPart(Part):
         return [path for directory in directories for path in files_below(directory) if os.lstat(path).st_size]
 
 
+class ResultsPart(Part):
+    """The directory that a run got for its results: all in it is the run's."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(os.fsencode(path))
+
+    def results(self) -> list[bytes]:
+        return list(files_below(self.path))
+
+
 class HomeContents:
     """The home of a request, as it is. Reading it changes nothing."""
 
@@ -133,6 +143,7 @@ class HomeContents:
         self.takes_results, self.ended = request["results"], list(request["ended"])
         check_home(self.home)
         self.runs = [RunPart(self.home, os.path.basename(path)) for path in self._own("runs") if is_run(path)]
+        self.result_directories = [ResultsPart(path) for path in self._own("results")]
         self.trees = [TreePart(self.home, os.path.basename(path)) for path in self._own("code") if is_tree(path)]
 
     def _own(self, directory: str) -> list[str]:
@@ -185,11 +196,11 @@ class HomeContents:
             yield HomeEntry(kind, len(paths), sum(usage_of(path) for path in paths))
 
     def parts(self) -> dict[str, list[Part]]:
-        return {"runs": [*self.runs], "projects": [*self.trees]}
+        return {"runs": [*self.runs], "projects": [*self.trees], "results": [*self.result_directories]}
 
     def left(self) -> Iterator[HomeEntry]:
         """The entries that `remove` leaves there."""
-        for (kind, parts), name in zip(self.parts().items(), ("runs", "code")):
+        for (kind, parts), name in zip(self.parts().items(), ("runs", "code", "results")):
             results = [path for part in parts if not self.takes_results for path in part.results()]
             if results:
                 size = sum(size_of(path) for path in results)
@@ -207,11 +218,13 @@ class HomeContents:
         envs = [env.name for env in environments.list_environments({"home": self.home}).envs]
         for env, reason in environments.remove({"home": self.home, "names": envs, "used": {}}).failed.items():
             raise AgentError(f"{env} was not removed: {reason}")
-        for part in (*self.trees, *self.runs):
+        for part in (*self.trees, *self.runs, *self.result_directories):
             part.remove(with_results=self.takes_results)
         for name in EMPTIED:
             for path in self._own(name):
-                if not (is_run(path) or is_tree(path)):  # a part that has results, or has just begun
+                if not (
+                    is_run(path) or is_tree(path) or is_results(path)
+                ):  # a part that has results, or has just begun
                     remove_tree(os.fsencode(path))
             remove_directory(os.fsencode(f"{self.home}/{name}"))
         remove_tree(os.fsencode(f"{self.home}/tune.before.rest"))

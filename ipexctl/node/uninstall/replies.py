@@ -29,4 +29,4 @@ class HomeReply(NamedTuple):
     found: tuple[HomeEntry, ...]
     """What was there before."""
     left: tuple[HomeEntry, ...]
-    """What stays; `runs` and `projects` are files that runs wrote."""
+    """What stays; `runs`, `projects` and `results` are files that runs wrote."""

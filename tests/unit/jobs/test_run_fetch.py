@@ -18,7 +18,7 @@ from agent_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch import destination
-from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run
+from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run, orders_of_all_hosts
 from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import StreamName
@@ -464,7 +464,7 @@ def test_node_of_a_rank_is_found_in_the_local_record() -> None:
             order_of_run(record, "x", ".", rank=rank, host=host, others=())
 
 
-def test_other_hosts_of_a_run_are_named_with_the_command_for_one(
+def test_other_hosts_of_a_run_are_named_with_the_command_for_all(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     hosts = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(3))
@@ -474,12 +474,27 @@ def test_other_hosts_of_a_run_are_named_with_the_command_for_one(
     show_other_hosts(order)
     note = capfd.readouterr().err
     assert missing(note, "n0 n[1-2]") == []
-    assert "ipexctl fetch 'r-1:my ck/' ./out-n1/ --from n1" in note
+    assert "ipexctl fetch 'r-1:my ck/' ./out --all-hosts" in note
     show_other_hosts(order_of_run(record, None, ".", rank=None, host=None, others=()))
-    assert "ipexctl fetch r-1 ./n1/ --from n1" in capfd.readouterr().err
+    assert "ipexctl fetch r-1 . --all-hosts" in capfd.readouterr().err
     shared = replace(record, stores=("n0",))
     assert order_of_run(shared, "x", ".", rank=None, host=None, others=()).other_hosts == ()
     assert order_of_run(record, "x", ".", rank=None, host="n1", others=()).other_hosts == ()
+
+
+def test_all_hosts_of_a_run_are_asked_once_a_store_and_each_has_its_directory() -> None:
+    hosts = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(3))
+    record = RunRecord("r-1", hosts[0], "/h", "", world_size=3, nodes=hosts, stores=("n0", "n2"))
+    of_path = orders_of_all_hosts(record, "ck/", "./out/", results=False)
+    assert [(order.host.name, order.dest, order.request["path"]) for order in of_path] == [
+        ("n0", "./out/n0/", "ck/"),
+        ("n2", "./out/n2/", "ck/"),
+    ]
+    of_results = orders_of_all_hosts(record, None, "/", results=True)
+    assert [(order.dest, order.request) for order in of_results] == [
+        ("/n0/", {"path": "/h/results/r-1/", "run": None}),
+        ("/n2/", {"path": "/h/results/r-1/", "run": None}),
+    ]
 
 
 def test_host_of_a_source_must_be_selected() -> None:
